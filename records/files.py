@@ -1,0 +1,172 @@
+"""The files of a run: its tables and events on disk, whole or not at all, and what it ran on."""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+from records.events import Recorder
+from records.tables import COLUMNS
+
+AnyPath = str | os.PathLike[str]
+EVENTS_SUFFIX = ".events.csv.gz"
+METADATA_KEYS = ("strategy", "n_gpus", "replicas_identical")  # without these a json is not the metadata of a run
+_PROJECT = Path(__file__).resolve().parent.parent
+_EVENT_TYPES = {name: kind if is_numeric_dtype(kind) else "str" for name, kind in Recorder().frame().dtypes.items()}
+
+
+def check_writable(directory: AnyPath) -> None:
+    """Create `directory` if needed; raise OSError if no file can be written in it."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    # Only writing tells: permission bits say nothing about root, full disks or read-only mounts.
+    with tempfile.TemporaryFile(dir=directory) as file:
+        file.write(b"?")
+
+
+@contextmanager
+def write_atomically(path: AnyPath) -> Iterator[Path]:
+    """Yield a temporary path (same directory and suffix) to write to; it becomes `path` if the block succeeds.
+
+    If the block raises, the temporary file is removed and an older `path` stays as it was.
+    """
+    with _together([Path(path)]) as (temporary,):
+        yield temporary
+
+
+@contextmanager
+def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    temporaries = [path.with_name(f".{os.getpid()}.{path.name}") for path in paths]
+    try:
+        yield temporaries
+        for temporary, path in zip(temporaries, paths, strict=True):
+            os.replace(temporary, path)
+    finally:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+
+
+def write_run(
+    directory: AnyPath,
+    run_name: str,
+    events: pd.DataFrame,
+    table: pd.DataFrame,
+    metadata: Mapping[str, Any],
+) -> dict[str, Path]:
+    """Write RUN_NAME.events.csv.gz, .csv and .json; return their paths under the keys events, table, metadata.
+
+    Nothing gets its name before all three are written. Times in the events file count in seconds from the run's
+    earliest event; numbers in the metadata that JSON does not know (NaN, infinity) become null. Raises OSError.
+    """
+    start = events["t0"].min()
+    events = events.assign(t0=(events["t0"] - start).round(9), t1=(events["t1"] - start).round(9))
+    text = json.dumps(_plain(metadata), indent=2) + "\n"
+    names = {"events": run_name + EVENTS_SUFFIX, "table": f"{run_name}.csv", "metadata": f"{run_name}.json"}
+    paths = {key: Path(directory) / name for key, name in names.items()}
+    with _together(list(paths.values())) as (events_path, table_path, metadata_path):
+        events.to_csv(events_path, index=False, compression={"method": "gzip", "compresslevel": 6})
+        table.to_csv(table_path, index=False)
+        metadata_path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def load_events(path: AnyPath) -> pd.DataFrame:
+    """Return the events of a run, as written; `path` is the .events.csv.gz, or DIRECTORY/RUN_NAME.
+
+    Raises OSError if the file cannot be read, ValueError if it does not hold events.
+    """
+    name = os.fspath(path)
+    return _load_csv(Path(name if name.endswith(EVENTS_SUFFIX) else name + EVENTS_SUFFIX), _EVENT_TYPES, {"value": ""})
+
+
+def load_table(path: AnyPath) -> pd.DataFrame:
+    """Return the epoch table in the .csv of a run, as written.
+
+    Raises OSError if the file cannot be read, ValueError if it does not hold an epoch table.
+    """
+    empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
+    return _load_csv(Path(path), COLUMNS, empty)
+
+
+def _load_csv(path: Path, types: Mapping[str, Any], empty: Mapping[str, str]) -> pd.DataFrame:
+    try:
+        # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
+        table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"damaged file: {error}") from error
+    if list(table.columns) != list(types):
+        raise ValueError("not a table written by this project (other columns)")
+    return table
+
+
+def load_metadata(path: AnyPath) -> dict[str, Any]:
+    """Return the metadata in the .json of a run.
+
+    Raises OSError if the file cannot be read, ValueError if it is not JSON or lacks METADATA_KEYS.
+    """
+    metadata = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(metadata, dict) or not all(key in metadata for key in METADATA_KEYS):
+        raise ValueError(f"not the metadata of a run (it has {', '.join(METADATA_KEYS)})")
+    return metadata
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` in the types JSON knows: paths as text, NumPy numbers as Python's, NaN and infinity as None."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def machine() -> dict[str, Any]:
+    """Return what a run ran on: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
+
+    On a machine with GPUs this starts CUDA in the calling process, so a process that forks must not call it before.
+    """
+    import torch  # here, because reading results must not wait for it
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def git_commit(directory: AnyPath = _PROJECT) -> str | None:
+    """Return the commit checked out in `directory` (by default this project), with "-dirty" if files were changed.
+
+    None outside a git repository or without git.
+    """
+    command = ["git", "--no-optional-locks", "-C", os.fspath(directory)]
+    command += ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,145 @@
+"""The tables and the end-of-run summary that are made from the events of a run."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from records.events import MARKS, PHASES
+
+SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
+PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
+MESSAGE_COLUMNS = ("bytes_sent", "bytes_received", "messages_sent")
+COLUMNS = {
+    "strategy": "str",
+    "n_gpus": "int64",
+    "rank": "int64",
+    "role": "str",
+    "epoch": "int64",
+    "step": "int64",
+    "samples": "Int64",
+    "train_loss": "float64",
+    "test_loss": "float64",
+    "test_accuracy": "float64",
+    **dict.fromkeys(("epoch_s", *PHASE_COLUMNS), "float64"),
+    **dict.fromkeys(MESSAGE_COLUMNS, "Int64"),
+}
+_KEYS = ["epoch", "rank"]
+_WIDTH = 100
+
+
+def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequence[str]) -> pd.DataFrame:
+    """Return one row per (epoch, rank) that has marks, sorted, with the columns and types of COLUMNS.
+
+    `events` is the concatenation of `Recorder.frame()` of all ranks; `roles[rank]` names what a rank does. Times are
+    in seconds, sizes in bytes; `step` counts the steps finished since the start of the run. A cell is empty (NaN)
+    where a thing does not apply; message columns are 0 for a silent rank, and empty if the run recorded no phases.
+    Raises IndexError if an event's rank has no role.
+    """
+    marks = events[events["phase"].isin(MARKS)]
+    spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
+    table = marks.groupby([*_KEYS, "phase"])["value"].last().unstack().reindex(columns=list(MARKS))
+    table["step"] = marks.groupby(_KEYS)["step"].max()
+    seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
+    table = table.join(seconds.add_suffix("_s"))
+    sent, received = (spans[spans["op"] == op].groupby(_KEYS)["bytes"] for op in ("send", "recv"))
+    messages = {"bytes_sent": sent.sum(), "bytes_received": received.sum(), "messages_sent": sent.size()}
+    table = table.join(pd.DataFrame(messages))
+    if not spans.empty:
+        table = table.fillna(dict.fromkeys(MESSAGE_COLUMNS, 0))
+    table = table.reset_index()
+    table = table.assign(strategy=strategy, n_gpus=n_gpus, role=[roles[int(rank)] for rank in table["rank"]])
+    return table[list(COLUMNS)].astype(COLUMNS)
+
+
+def ledger(events: pd.DataFrame) -> pd.DataFrame:
+    """Return who sent how much to whom: columns src, dst, messages and bytes, one row per pair that talked."""
+    sent = events[events["op"] == "send"].rename(columns={"rank": "src", "peer": "dst"})
+    return sent.groupby(["src", "dst"], as_index=False).agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
+
+
+def workers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the ranks that train samples: all but the servers."""
+    return table[table["role"] != SERVER]
+
+
+def finished_epochs(table: pd.DataFrame) -> int:
+    """Return how many epochs were run to their end, and so have their time."""
+    return int(table.loc[table["epoch_s"].notna(), "epoch"].nunique())
+
+
+def totals(table: pd.DataFrame) -> dict[str, float | None]:
+    """Return the numbers of a whole run, from its epoch table; None where nothing was measured.
+
+    test_accuracy: of the last epoch that has one (its lowest rank, if several measured it). seconds: the slowest
+    rank's time, summed over epochs. samples_per_s: samples trained by all workers over those seconds, without the
+    first epoch if there are several, for it also pays for warming up. bytes_sent: by all ranks.
+    """
+    accuracy = table["test_accuracy"].dropna()
+    epochs = pd.DataFrame(
+        {
+            "seconds": table.groupby("epoch")["epoch_s"].max(),
+            "samples": workers(table).groupby("epoch")["samples"].sum(),
+        }
+    )
+    timed = epochs.dropna()
+    steady = timed[1:] if len(timed) > 1 else timed
+    sent = table["bytes_sent"].dropna()
+    return {
+        "test_accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
+        "seconds": float(epochs["seconds"].sum()),
+        "samples_per_s": None if steady.empty else float(steady["samples"].sum() / steady["seconds"].sum()),
+        "bytes_sent": None if sent.empty else int(sent.sum()),
+    }
+
+
+def phase_times(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of the run in each phase and in all (epoch_s), one row a role, mean over its ranks."""
+    roles = table.groupby("role", sort=False)
+    return roles[[*PHASE_COLUMNS, "epoch_s"]].sum(min_count=1).div(roles["rank"].nunique(), axis=0)
+
+
+def summary(table: pd.DataFrame, world: Mapping[str, Any]) -> str:
+    """Return the short text shown at the end of a run, at most 100 columns wide.
+
+    `world` says what ran, in a few short entries (strategy, n_gpus, transport, ...); it becomes the first line.
+    """
+    run = totals(table)
+    sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
+    per_rank = ", ".join(f"{rank}: {number(megabytes)}" for rank, megabytes in sent.items())
+    warm = " without the first epoch" if finished_epochs(table) > 1 else ""
+    lines = [
+        textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
+        f"test accuracy  {number(run['test_accuracy'], 4)}",
+        f"seconds        {number(run['seconds'], 2)}",
+        f"samples/s      {number(run['samples_per_s'])}{warm}",
+        f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {per_rank}",
+    ]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
+    return "\n".join([*wrapped, _time_spent(phase_times(table))])
+
+
+def _time_spent(times: pd.DataFrame) -> str:
+    """Return `phase_times` as text, a phase a line and a role a column: seconds, percent of the epochs' time."""
+    if times[list(PHASE_COLUMNS)].isna().all(axis=None):
+        return "time per rank  not recorded"
+    rows = [["time per rank", *(f"{role} (s, %)" for role in times.index)]]
+    for phase, column in zip(PHASES, PHASE_COLUMNS, strict=True):
+        shares = 100 * times[column] / times["epoch_s"]
+        cells = zip(times[column], shares, strict=True)
+        rows.append([phase, *(f"{number(seconds, 2)} {number(share):>6}" for seconds, share in cells)])
+    return aligned(rows, left=1)
+
+
+def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
+    """Return `value * scale` with so many decimals, or "-" if it is None or NaN."""
+    return "-" if value is None or pd.isna(value) else f"{value * scale:.{digits}f}"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Return rows of text as lines of columns: the first `left` columns flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = [str.ljust if i < left else str.rjust for i in range(len(widths))]
+    lines = ("  ".join(p(cell, w) for p, cell, w in zip(pad, row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

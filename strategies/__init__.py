@@ -1,0 +1,17 @@
+"""The algorithms, by name. A new one is one new file here, and its line in this table."""
+
+from strategies.base import OptimizerFactory, Strategy
+from strategies.naive_all_reduce import NaiveAllReduce
+from strategies.param_server import ParamServer
+from strategies.replica import Replica
+from strategies.ring_all_reduce import RingAllReduce
+from strategies.single import Single
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "single": Single,
+    "param_server": ParamServer,
+    "ring_all_reduce": RingAllReduce,
+    "naive_all_reduce": NaiveAllReduce,
+}
+
+__all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "Strategy"]

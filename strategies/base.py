@@ -1,0 +1,93 @@
+"""What a strategy is: what happens between `backward()` and the next `forward()`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from strategies.replica import Replica
+from transports.base import Transport
+
+OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+
+
+class Strategy(ABC):
+    """One rank's part in an algorithm. A training loop is the same for all of them:
+
+        strategy.start(replica, transport)
+        for x, y in shard:
+            loss(model(x), y).backward()
+            strategy.step(len(x))
+        strategy.finish()
+
+    and on a server rank `strategy.serve()` stands in the place of the `for` loop.
+
+    `optimizer` makes any torch optimizer from a list of one parameter, the flat vector x; it runs where the algorithm
+    runs it. `clip_norm` bounds the norm of the gradient that the optimizer is given (0: no bound).
+    """
+
+    min_ranks = 1
+    max_ranks: int | None = None
+    replicas_agree = True  # whether all replicas are bit-identical after every step
+
+    def __init__(self, optimizer: OptimizerFactory, clip_norm: float = 0.0) -> None:
+        self._make_optimizer = optimizer
+        self.clip_norm = clip_norm
+
+    @classmethod
+    def roles(cls, world_size: int) -> list[str]:
+        """Return each rank's role: "worker" or "server"."""
+        return ["worker"] * world_size
+
+    def start(self, replica: Replica, transport: Transport) -> None:
+        """Give every rank the parameters and buffers of rank 0. Called once, by all ranks."""
+        self.replica = replica
+        self.transport = transport
+        self.parameter = torch.nn.Parameter(replica.x)
+        self.parameter.grad = replica.g
+        self.optimizer = self._make_optimizer([self.parameter])
+        for vector, tag in ((replica.x, "initial parameters"), (replica.b, "initial buffers")):
+            if transport.rank == 0:
+                for work in [transport.isend(vector, peer, tag) for peer in transport.peers]:
+                    work.wait()
+            else:
+                transport.recv(0, tag).copy_to(vector)
+
+    @abstractmethod
+    def step(self, n_samples: int) -> None:
+        """Turn this worker's mean gradient over `n_samples` into new parameters, and zero the gradient.
+
+        Raises PeerLost, WaitTimeout.
+        """
+
+    def serve(self) -> None:
+        """On a server rank: answer the workers until all of them have finished."""
+        raise RuntimeError(f"{type(self).__name__} has no server rank")
+
+    def finish(self) -> None:  # noqa: B027 - there may be nothing to do
+        """End an epoch, or the training: send what is unsent, average the buffers, say goodbye. All ranks call it.
+
+        Afterwards `model()` is good, and training may go on.
+        """
+
+    def model(self) -> torch.Tensor:
+        """Return the parameters [n] that the algorithm calls its own: what is to be evaluated."""
+        return self.replica.x
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to go on later."""
+        return {"x": self.replica.x, "b": self.replica.b, "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict` of the same model and rank; called after `start`."""
+        self.replica.x.copy_(state["x"])
+        self.replica.b.copy_(state["b"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def update(self) -> None:
+        """Take one optimizer step on x with the gradient in `replica.g`."""
+        with self.transport.recorder.phase("update"):
+            if self.clip_norm:
+                torch.nn.utils.clip_grad_norm_([self.parameter], self.clip_norm)
+            self.optimizer.step()

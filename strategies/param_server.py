@@ -1,0 +1,71 @@
+"""Synchronous parameter server: rank 0 keeps the parameters, N - 1 workers compute on one shard each.
+
+In every step each worker k sends (n_k, g_k), its mean gradient over n_k samples; the server forms
+g = sum n_k g_k / sum n_k, takes one optimizer step, and sends the new x to all workers (Li et al., OSDI 2014).
+A worker sends and receives one vector a step; the server N - 1 of each.
+"""
+
+import torch
+
+from strategies.base import Strategy
+from transports.base import Work
+
+SERVER = 0
+
+
+class ParamServer(Strategy):
+    """One server, N - 1 workers in lock-step."""
+
+    min_ranks = 2
+
+    @classmethod
+    def roles(cls, world_size: int) -> list[str]:
+        """Rank 0 serves, the others work."""
+        return ["server"] + ["worker"] * (world_size - 1)
+
+    def step(self, n_samples: int) -> None:
+        """Worker: send (g_k, n_k); x_k <- the server's new x."""
+        push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
+        self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
+        push.wait()
+        self.replica.g.zero_()
+
+    def serve(self) -> None:
+        """Server: g <- sum of n_k g_k / sum of n_k over the workers k; x <- optimizer(x, g); send x to all of them."""
+        g, x = self.replica.g, self.replica.x
+        workers = list(self.transport.peers)
+        replies: list[Work] = []
+        while workers:
+            n = torch.zeros_like(g[:1])
+            g.zero_()
+            for k in list(workers):
+                with self.transport.recv(k, "push") as push:
+                    if push.tensor is None:  # goodbye
+                        workers.remove(k)
+                        continue
+                    g_k, n_k = push.tensor[:-1], push.tensor[-1:]
+                    g.add_(g_k * n_k)
+                    n.add_(n_k)
+            for reply in replies:  # x is not to be changed while a worker still reads it
+                reply.wait()
+            if workers:
+                g.div_(n)
+                self.update()
+            replies = [self.transport.isend(x, k, "parameters") for k in workers]
+
+    def finish(self) -> None:
+        """Say goodbye, and average the workers' buffers b on the server, which sends the mean to all."""
+        b = self.replica.b
+        if self.transport.rank != SERVER:
+            self.transport.isend(None, SERVER, "push")
+            if b.numel():
+                self.transport.isend(b, SERVER, "buffers").wait()
+                self.transport.recv(SERVER, "mean buffers").copy_to(b)
+        elif b.numel():
+            b.zero_()
+            for k in self.transport.peers:
+                with self.transport.recv(k, "buffers") as buffers:
+                    b.add_(buffers.vector)
+            b.div_(len(self.transport.peers))
+            for work in [self.transport.isend(b, k, "mean buffers") for k in self.transport.peers]:
+                work.wait()

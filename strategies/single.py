@@ -1,0 +1,15 @@
+"""One process, no communication: mini-batch SGD, the reference that the others are compared with."""
+
+from strategies.base import Strategy
+
+
+class Single(Strategy):
+    """The update of one process on the whole global batch."""
+
+    max_ranks = 1
+
+    def step(self, n_samples: int) -> None:
+        """x <- optimizer(x, g)."""
+        self.replica.collect(n_samples)
+        self.update()
+        self.replica.g.zero_()

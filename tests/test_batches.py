@@ -1,0 +1,90 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workloads.batches import BatchPlan
+from workloads.errors import UsageError
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> BatchPlan:
+    workers = draw(st.integers(1, 8))
+    return BatchPlan(
+        n_samples=draw(st.integers(workers, 200)),
+        workers=workers,
+        global_batch_size=draw(st.integers(workers, 64)),
+        seed=draw(st.integers(0, 2**32)),
+    )
+
+
+epochs = st.integers(0, 1000)
+
+
+@given(plans(), epochs)
+def test_each_sample_occurs_exactly_once_an_epoch(plan: BatchPlan, epoch: int) -> None:
+    parts = [plan.part(epoch, step, worker) for step in range(plan.n_steps) for worker in range(plan.workers)]
+    assert torch.cat(parts).dtype == torch.int64
+    assert sorted(torch.cat(parts).tolist()) == list(range(plan.n_samples))
+
+
+@given(plans(), epochs)
+def test_parts_are_balanced_never_empty_and_make_up_the_batch(plan: BatchPlan, epoch: int) -> None:
+    for step in range(plan.n_steps):
+        parts = [plan.part(epoch, step, worker) for worker in range(plan.workers)]
+        sizes = [len(part) for part in parts]
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1
+        assert torch.equal(torch.cat(parts), plan.batch(epoch, step))
+
+
+@given(plans())
+def test_batches_have_the_asked_size_but_for_the_last(plan: BatchPlan) -> None:
+    sizes = [stop - start for start, stop in map(plan.bounds, range(plan.n_steps))]
+    assert all(size == plan.global_batch_size for size in sizes[:-1])
+    assert sum(sizes) == plan.n_samples
+    assert sizes[-1] < plan.global_batch_size + plan.workers
+
+
+@given(plans(), epochs)
+def test_the_plan_depends_on_seed_and_epoch_alone(plan: BatchPlan, epoch: int) -> None:
+    alone = BatchPlan(plan.n_samples, 1, plan.n_samples, plan.seed)
+    assert torch.equal(alone.batch(epoch, 0), plan.epoch(epoch))
+
+
+def test_seeds_and_epochs_give_other_permutations() -> None:
+    plan, other = BatchPlan(1000, 1, 10, seed=1), BatchPlan(1000, 1, 10, seed=2)
+    assert not torch.equal(plan.epoch(0), plan.epoch(1))
+    assert not torch.equal(plan.epoch(0), other.epoch(0))
+
+
+@pytest.mark.parametrize(("n_samples", "sizes"), [(8, [4, 4]), (9, [4, 5]), (10, [4, 6]), (11, [4, 4, 3]), (3, [3])])
+def test_a_remainder_smaller_than_the_workers_joins_the_batch_before(n_samples: int, sizes: list[int]) -> None:
+    plan = BatchPlan(n_samples, workers=3, global_batch_size=4, seed=0)
+    assert [len(plan.batch(0, step)) for step in range(plan.n_steps)] == sizes
+
+
+def test_the_permutation_is_computed_once_an_epoch() -> None:
+    plan = BatchPlan(100, 2, 10, seed=0)
+    assert plan.epoch(3) is plan.epoch(3)
+    assert plan.part(3, 0, 1).untyped_storage().data_ptr() == plan.epoch(3).untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [
+        ((3, 4, 8, 0), r"--n_gpus.*--train_size"),
+        ((30, 4, 3, 0), r"--global_batch_size.*4"),
+        ((30, 0, 3, 0), r"--n_gpus"),
+        ((30, 2, 3, -1), r"--seed"),
+    ],
+)
+def test_impossible_sizes_are_refused(sizes: tuple[int, int, int, int], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        BatchPlan(*sizes)
+
+
+@pytest.mark.parametrize(("step", "worker"), [(-1, 0), (3, 0), (0, -1), (0, 2)])
+def test_steps_and_workers_outside_the_plan_are_refused(step: int, worker: int) -> None:
+    with pytest.raises(IndexError):
+        BatchPlan(12, 2, 4, 0).part(0, step, worker)

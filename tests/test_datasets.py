@@ -1,0 +1,309 @@
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from workloads.datasets import Data, LazyData, TensorData, load
+from workloads.errors import UsageError
+
+WriteModule = Callable[[str], str]
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteModule:
+    """Gives a function that writes a module into the current directory and names its function `make`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"user_{tmp_path.name}"
+
+    def write(body: str) -> str:
+        (tmp_path / f"{name}.py").write_text(f"import numpy as np, torch\nfrom torch.utils.data import *\n{body}\n")
+        return f"{name}:make"
+
+    return write
+
+
+def refusal(name: str, data_dir: Path | str = "absent", **options: bool | int) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(name, data_dir, **options)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def write_mnist(directory: Path, n_train: int = 12, n_test: int = 4) -> None:
+    directory.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for prefix, n in (("train", n_train), ("t10k", n_test)):
+        images, labels = rng.integers(0, 256, (n, 28, 28), np.uint8), (np.arange(n) % 10).astype(np.uint8)
+        for what, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            (directory / f"{prefix}-{what}-ubyte").write_bytes(header + array.tobytes())
+
+
+def accuracy_of_a_linear_fit(data: Data) -> float:
+    x, y = data.fetch(torch.arange(data.n_train))
+    x, targets = x.flatten(1), torch.nn.functional.one_hot(y).float()
+    solution = torch.linalg.solve(x.T @ x + 1000 * torch.eye(x.shape[1]), x.T @ targets)
+    test_x, test_y = data.fetch(torch.arange(data.n_test), "test")
+    return float(((test_x.flatten(1) @ solution).argmax(1) == test_y).float().mean())
+
+
+def test_synthetic_is_made_from_the_seed_and_can_be_learned() -> None:
+    data, again, other = (load("synthetic", "", seed=seed) for seed in (1, 1, 2))
+    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (2048, 512, 10, (1, 28, 28))
+    indices = torch.arange(100)
+    assert torch.equal(data.fetch(indices)[0], again.fetch(indices)[0])
+    assert not torch.equal(data.fetch(indices)[0], other.fetch(indices)[0])
+    assert accuracy_of_a_linear_fit(data) > 0.5
+
+
+def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
+    data, other = load("digits", "", seed=1), load("digits", "", seed=2)
+    assert isinstance(data, TensorData)
+    assert isinstance(other, TensorData)
+    assert torch.equal(data.test_x, other.test_x)
+    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (1437, 360, 10, (1, 8, 8))
+    assert data.test_y.bincount().min() >= 34
+    x, _ = data.fetch(torch.arange(data.n_train))
+    torch.testing.assert_close(x.mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(x.std(), torch.tensor(1.0), atol=1e-3, rtol=0)
+    assert accuracy_of_a_linear_fit(data) > 0.8
+
+
+def test_train_size_takes_a_fixed_choice_whatever_the_seed() -> None:
+    small, larger = load("digits", "", train_size=10, seed=1), load("digits", "", train_size=20, seed=2)
+    assert (small.n_train, small.n_test) == (10, 360)
+    assert torch.equal(small.fetch(torch.arange(10))[0], larger.fetch(torch.arange(10))[0])
+    assert not torch.equal(small.fetch(torch.arange(10))[1], load("digits", "").fetch(torch.arange(10))[1])
+
+
+@pytest.mark.parametrize("train_size", [-1, 1438])
+def test_an_impossible_train_size_is_refused(train_size: int) -> None:
+    assert "1437" in refusal("digits", train_size=train_size)
+
+
+def test_an_unknown_name_brings_the_nearest() -> None:
+    message = refusal("fashion_mist")
+    assert "did you mean fashion_mnist?" in message
+    assert "imagefolder" in message
+
+
+def test_mnist_is_read_in_torchvisions_layout_and_normalised(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    write_mnist(tmp_path / "MNIST" / "raw")
+    data = load("mnist", tmp_path)
+    assert isinstance(data, TensorData)
+    assert data.train_x.dtype == torch.uint8
+    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (12, 4, 10, (1, 28, 28))
+    x, y = data.fetch(torch.tensor([11, 3]))
+    assert y.tolist() == [1, 3]
+    torch.testing.assert_close(x, (data.train_x[[11, 3]].float() / 255 - 0.1307) / 0.3081)
+
+
+def test_cifar_and_svhn_put_channels_first_and_scale_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    scipy_io = pytest.importorskip("scipy.io")
+    image = np.arange(3 * 32 * 32, dtype=np.uint8).reshape(3, 32, 32)  # each channel differs
+    image += np.array([0, 50, 100], np.uint8)[:, None, None]
+
+    cifar = tmp_path / "cifar-10-batches-py"
+    cifar.mkdir()
+    batch = {"data": np.stack([image, image]).reshape(2, -1), "labels": [0, 9]}
+    for name in ("data_batch_1", "test_batch"):
+        (cifar / name).write_bytes(pickle.dumps(batch))
+    (cifar / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
+    monkeypatch.setattr(datasets.CIFAR10, "train_list", [["data_batch_1", None]])
+    monkeypatch.setattr(datasets.CIFAR10, "test_list", [["test_batch", None]])
+    monkeypatch.setitem(datasets.CIFAR10.meta, "md5", None)
+
+    (tmp_path / "SVHN").mkdir()
+    mat = {"X": np.stack([image, image]).transpose(2, 3, 1, 0), "y": np.array([[10], [9]])}
+    for split in ("train", "test"):
+        scipy_io.savemat(tmp_path / "SVHN" / f"{split}_32x32.mat", mat)
+    files = {split: ["", f"{split}_32x32.mat", None] for split in ("train", "test")}
+    monkeypatch.setattr(datasets.SVHN, "split_list", files)
+
+    for name, mean, std in (("cifar10", 0.4465, 0.2616), ("svhn", 0.4728, 0.1970)):
+        data = load(name, tmp_path)
+        x, y = data.fetch(torch.tensor([0, 1]), "test")
+        assert y.tolist() == [0, 9]
+        expected = (torch.from_numpy(image[2]).float() / 255 - mean) / std
+        torch.testing.assert_close(x[1, 2], expected)
+
+
+def test_absent_files_name_the_place_and_the_options(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    message = refusal("fashion_mnist", tmp_path)
+    assert str(tmp_path / "FashionMNIST") in message
+    assert "--download" in message
+    assert "--data_dir" in message
+
+
+def test_a_corrupt_file_names_the_place(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    raw = tmp_path / "MNIST" / "raw"
+    write_mnist(raw)
+    (raw / "train-images-idx3-ubyte").write_bytes(b"nonsense")
+    message = refusal("mnist", tmp_path)
+    assert str(raw) in message
+    assert "corrupt" in message
+
+
+def test_a_failing_download_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+
+    def fail(self: object) -> None:
+        raise RuntimeError("Error downloading:\nno network")
+
+    monkeypatch.setattr(datasets.MNIST, "download", fail)
+    message = refusal("mnist", tmp_path, download=True)
+    assert "download failed" in message
+    assert "no network" in message
+
+
+@pytest.mark.parametrize("error", ["ImportError('absent')", "RuntimeError('operator torchvision::nms does not exist')"])
+def test_a_missing_or_mismatched_torchvision_is_told(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchvision.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    for name in ("cifar10", "imagefolder"):
+        assert "pip install torch torchvision" in refusal(name)
+
+
+def write_images(directory: Path, classes: str = "ab") -> None:
+    image = pytest.importorskip("PIL.Image")
+    for split in ("train", "val"):
+        for name in classes:
+            (directory / split / name).mkdir(parents=True)
+            image.new("RGB", (300, 260), (255, 0, 0)).save(directory / split / name / "red.png")
+
+
+def test_imagefolder_decodes_and_normalises_on_demand(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    write_images(tmp_path)
+    data = pickle.loads(pickle.dumps(load("imagefolder", tmp_path, train_size=2)))
+    assert isinstance(data, LazyData)
+    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (2, 2, 2, (3, 224, 224))
+    x, y = data.fetch(torch.tensor([1, 0]), "test")
+    assert x.shape == (2, 3, 224, 224)
+    assert y.tolist() == [1, 0]
+    torch.testing.assert_close(x[0, :, 5, 5], torch.tensor([0.515 / 0.229, -0.456 / 0.224, -0.406 / 0.225]))
+
+
+def test_imagefolder_refuses_bad_folders_and_images(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    assert "--data_dir" in refusal("imagefolder", tmp_path)
+    write_images(tmp_path)
+    bad = tmp_path / "train" / "a" / "red.png"
+    bad.write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match=r"red\.png"):
+        load("imagefolder", tmp_path).fetch(torch.tensor([0]))
+    (tmp_path / "val" / "b").rename(tmp_path / "val" / "c")
+    assert "differ in classes (b, c)" in refusal("imagefolder", tmp_path)
+
+
+def test_shared_data_can_be_pickled_and_fetched_in_half_precision() -> None:
+    data = load("synthetic", "")
+    assert data.share_memory_() is data
+    assert isinstance(data, TensorData)
+    assert data.train_x.is_shared()
+    assert data.test_y.is_shared()
+    x, y = pickle.loads(pickle.dumps(data)).fetch(torch.arange(3), dtype=torch.bfloat16)
+    assert (x.dtype, y.dtype) == (torch.bfloat16, torch.int64)
+    torch.testing.assert_close(x, data.fetch(torch.arange(3))[0].bfloat16())
+
+
+def test_a_users_arrays_are_taken(user_module: WriteModule) -> None:
+    name = user_module(
+        "def make():\n"
+        "    x = np.arange(40, dtype=np.uint8).reshape(10, 4)[::-1]\n"
+        "    return x, np.arange(10, dtype=np.uint16), torch.zeros(3, 4, dtype=torch.uint8), torch.tensor([0, 1, 11])"
+    )
+    data = load(name, "")
+    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (10, 3, 12, (4,))
+    x, y = data.fetch(torch.tensor([9]))
+    torch.testing.assert_close(x, (torch.tensor([[0.0, 1, 2, 3]]) / 255 - 0.5) / 0.5)
+    assert y.tolist() == [9]
+
+
+def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
+    name = user_module(
+        "def make():\n"
+        "    x = torch.randn(10, 1, 5, 5)\n"
+        "    return TensorDataset(x, torch.arange(10)), TensorDataset(x[:4], torch.arange(4))"
+    )
+    data = load(name, "", train_size=6)
+    assert isinstance(data, LazyData)
+    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (6, 4, 10, (1, 5, 5))
+    x, y = data.fetch(torch.tensor([5, 0]))
+    whole = load(name, "")
+    assert x.shape == (2, 1, 5, 5)
+    assert sorted(data.fetch(torch.arange(6))[1].tolist()) != list(range(6))
+    assert whole.fetch(y)[1].tolist() == y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("def make(): raise KeyError('oh')", "raised KeyError: 'oh'"),
+        ("def other(): pass", "no function make"),
+        ("1 / 0", "importing .* raised ZeroDivisionError"),
+        ("import not_there_at_all", "importing .* raised ModuleNotFoundError"),
+        ("def make(): return None", "returned a NoneType"),
+        ("def make(): return 1, 2, 3", "returned 3 things"),
+        ("def make(): return torch.ones(3, 2), [0], torch.ones(3, 2), [0]", "train_y is a list"),
+        ("def make(): return (np.array([['a']]), np.ones(1, int)) * 2", "train_x is an array of <U1"),
+        ("def make(): return (torch.ones(3, 2), torch.ones(4).long()) * 2", "train_x has 3 samples, train_y 4"),
+        ("def make(): return (torch.ones(3, 2), torch.ones(3)) * 2", "torch.float32; make it N integer labels"),
+        ("def make(): return (torch.ones(3, 2).long(), torch.ones(3).long()) * 2", "x is torch.int64"),
+        ("def make(): return (torch.ones(3, 2, 2), torch.ones(3).long()) * 2", "N x C x H x W"),
+        ("def make(): return (torch.ones(0, 2), torch.ones(0).long()) * 2", "train set is empty"),
+        ("def make(): return (torch.ones(3, 2), -torch.ones(3).long()) * 2", "labels go from -1 to -1"),
+        (
+            "def make(): return torch.ones(3, 2), torch.ones(3).long(), torch.ones(3, 4), torch.ones(3).long()",
+            "make them alike",
+        ),
+        ("def make(): return torch.ones(3, 2), torch.ones(3)", "the train set is a Tensor"),
+        ("def make(): return [], []", "the train set is empty"),
+        ("def make(): return [1], [1]", "item 0 is not a pair"),
+        ("def make(): return ([(torch.ones(2), 0), (torch.ones(2), 0.5)],) * 2", "item 1 is not a pair"),
+        ("def make(): return ([(torch.ones(2, 2), 0)],) * 2", "C x H x W"),
+    ],
+)
+def test_a_users_faults_are_told(user_module: WriteModule, body: str, told: str) -> None:
+    name = user_module(body)
+    with pytest.raises(UsageError, match=told) as caught:
+        load(name, "")
+    assert str(caught.value).startswith(f"--dataset {name}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_absent_module_and_half_a_name_are_told() -> None:
+    assert "no module not_there" in refusal("not_there:make")
+    assert "no module not_there.py" in refusal("not_there.py:make")
+    assert "yourmodule:function" in refusal("module:")
+
+
+@pytest.mark.parametrize(
+    ("item", "told"), [("torch.ones(3), 0", r"item 1 of the train set is \(3,\)"), ("torch.ones(2), 7", "label 7")]
+)
+def test_a_bad_item_is_told_when_it_is_fetched(user_module: WriteModule, item: str, told: str) -> None:
+    name = user_module(
+        f"class Items(list):\n    classes = 'ab'\ndef make(): return (Items([(torch.ones(2), 0), ({item})]),) * 2"
+    )
+    with pytest.raises(UsageError, match=told):
+        load(name, "").fetch(torch.tensor([0, 1]))
+
+
+def test_lazy_data_shares_nothing_but_gives_itself() -> None:
+    dataset = TensorDataset(torch.ones(2, 3), torch.arange(2))
+    data = LazyData("mine", 2, (3,), (0.0,), (1.0,), dataset, dataset)
+    assert data.share_memory_() is data

@@ -1,0 +1,139 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from workloads.errors import UsageError
+from workloads.models import MODELS, build, check
+
+SHAPES = [(1, 8, 8), (3, 32, 32), (2, 20, 70), (1, 28, 28), (3, 224, 224)]
+
+
+@pytest.fixture
+def user_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Gives a function that writes a module into the current directory and names its function `make`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"user_{tmp_path.name}"
+
+    def write(body: str) -> str:
+        (tmp_path / f"{name}.py").write_text(f"from torch import nn\ndef make(shape, n):\n    {body}\n")
+        return f"{name}:make"
+
+    return write
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_takes_every_image(name: str, shape: tuple[int, ...]) -> None:
+    if name not in ("mlp", "lenet"):
+        pytest.importorskip("torchvision")
+    with torch.device("meta"):  # shapes alone: no memory, no time
+        model = build(name, shape, 7)
+    check(name, model, shape, 7)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_the_small_models_learn_a_batch(name: str) -> None:
+    torch.manual_seed(0)
+    model = build(name, (1, 8, 8), 3)
+    x, y = torch.randn(12, 1, 8, 8), torch.arange(12) % 3
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
+
+
+def test_resnets_keep_the_resolution_of_small_images_only() -> None:
+    pytest.importorskip("torchvision")
+    for side, stride, pool in ((32, (1, 1), nn.Identity), (64, (1, 1), nn.Identity), (65, (2, 2), nn.MaxPool2d)):
+        with torch.device("meta"):
+            model = build("resnet18", (1, side, side), 10)
+        assert isinstance(model.conv1, nn.Conv2d)
+        assert (model.conv1.stride, model.conv1.in_channels) == (stride, 1)
+        assert isinstance(model.maxpool, pool)
+
+
+def test_only_images_below_the_least_side_are_enlarged() -> None:
+    pytest.importorskip("torchvision")
+    for side, enlarged in ((63, True), (64, False)):
+        with torch.device("meta"):
+            model = build("alexnet", (3, side, side), 10)
+        assert any(isinstance(module, nn.Upsample) for module in model.modules()) is enlarged
+
+
+def test_flat_samples_go_with_the_mlp_only() -> None:
+    check("mlp", build("mlp", (5,), 3), (5,), 3)
+    for name in ("lenet", "resnet18"):
+        with pytest.raises(UsageError, match=f"--model {name}: .*take --model mlp"):
+            build(name, (5,), 3)
+
+
+def test_images_too_small_for_lenet_are_refused() -> None:
+    with pytest.raises(UsageError, match="8 x 8 or more, not 7 x 9"):
+        build("lenet", (1, 7, 9), 3)
+
+
+def test_an_unknown_model_brings_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"--model resnet81: unknown; did you mean resnet18\?"):
+        build("resnet81", (3, 32, 32), 10)
+
+
+def test_a_mismatched_torchvision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    with pytest.raises(UsageError, match=r"--model vgg11: .*nms.* pip install torch torchvision"):
+        build("vgg11", (3, 32, 32), 10)
+
+
+def test_a_users_model_is_given_the_sizes(user_model: Callable[[str], str]) -> None:
+    name = user_model("return nn.Linear(shape[0], n).double()")
+    model = build(name, (5,), 3)
+    check(name, model, (5,), 3)
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features) == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise KeyError('oh')", "raised KeyError: 'oh'"),
+        ("return 3", "returned a int"),
+        ("return nn.ReLU()", "no trainable parameter"),
+        ("return nn.Linear(5, n).requires_grad_(False)", "no trainable parameter"),
+    ],
+)
+def test_a_users_faults_are_told(user_model: Callable[[str], str], body: str, told: str) -> None:
+    name = user_model(body)
+    with pytest.raises(UsageError, match=told) as caught:
+        build(name, (5,), 3)
+    assert str(caught.value).startswith(f"--model {name}: ")
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (nn.Linear(4, 3), "raised RuntimeError"),
+        (nn.Linear(5, 4), r"gave \(2, 4\).* make it give \(2, 3\)"),
+        (nn.LSTM(5, 3), "gave a tuple"),
+    ],
+)
+def test_check_refuses_other_outputs(model: nn.Module, told: str) -> None:
+    with pytest.raises(UsageError, match=f"--model mine: {told}"):
+        check("mine", model, (5,), 3)
+
+
+def test_check_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Dropout())
+    model[1].eval()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    check("mine", model, (5,), 3)
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())

@@ -1,0 +1,26 @@
+"""Which device and how many cores a rank gets."""
+
+import os
+
+import torch
+
+
+def usable_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def use_share_of_cores(world_size: int) -> None:
+    """Give this process its share of the cores: max(1, cores // ranks) threads."""
+    torch.set_num_threads(max(1, usable_cores() // world_size))
+
+
+def device_of(kind: str, rank: int) -> torch.device:
+    """Return the device of a rank, `kind` being cpu or cuda: ranks beyond the GPUs there are share them."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device

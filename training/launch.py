@@ -1,0 +1,235 @@
+"""Start one process per rank, watch over them, and leave nothing behind.
+
+    results = launch(work, 4)      # work(transport) in 4 processes; what each returned, in rank order
+
+The launcher holds one pipe from each rank (heartbeats, reports, the result) and one to each (deaths of others). A rank
+that loses its launcher ends itself; a launcher that loses a rank tells the others, asks what they were waiting
+for, ends them, and raises one `RunFailed` that names the rank at fault.
+"""
+
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+from records.events import Recorder
+from training.devices import device_of, use_share_of_cores
+from training.failures import Failure, RunFailed, explain
+from transports.base import PeerLost, WaitTimeout
+from transports.shared_memory import Endpoint, wire
+from workloads.errors import UsageError
+
+_HEARTBEAT_S = 0.5
+_GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
+
+
+def launch(
+    work: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    device: str = "cpu",
+    timeout: float = 120.0,
+    roles: Sequence[str] | None = None,
+    record: bool = False,
+    on_report: Callable[[int, Any], None] | None = None,
+) -> list[Any]:
+    """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
+
+    `work` must be importable (defined in a module or a script, not in a function). With `on_report`, it is called as
+    `work(transport, report, *args)`, and whatever a rank passes to `report` reaches `on_report(rank, value)` here.
+    `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record` keeps events.
+    Raises RunFailed when a rank fails; no process outlives this call.
+    """
+    ranks = _Ranks(timeout, list(roles or ["worker"] * world_size))
+    try:
+        ranks.start(work, args, device, record, reports=on_report is not None)
+        results = ranks.results(on_report)
+        ranks.end(patience=5.0)
+        return results
+    finally:
+        ranks.end()
+
+
+def start_context() -> ForkServerContext | SpawnContext:
+    """Return how processes are started: by a fork server that has torch loaded already, where there is one."""
+    if "forkserver" not in torch.multiprocessing.get_all_start_methods():
+        return torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "pandas"])
+    return context
+
+
+@dataclass
+class _Ranks:
+    """The processes of one run, as their launcher sees them."""
+
+    timeout: float
+    roles: list[str]
+    processes: list[BaseProcess] = field(default_factory=list)
+    pipes: list[Connection] = field(default_factory=list)
+    notices: list[Connection] = field(default_factory=list)
+    inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
+    last_heard: dict[int, float] = field(default_factory=dict)
+
+    def start(self, work: Callable[..., Any], args: Sequence[Any], device: str, record: bool, reports: bool) -> None:
+        context = start_context()
+        world_size = len(self.roles)
+        endpoints, self.notices = wire(world_size, context)
+        for rank, endpoint in enumerate(endpoints):
+            mine, theirs = context.Pipe(duplex=False)
+            self.pipes.append(mine)
+            process = context.Process(
+                target=_rank_main,
+                args=(endpoint, theirs, work, args, device, self.timeout, record, reports),
+                name=f"rank {rank}",
+            )
+            process.start()
+            self.processes.append(process)
+            # Only the rank may hold its ends of the pipes: then their closing is its death.
+            theirs.close()
+            endpoint.close()
+            self.last_heard[rank] = time.monotonic()
+            threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
+
+    def _listen(self, rank: int, pipe: Connection) -> None:
+        # A thread, since a rank stopped in the middle of a message would stop whoever reads it.
+        try:
+            while True:
+                kind, value = pipe.recv()
+                self.inbox.put((rank, kind, value))
+        except (EOFError, OSError):
+            self.inbox.put((rank, "gone", None))
+
+    def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
+        """Wait for every rank's result. Raises RunFailed."""
+        results: dict[int, Any] = {}
+        failures: dict[int, Failure] = {}
+        give_up = float("inf")
+        while len(results) + len(failures) < len(self.roles) and time.monotonic() < give_up:
+            try:
+                rank, kind, value = self.inbox.get(timeout=_HEARTBEAT_S)
+            except queue.Empty:
+                rank, kind, value = -1, "nothing", None
+            if rank >= 0:
+                self.last_heard[rank] = time.monotonic()
+            if kind == "result":
+                results[rank] = value
+            elif kind == "report" and on_report:
+                on_report(rank, value)
+            elif kind == "failed":
+                failures.setdefault(rank, value)
+            elif kind == "gone" and rank not in results and rank not in failures:
+                failures[rank] = self._death_of(rank)
+            if not failures:
+                failures.update(self._silent(set(results)))
+            if failures and give_up == float("inf"):
+                give_up = time.monotonic() + _GRACE_S
+                self._tell_deaths(failures)
+        if failures:
+            # Whoever has not spoken since may be the one the others waited for.
+            for rank in set(range(len(self.roles))) - set(results) - set(failures):
+                if time.monotonic() - self.last_heard[rank] > _GRACE_S - _HEARTBEAT_S:
+                    failures[rank] = Failure("silent")
+            raise explain(failures, self.roles, self.timeout)
+        return [results[rank] for rank in sorted(results)]
+
+    def _death_of(self, rank: int) -> Failure:
+        self.processes[rank].join(_GRACE_S)
+        code = self.processes[rank].exitcode
+        if code is not None and code < 0:
+            return Failure("died", f"was killed by {signal.Signals(-code).name}")
+        return Failure("died", f"ended with exit code {code} before its work was done")
+
+    def _silent(self, finished: set[int]) -> dict[int, Failure]:
+        now = time.monotonic()
+        return {
+            rank: Failure("silent")
+            for rank, heard in self.last_heard.items()
+            if rank not in finished and now - heard > self.timeout
+        }
+
+    def _tell_deaths(self, failures: dict[int, Failure]) -> None:
+        for notice in self.notices:
+            try:
+                os.write(notice.fileno(), bytes(failures))
+            except OSError:
+                continue  # that rank is gone itself
+
+    def end(self, patience: float = 0.0) -> None:
+        """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
+        deadline = time.monotonic() + patience
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+        for connection in (*self.pipes, *self.notices):
+            connection.close()
+
+
+class _Link:
+    """A rank's pipe to its launcher; two threads write to it."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, value: Any = None) -> None:
+        """Send one message; end this process at once if the launcher is gone."""
+        try:
+            with self._lock:
+                self._pipe.send((kind, value))
+        except OSError:
+            os._exit(1)
+
+    def beat(self) -> None:
+        """Tell for ever that this process is alive."""
+        while True:
+            self.send("alive")
+            time.sleep(_HEARTBEAT_S)
+
+
+def _rank_main(
+    endpoint: Endpoint,
+    pipe: Connection,
+    work: Callable[..., Any],
+    args: Sequence[Any],
+    device: str,
+    timeout: float,
+    record: bool,
+    reports: bool,
+) -> None:
+    """Be one rank, in its own process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher ends the ranks
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    link = _Link(pipe)
+    threading.Thread(target=link.beat, daemon=True).start()
+    try:
+        use_share_of_cores(endpoint.world_size)
+        place = device_of(device, endpoint.rank)
+        transport = endpoint.connect(place, timeout, Recorder(endpoint.rank, enabled=record))
+        result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
+        transport.close()
+        link.send("result", result)
+    except UsageError as error:
+        link.send("failed", Failure("usage", str(error)))
+    except RunFailed as error:
+        link.send("failed", Failure("stopped", str(error)))
+    except PeerLost as error:
+        link.send("failed", Failure("lost_peer", str(error), error.what))
+    except WaitTimeout as error:
+        link.send("failed", Failure("timeout", str(error), error.what))
+    except Exception as error:
+        link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))

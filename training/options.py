@@ -1,0 +1,190 @@
+"""The options of a run: one dataclass, from which the command line is made."""
+
+import dataclasses
+import difflib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from strategies import STRATEGIES, OptimizerFactory, Strategy
+from workloads.batches import BatchPlan
+from workloads.errors import UsageError
+
+OPTIMIZERS = ("sgd", "adam")
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train one network on several processes of this machine."""
+
+    strategy: str = "ring_all_reduce"
+    """How the processes work together: single, param_server, ring_all_reduce or naive_all_reduce."""
+    n_gpus: int | None = None
+    """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
+    there are, at least 2 (under torchrun: what it started; for single: 1)."""
+    batch_size: int = 64
+    """Samples per worker and step."""
+    global_batch_size: int | None = None
+    """Samples per step of all workers together, in the place of batch_size x workers."""
+    workers_like: int = 1
+    """For single: take the batches that this many workers would take together, so that the runs can be compared."""
+    epochs: int = 10
+    """Passes over the training set."""
+    lr: float = 0.1
+    """Learning rate."""
+    momentum: float = 0.9
+    """Momentum of sgd; the first beta of adam."""
+    weight_decay: float = 0.0
+    """Weight decay (L2) of the optimizer."""
+    optimizer: str = "sgd"
+    """The optimizer: sgd or adam. It runs where the algorithm runs it: on the server, or on every rank."""
+    clip_norm: float = 0.0
+    """Bound on the norm of the averaged gradient; 0: none."""
+    accumulate: int = 1
+    """Compute each step's gradient in this many pieces, one after the other: less memory, the same update."""
+    dataset: str = "digits"
+    """digits (comes with scikit-learn), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
+    yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
+    data_dir: str = "data"
+    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""
+    download: bool = False
+    """Let torchvision download the data set if it is not there."""
+    train_size: int = 0
+    """Use only this many training samples; 0: all."""
+    model: str = "mlp"
+    """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, or yourmodule:function, which is called
+    with (input_shape, n_classes) and returns the network."""
+    device: str = "auto"
+    """auto (cuda if there is a GPU), cpu or cuda."""
+    dtype: str = "float32"
+    """Floating-point type of the training: float32 or float64."""
+    seed: int = 0
+    """Seed of the weights, the order of the samples, and everything else that is random."""
+    timeout: float = 120.0
+    """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
+    results_dir: str = "results"
+    """Where the run's CSV, JSON and events are written."""
+    run_name: str | None = None
+    """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
+    save: str | None = None
+    """Write the final model to this path, as an ordinary state_dict."""
+
+    def resolve(self) -> "Options":
+        """Return the options with every default filled in, fit to this machine. Raises UsageError."""
+        self._check_values()
+        n_gpus = self.n_gpus if self.n_gpus is not None else self._default_n_gpus()
+        started = torchrun_world_size()
+        if started is not None and n_gpus != started:
+            raise UsageError(f"--n_gpus {n_gpus}: torchrun started {started} processes; leave --n_gpus out")
+        kind, device = STRATEGIES[self.strategy], self._device()
+        if kind.max_ranks is not None and n_gpus > kind.max_ranks:
+            cure = "use --workers_like to give it their batches" if self.strategy == "single" else "take fewer"
+            raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} is {kind.max_ranks} process; {cure}")
+        if n_gpus < kind.min_ranks:
+            raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} needs at least {kind.min_ranks} processes")
+        if n_gpus > 128:
+            raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 128 processes")
+        name = f"{self.strategy}-{n_gpus}-{self.dataset}-{self.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+        return dataclasses.replace(
+            self, n_gpus=n_gpus, device=device, run_name=self.run_name or name.replace(":", ".").replace("/", ".")
+        )
+
+    def _default_n_gpus(self) -> int:
+        if self.strategy == "single":
+            return 1
+        return torchrun_world_size() or max(2, torch.cuda.device_count() if self._device() == "cuda" else 2)
+
+    def _device(self) -> str:
+        if self.device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or a torch built for CUDA")
+        return self.device
+
+    def _check_values(self) -> None:
+        for option, value, known in (
+            ("strategy", self.strategy, list(STRATEGIES)),
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("device", self.device, DEVICES),
+            ("dtype", self.dtype, list(DTYPES)),
+        ):
+            if value not in known:
+                near = difflib.get_close_matches(value, known, 1, 0.5)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise UsageError(f"--{option} {value}: unknown; {hint}There are {', '.join(known)}")
+        for option, number, least in (
+            ("n_gpus", self.n_gpus, 1),
+            ("batch_size", self.batch_size, 1),
+            ("global_batch_size", self.global_batch_size, 1),
+            ("workers_like", self.workers_like, 1),
+            ("epochs", self.epochs, 1),
+            ("accumulate", self.accumulate, 1),
+            ("train_size", self.train_size, 0),
+            ("seed", self.seed, 0),
+        ):
+            if number is not None and number < least:
+                raise UsageError(f"--{option} {number}: must be at least {least}")
+        if self.seed >= 2**63:
+            raise UsageError(f"--seed {self.seed}: must be less than 2**63")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise UsageError(f"--lr {self.lr}: must be a positive number, such as 0.1")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"--momentum {self.momentum}: must be at least 0 and less than 1")
+        for option, amount in (("weight_decay", self.weight_decay), ("clip_norm", self.clip_norm)):
+            if not (math.isfinite(amount) and amount >= 0):
+                raise UsageError(f"--{option} {amount}: must be 0 or a positive number")
+        if not 1 <= self.timeout <= 1e6:
+            raise UsageError(f"--timeout {self.timeout}: must be from 1 to 1000000 seconds")
+        if self.workers_like > 1 and self.strategy != "single":
+            raise UsageError(f"--workers_like {self.workers_like}: only for --strategy single")
+        if self.run_name is not None and Path(self.run_name).name != self.run_name:
+            raise UsageError(f"--run_name {self.run_name!r}: must be a file name without folders; see --results_dir")
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes; only of resolved options."""
+        assert self.n_gpus is not None
+        return self.n_gpus
+
+    @property
+    def roles(self) -> list[str]:
+        """Each rank's role, "worker" or "server"."""
+        return STRATEGIES[self.strategy].roles(self.world_size)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The floating-point type."""
+        return DTYPES[self.dtype]
+
+    def plan(self, n_samples: int) -> BatchPlan:
+        """Return the batch plan for a training set of `n_samples`. Raises UsageError."""
+        workers = self.workers_like if self.strategy == "single" else self.roles.count("worker")
+        return BatchPlan(n_samples, workers, self.global_batch_size or self.batch_size * workers, self.seed)
+
+    def make_strategy(self) -> Strategy:
+        """Return the strategy, with its optimizer."""
+        return STRATEGIES[self.strategy](self.make_optimizer(), self.clip_norm)
+
+    def make_optimizer(self) -> OptimizerFactory:
+        """Return what makes the optimizer from a list of parameters."""
+        if self.optimizer == "adam":
+            return partial(torch.optim.Adam, lr=self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay)
+        return partial(torch.optim.SGD, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+def torchrun_world_size() -> int | None:
+    """Return how many processes torchrun started, None if this is not one of them."""
+    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+
+def option_names(kind: type = Options) -> Sequence[str]:
+    """Return the names of the options, as on the command line without the dashes."""
+    return [field.name for field in dataclasses.fields(kind)]

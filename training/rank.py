@@ -1,0 +1,182 @@
+"""What one rank does in a run, whatever its strategy: train or serve, epoch by epoch, and measure."""
+
+import hashlib
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from records.events import clock
+from strategies import Replica, Strategy
+from training.failures import RunFailed
+from training.options import Options
+from transports.base import Transport
+from workloads import models
+from workloads.batches import BatchPlan
+from workloads.datasets import Data
+
+OWNER = 0  # the rank whose `strategy.model()` is evaluated and saved
+_REPORT_S = 0.1
+_EVALUATION_BATCH = 512
+
+
+@dataclass
+class RankResult:
+    """What a rank brings home: its events, a hash of its parameters, and the owner the model if it is to be saved."""
+
+    rank: int
+    events: pd.DataFrame
+    parameter_hash: str
+    saved_model: bytes | None
+
+
+def build_model(options: Options, data: Data) -> nn.Module:
+    """Return the model with the initial weights of `options.seed`. Raises UsageError."""
+    torch.manual_seed(options.seed)
+    return models.build(options.model, data.input_shape, data.n_classes).to(options.torch_dtype)
+
+
+def train_rank(transport: Transport, report: Callable[[Any], None], options: Options, data: Data) -> RankResult:
+    """Be one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
+
+    Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
+    """
+    recorder, roles = transport.recorder, options.roles
+    replica = Replica(build_model(options, data).to(transport.device), transport)
+    torch.manual_seed(options.seed + 1 + transport.rank)  # dropout differs between ranks
+    strategy = options.make_strategy()
+    strategy.start(replica, transport)
+    plan = options.plan(data.n_train)
+    first_worker = roles.index("worker")
+    worker = _Worker(
+        transport, strategy, replica.model, data, plan, options, transport.rank - first_worker,
+        report if transport.rank == first_worker else lambda value: None,
+    )  # fmt: skip
+    for epoch in range(1, options.epochs + 1):
+        recorder.epoch = epoch
+        t0 = clock()
+        if roles[transport.rank] == "server":
+            strategy.serve()
+        else:
+            worker.train_epoch(epoch)
+        strategy.finish()
+        recorder.step = epoch * plan.n_steps
+        recorder.mark("epoch_s", clock() - t0)
+        with recorder.paused():
+            score = _evaluate_on_owner(transport, replica.model, data, options)
+        if score is not None:
+            recorder.mark("test_loss", score[0])
+            recorder.mark("test_accuracy", score[1])
+            report(("accuracy", score[1]))
+    return RankResult(
+        transport.rank,
+        recorder.frame(),
+        hashlib.sha256(replica.x.cpu().numpy().tobytes()).hexdigest()[:16],
+        _state_dict_bytes(replica.model) if options.save and transport.rank == OWNER else None,
+    )
+
+
+@dataclass
+class _Worker:
+    """The part of the loop that computes."""
+
+    transport: Transport
+    strategy: Strategy
+    model: nn.Module
+    data: Data
+    plan: BatchPlan
+    options: Options
+    number: int
+    report: Callable[[Any], None]
+    reported: float = 0.0
+
+    def train_epoch(self, epoch: int) -> None:
+        """Take this worker's part of every batch of the epoch."""
+        recorder, plan = self.transport.recorder, self.plan
+        loss_sum, samples = 0.0, 0
+        self.model.train()
+        for step in range(plan.n_steps):
+            recorder.step = (epoch - 1) * plan.n_steps + step
+            alone = self.transport.world_size == 1
+            part = plan.batch(epoch, step) if alone else plan.part(epoch, step, self.number)
+            loss = self.gradient(part)
+            if not math.isfinite(loss):
+                raise RunFailed(
+                    f"the loss became {loss} in epoch {epoch}, step {step + 1} of {plan.n_steps}; "
+                    "take a smaller --lr, or bound the gradient with --clip_norm"
+                )
+            self.strategy.step(len(part))
+            loss_sum += loss * len(part)
+            samples += len(part)
+            if clock() - self.reported > _REPORT_S or step == plan.n_steps - 1:
+                self.reported = clock()
+                self.report(("step", recorder.step + 1))
+        recorder.mark("samples", samples)
+        recorder.mark("train_loss", loss_sum / samples)
+
+    def gradient(self, part: torch.Tensor) -> float:
+        """Add the gradient of the mean loss over the samples of `part` to the model's; return that loss."""
+        phase, device = self.transport.recorder.phase, self.transport.device
+        total = 0.0
+        for piece in part.tensor_split(min(self.options.accumulate, len(part))):
+            with phase("data"):
+                x, y = self.data.fetch(piece, "train", device, self.options.torch_dtype)
+            with phase("forward"):
+                loss = F.cross_entropy(self.model(x), y) * (len(piece) / len(part))
+                total += loss.item()
+            with phase("backward"):
+                loss.backward()
+        return total
+
+
+def _evaluate_on_owner(
+    transport: Transport, model: nn.Module, data: Data, options: Options
+) -> tuple[float, float] | None:
+    """Evaluate on the owner while the others wait; None on them. However long it takes, no wait times out."""
+    if transport.rank != OWNER:
+        while not transport.recv(OWNER, "evaluated").object:
+            pass
+        return None
+    told = clock()
+
+    def still_busy() -> None:
+        nonlocal told
+        if clock() - told > transport.timeout / 4:
+            told = clock()
+            for peer in transport.peers:
+                transport.isend(False, peer, "evaluated")
+
+    score = evaluate(model, data, transport.device, options.torch_dtype, still_busy)
+    for peer in transport.peers:
+        transport.isend(True, peer, "evaluated")
+    return score
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, data: Data, device: torch.device, dtype: torch.dtype, after_batch: Callable[[], None]
+) -> tuple[float, float]:
+    """Return the mean loss and the accuracy (0 to 1) on the held-out set."""
+    model.eval()
+    loss, correct = 0.0, 0
+    for indices in torch.arange(data.n_test).split(_EVALUATION_BATCH):
+        x, y = data.fetch(indices, "test", device, dtype)
+        output = model(x)
+        loss += F.cross_entropy(output, y, reduction="sum").item()
+        correct += int((output.argmax(1) == y).sum())
+        after_batch()
+    return loss / data.n_test, correct / data.n_test
+
+
+def _state_dict_bytes(model: nn.Module) -> bytes:
+    # Cloned: the tensors are views of the flat vector, and a view is saved with all that lies behind it.
+    state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()

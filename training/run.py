@@ -1,0 +1,145 @@
+"""A whole run: check the options, load the data, start the ranks, write the records."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from records import files, tables
+from records.events import Recorder
+from strategies import STRATEGIES
+from training.devices import device_of, use_share_of_cores
+from training.failures import RunFailed
+from training.launch import launch
+from training.options import Options, torchrun_world_size
+from training.rank import RankResult, build_model, train_rank
+from workloads import datasets, models
+from workloads.datasets import Data
+from workloads.errors import UsageError
+
+
+def run(options: Options, quiet: bool = False) -> pd.DataFrame:
+    """Train as `options` say, write the records, and return the table of epochs and ranks (as in the CSV).
+
+    Under torchrun every process calls this; all but rank 0 get an empty table. `quiet`: no progress bar, no summary.
+    Raises UsageError for what the user can cure, RunFailed when a rank fails.
+    """
+    options = options.resolve()
+    under_torchrun = torchrun_world_size() is not None
+    data = _prepare(options)
+    if not quiet:
+        _say_where(options)
+    if under_torchrun:
+        results = _train_under_torchrun(options, data, quiet)
+    else:
+        with _Progress(options, data.n_train, quiet) as progress:
+            results = launch(
+                train_rank, options.world_size, options, data.share_memory_(),
+                device=options.device, timeout=options.timeout, roles=options.roles, record=True, on_report=progress,
+            )  # fmt: skip
+    return _write(options, results, quiet) if results else pd.DataFrame()
+
+
+def _prepare(options: Options) -> Data:
+    """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
+    for option, directory in (("results_dir", options.results_dir), ("save", _parent(options.save))):
+        if directory is not None:
+            try:
+                files.check_writable(directory)
+            except OSError as error:
+                raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
+    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
+    options.plan(data.n_train)
+    with torch.random.fork_rng(devices=[]):
+        models.check(options.model, build_model(options, data), data.input_shape, data.n_classes)
+    return data
+
+
+def _parent(path: str | None) -> str | None:
+    if path is None:
+        return None
+    if Path(path).is_dir():
+        raise UsageError(f"--save {path}: is a folder; give the name of a file")
+    return str(Path(path).parent)
+
+
+def _say_where(options: Options) -> None:
+    """Say in one line when processes do not have a GPU each."""
+    gpus = torch.cuda.device_count() if options.device == "cuda" else 0
+    if options.device == "cpu":
+        print(f"No GPU in use: {options.world_size} CPU process(es).", file=sys.stderr)
+    elif gpus < options.world_size:
+        print(f"Warning: {options.world_size} processes share {gpus} GPU(s); timings will show it.", file=sys.stderr)
+
+
+class _Progress:
+    """One progress bar, in the launcher, for all ranks."""
+
+    def __init__(self, options: Options, n_train: int, quiet: bool) -> None:
+        total = options.epochs * options.plan(n_train).n_steps
+        self._bar = tqdm(total=total, unit="step", disable=quiet, leave=False, desc=options.strategy)
+
+    def __call__(self, rank: int, value: tuple[str, Any]) -> None:
+        kind, amount = value
+        if kind == "step":
+            self._bar.update(amount - self._bar.n)
+        else:
+            self._bar.set_postfix_str(f"test accuracy {amount:.4f}")
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def _train_under_torchrun(options: Options, data: Data, quiet: bool) -> list[RankResult]:
+    """Be the rank that torchrun says; return all results on rank 0, nothing on the others."""
+    from transports.process_group import connect  # torch.distributed is slow to load
+
+    use_share_of_cores(options.world_size)
+    recorder = Recorder()
+    with connect(lambda rank: device_of(options.device, rank), options.timeout, recorder) as transport:
+        with _Progress(options, data.n_train, quiet or transport.rank != options.roles.index("worker")) as progress:
+            result = train_rank(transport, lambda value: progress(transport.rank, value), options, data)
+        if transport.rank != 0:
+            transport.isend(result, 0, "result")
+            return []
+        return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
+
+
+def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataFrame:
+    """Write the records and the model; show the summary. Raises RunFailed if replicas differ that must not."""
+    assert options.run_name is not None
+    events = pd.concat([result.events for result in results], ignore_index=True)
+    table = tables.epoch_table(events, options.strategy, options.world_size, options.roles)
+    totals = tables.totals(table)
+    hashes = {result.rank: result.parameter_hash for result in results}
+    identical = len(set(hashes.values())) == 1
+    metadata = {
+        "strategy": options.strategy,
+        "n_gpus": options.world_size,
+        "roles": options.roles,
+        **totals,
+        "replicas_identical": identical,
+        "parameter_hash": hashes,
+        "options": dataclasses.asdict(options),
+        "transport": "process_group" if torchrun_world_size() else "shared_memory",
+        "machine": files.machine(),
+        "git_commit": files.git_commit(),
+    }
+    if options.save and results[0].saved_model is not None:
+        with files.write_atomically(options.save) as path:
+            path.write_bytes(results[0].saved_model)
+    paths = files.write_run(options.results_dir, options.run_name, events, table, metadata)
+    if not quiet:
+        world = {"strategy": options.strategy, "n_gpus": options.world_size, "device": options.device}
+        print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
+        print(f"records        {paths['table'].with_suffix('')}.{{csv,json,events.csv.gz}}")
+    if STRATEGIES[options.strategy].replicas_agree and not identical:
+        raise RunFailed(f"the replicas differ at the end, which {options.strategy} must never let happen: {hashes}")
+    return table

@@ -1,0 +1,281 @@
+"""What every transport promises: one rank's view of the world, and messages between ranks.
+
+A transport moves vectors and small Python objects; it does all the waiting of a strategy, bounds every wait, notices
+dead peers, and writes down every message. How bytes get across is an engine's business: see `shared_memory.py` and
+`process_group.py`.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self, overload
+
+import torch
+
+from records.events import Recorder, clock
+
+ANY = -1
+_BARRIER = "barrier"
+
+
+class PeerLost(RuntimeError):
+    """The peer `rank` died or left, so `what` was asked of it can never happen."""
+
+    def __init__(self, rank: int, why: str, what: str = "") -> None:
+        super().__init__(f"lost rank {rank}: {why}" + (f" (waited for {what})" if what else ""))
+        self.rank = rank
+        self.why = why
+        self.what = what
+
+
+class WaitTimeout(TimeoutError):
+    """A wait for `what` reached its limit; the message names the ranks that were waited for, and so does `ranks`."""
+
+    def __init__(self, rank: int, limit: float, what: str, ranks: Iterable[int]) -> None:
+        self.ranks = tuple(ranks)
+        self.what = f"{what} from rank {', '.join(map(str, self.ranks))}"
+        super().__init__(f"rank {rank} waited {limit:g} s for {self.what}")
+
+
+class Work(ABC):
+    """A message on its way. Its tensor is not to be changed until `done`."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the receiver needs the sender's memory no longer (also true once the receiver is dead)."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Block until `done`. Raises WaitTimeout."""
+
+
+class Message:
+    """A received message: `tensor` (a vector, None for an object) or `object`; `tensor` is good until `release()`."""
+
+    __slots__ = ("_receiver", "_t0", "arrival", "nbytes", "object", "src", "tag", "tensor", "ticket")
+
+    def __init__(
+        self, src: int, tag: str, tensor: torch.Tensor | None, obj: Any, nbytes: int, ticket: int | None = None
+    ) -> None:
+        self.src = src
+        self.tag = tag
+        self.tensor = tensor
+        self.object = obj
+        self.nbytes = nbytes
+        self.ticket = ticket  # what the engine needs to tell the sender of the release
+        self.arrival = 0
+        self._receiver: Transport | None = None
+        self._t0 = 0.0
+
+    def release(self) -> None:
+        """Tell the sender that its memory is its own again. `tensor` is not to be used afterwards."""
+        if self._receiver is not None:
+            receiver, self._receiver = self._receiver, None
+            receiver._released(self, self._t0)
+
+    def copy_to(self, out: torch.Tensor) -> None:
+        """Copy the tensor into `out` (same length) and release the message."""
+        with self:
+            out.copy_(self.vector)
+
+    @property
+    def vector(self) -> torch.Tensor:
+        """The tensor. Raises TypeError if the message carries an object."""
+        if self.tensor is None:
+            raise TypeError(f"the message {self.tag!r} of rank {self.src} carries an object, not a tensor")
+        return self.tensor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.release()
+
+
+class Transport(ABC):
+    """One rank's view of the world.
+
+    `rank`, `world_size` and `device` say who this is and where its vectors live; `recorder` gets every message;
+    `timeout` (seconds) bounds every wait that is given no limit of its own. `messages_sent[dst]` and
+    `bytes_sent[dst]` count what was sent, in bytes of payload as they would travel between machines.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, device: torch.device, timeout: float, recorder: Recorder | None
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        self.timeout = timeout
+        self.recorder = recorder or Recorder(rank, enabled=False)
+        self.messages_sent = [0] * world_size
+        self.bytes_sent = [0] * world_size
+        self.peers = [peer for peer in range(world_size) if peer != rank]
+        self._inbox: dict[tuple[int, str], deque[Message]] = {}
+        self._arrivals = 0
+        self._gone: dict[int, str] = {}  # peers that died or left, and why
+        self._news: deque[int] = deque()  # dead peers that no recv from ANY has raised yet
+
+    # What an engine does
+
+    @abstractmethod
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return a zeroed vector [numel] on `device` whose slices peers can read in place.
+
+        Called by all ranks in the same order.
+        """
+
+    @abstractmethod
+    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
+        """Return one vector [numel] in one memory, zeroed, writable by all of `ranks`, which all call this.
+
+        Raises RuntimeError on an engine without shared memory.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Say goodbye and give everything back. Messages already sent are still delivered."""
+
+    @abstractmethod
+    def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
+        """Send a tensor or an object; return its Work and its payload in bytes."""
+
+    @abstractmethod
+    def _progress(self, src: int, seconds: float) -> None:
+        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something."""
+
+    @abstractmethod
+    def _give_back(self, src: int, ticket: int) -> None:
+        """Tell `src` that the message with this ticket is not read any more."""
+
+    # What a strategy calls
+
+    def isend(self, value: Any, dst: int, tag: str) -> Work:
+        """Send `value` to rank `dst` and return at once.
+
+        A tensor is sent as a vector, any other value as an object. A contiguous slice of an allocated vector is not
+        to be changed until the Work is done; any other tensor is copied first. Messages of one (source, tag) arrive
+        in the order they were sent. Raises PeerLost.
+        """
+        t0 = clock()
+        if dst in self._gone:
+            raise PeerLost(dst, self._gone[dst])
+        if dst == self.rank or not 0 <= dst < self.world_size:
+            raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
+        work, nbytes = self._send(value, dst, tag)
+        self.messages_sent[dst] += 1
+        self.bytes_sent[dst] += nbytes
+        self.recorder.add("communicate", t0, clock(), "send", dst, tag, nbytes)
+        return work
+
+    @overload
+    def recv(self, src: int, tag: str, timeout: None = None) -> Message: ...
+
+    @overload
+    def recv(self, src: int, tag: str, timeout: float) -> Message | None: ...
+
+    def recv(self, src: int, tag: str, timeout: float | None = None) -> Message | None:
+        """Return the next message with `tag` of rank `src`, or of ANY (the one that arrived first).
+
+        `timeout` seconds instead of the transport's own limit; 0 polls: None if there is nothing yet. Raises
+        PeerLost (for ANY once a dead peer, and when nobody is left), WaitTimeout.
+        """
+        t0 = clock()
+        message = self._pop(src, tag)
+        if message is None:
+            message = self._receive(src, tag, timeout)
+            if message is None:
+                return None
+            waited_from, t0 = t0, clock()
+            self.recorder.add("wait", waited_from, t0, peer=message.src, tag=tag)
+        message._receiver, message._t0 = self, t0
+        if message.tensor is None:
+            message.release()
+        return message
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here. Not counted as messages. Raises PeerLost, WaitTimeout."""
+        if self.rank == 0:
+            for peer in self.peers:
+                self._receive(peer, _BARRIER)
+            for peer in self.peers:
+                self._send(None, peer, _BARRIER)
+        else:
+            self._send(None, 0, _BARRIER)
+            self._receive(0, _BARRIER)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    # Shared by the engines
+
+    def _released(self, message: Message, t0: float) -> None:
+        """Write a received message down: its span ends with its release, for until then it is read in place."""
+        self._synchronize()
+        self.recorder.add("communicate", t0, clock(), "recv", message.src, message.tag, message.nbytes)
+        if message.ticket is not None:
+            self._give_back(message.src, message.ticket)
+
+    def _receive(self, src: int, tag: str, timeout: float | None = None) -> Message | None:
+        """`recv` without the records."""
+        limit = self.timeout if timeout is None else timeout
+        deadline = clock() + limit
+        if timeout == 0:
+            self._progress(src, 0)
+        while (message := self._pop(src, tag)) is None:
+            self._raise_if_gone(src, tag)
+            if timeout == 0:
+                return None
+            remaining = deadline - clock()
+            if remaining <= 0:
+                raise self._overdue(f"{tag!r}", src, limit)
+            self._progress(src, remaining)
+        return message
+
+    def _overdue(self, what: str, src: int, limit: float) -> WaitTimeout:
+        ranks = [peer for peer in self.peers if peer not in self._gone] if src == ANY else [src]
+        return WaitTimeout(self.rank, limit, what, ranks)
+
+    def _raise_if_gone(self, src: int, tag: str) -> None:
+        if src == ANY and self._news:
+            src = self._news.popleft()
+        elif src == ANY and len(self._gone) == len(self.peers):
+            src = next(iter(self._gone), ANY)
+        if src in self._gone:
+            raise PeerLost(src, self._gone[src], f"{tag!r} from rank {src}")
+
+    def _arrive(
+        self, src: int, tag: str, tensor: torch.Tensor | None, obj: Any, nbytes: int, ticket: int | None = None
+    ) -> None:
+        """Put a message into the inbox; called by the engine, in the order of arrival."""
+        message = Message(src, tag, tensor, obj, nbytes, ticket)
+        self._arrivals += 1
+        message.arrival = self._arrivals
+        key = (src, tag)
+        if key not in self._inbox:
+            self._inbox[key] = deque()
+        self._inbox[key].append(message)
+
+    def _pop(self, src: int, tag: str) -> Message | None:
+        if src != ANY:
+            queue = self._inbox.get((src, tag))
+            return queue.popleft() if queue else None
+        heads = [queue for peer in self.peers if (queue := self._inbox.get((peer, tag)))]
+        return min(heads, key=lambda queue: queue[0].arrival).popleft() if heads else None
+
+    def _lose(self, peer: int, why: str, died: bool = True) -> None:
+        """Note that `peer` is gone: by its death, or because it has closed."""
+        if peer not in self._gone:
+            self._gone[peer] = why
+            if died:
+                self._news.append(peer)
+
+    def _synchronize(self) -> None:
+        """Finish the work queued on this rank's GPU, so that another process may look at its memory."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()

@@ -1,0 +1,342 @@
+"""Ranks of one machine that read each other's memory: torch.multiprocessing and pipes, nothing else.
+
+Vectors live in shared memory and are handed out once, at `allocate`, through the queues between the ranks. After that
+a message is a descriptor of some 60 bytes: "look at elements a to b of your view of my buffer 3". No payload moves
+until the receiver reads it, in place.
+
+A queue here is one pipe per (source, destination): one writer, one reader, so no lock, and a rank that is killed
+can stop nobody else. What is not a slice of an allocated vector travels in the pipe itself. `isend` never blocks: what
+a full pipe does not take leaves during this rank's next calls. The launcher tells deaths on one more pipe per rank.
+"""
+
+import math
+import os
+import pickle
+import select
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from records.events import Recorder, clock
+from transports.base import ANY, PeerLost, Transport, Work
+
+# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
+_HEADER = struct.Struct("<IBBHQQQQ")
+_DESCRIPTOR, _VECTOR, _OBJECT, _BUFFER, _RELEASE, _GOODBYE = range(6)
+_READ_AT_MOST = 1 << 20
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+_DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
+
+
+@dataclass
+class Endpoint:
+    """One rank's ends of the pipes, made by `wire` and given to its process."""
+
+    rank: int
+    world_size: int
+    inbound: dict[int, Connection]
+    outbound: dict[int, Connection]
+    deaths: Connection
+
+    def connect(self, device: torch.device, timeout: float, recorder: Recorder | None = None) -> "SharedMemory":
+        """Return this rank's transport; called in its own process."""
+        return SharedMemory(self, device, timeout, recorder)
+
+    def close(self) -> None:
+        """Close this process's copies of the pipe ends."""
+        for connection in (*self.inbound.values(), *self.outbound.values(), self.deaths):
+            connection.close()
+
+
+def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Connection]]:
+    """Return an endpoint for each rank, and the launcher's ends of the pipes on which it tells them of deaths."""
+    endpoints, notices = [], []
+    for rank in range(world_size):
+        deaths, notice = context.Pipe(duplex=False)
+        endpoints.append(Endpoint(rank, world_size, {}, {}, deaths))
+        notices.append(notice)
+    for src in range(world_size):
+        for dst in range(world_size):
+            if src != dst:
+                endpoints[dst].inbound[src], endpoints[src].outbound[dst] = context.Pipe(duplex=False)
+    return endpoints, notices
+
+
+class SharedMemory(Transport):
+    """The shared-memory engine of `Transport`."""
+
+    def __init__(self, endpoint: Endpoint, device: torch.device, timeout: float, recorder: Recorder | None) -> None:
+        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder)
+        self._endpoint = endpoint
+        self._out = {peer: connection.fileno() for peer, connection in endpoint.outbound.items()}
+        self._source = {connection.fileno(): peer for peer, connection in endpoint.inbound.items()}
+        self._deaths = endpoint.deaths.fileno()
+        self._own: list[torch.Tensor] = []  # allocated vectors, by number
+        self._own_number: dict[int, int] = {}  # the address of a vector's memory -> its number
+        self._theirs: dict[int, list[torch.Tensor]] = {peer: [] for peer in self.peers}
+        self._shared: list[torch.Tensor] = []
+        self._partial = {peer: bytearray() for peer in self.peers}  # read, but not yet a whole frame
+        self._backlog: dict[int, deque[memoryview]] = {peer: deque() for peer in self.peers}
+        self._unreleased: dict[int, set[int]] = {peer: set() for peer in self.peers}
+        self._tickets = 0
+        self._pollers: dict[int, select.poll] = {}
+        for fd in (*self._out.values(), *self._source, self._deaths):
+            os.set_blocking(fd, False)
+        for peer in (*self.peers, ANY):
+            self._pollers[peer] = select.poll()
+            self._pollers[peer].register(self._deaths, select.POLLIN)
+        for fd, peer in self._source.items():
+            self._pollers[peer].register(fd, select.POLLIN)
+            self._pollers[ANY].register(fd, select.POLLIN)
+
+    # Memory
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """See Transport: the vector is in shared memory, every peer holds a view of it."""
+        vector = self._new_vector(numel, dtype)
+        self._own_number[vector.untyped_storage().data_ptr()] = len(self._own)
+        self._own.append(vector)
+        tag = f"buffer {len(self._own)}"
+        for peer in self.peers:
+            self._hand_out(vector, peer, tag)
+        for peer in self.peers:
+            self._theirs[peer].append(self._received_buffer(peer, tag))
+        self.barrier()  # nobody may leave before its buffers are in the others' hands
+        return vector
+
+    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
+        """See Transport: the lowest of `ranks` makes the vector and hands it to the others."""
+        members = sorted(set(ranks))
+        tag, done = f"shared {name}", f"have shared {name}"
+        if self.rank != members[0]:
+            vector = self._received_buffer(members[0], tag)
+            self._send(None, members[0], done)
+        else:
+            vector = self._new_vector(numel, dtype)
+            for peer in members[1:]:
+                self._hand_out(vector, peer, tag)
+            for peer in members[1:]:
+                self._receive(peer, done)
+        self._shared.append(vector)
+        return vector
+
+    def _new_vector(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        vector = torch.zeros(numel, dtype=dtype, device=self.device)
+        self._synchronize()
+        return vector if vector.is_cuda else vector.share_memory_()
+
+    def _hand_out(self, vector: torch.Tensor, peer: int, tag: str) -> None:
+        # torch's reductions pickle a handle of the memory (a file descriptor, or CUDA IPC), not its content
+        self._write(peer, _frame(_BUFFER, tag, bytes(ForkingPickler.dumps(vector))))
+
+    def _received_buffer(self, peer: int, tag: str) -> torch.Tensor:
+        message = self._receive(peer, tag)
+        assert message is not None
+        try:
+            return pickle.loads(message.object)
+        except (OSError, EOFError) as error:
+            raise PeerLost(peer, "it died while it handed out a buffer") from error
+
+    # Sending
+
+    def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
+        if not isinstance(value, torch.Tensor):
+            payload = bytes(ForkingPickler.dumps(value))
+            self._write(dst, _frame(_OBJECT, tag, payload))
+            return _Copied(), len(payload)
+        nbytes = value.numel() * value.element_size()
+        number = self._own_number.get(value.untyped_storage().data_ptr()) if nbytes else None
+        if number is None or not value.is_contiguous() or value.dtype != self._own[number].dtype:
+            raw = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            self._write(dst, _frame(_VECTOR, tag, raw, _DTYPE_CODE[value.dtype], value.numel()))
+            return _Copied(), nbytes
+        self._synchronize()
+        self._tickets += 1
+        self._unreleased[dst].add(self._tickets)
+        name = tag.encode()
+        self._write(
+            dst,
+            _HEADER.pack(
+                _HEADER.size + len(name), _DESCRIPTOR, 0, len(name),
+                self._tickets, number, value.storage_offset(), value.numel(),
+            )
+            + name,
+        )  # fmt: skip
+        return _InPlace(self, dst, self._tickets), nbytes
+
+    def _give_back(self, src: int, ticket: int) -> None:
+        if src not in self._gone:
+            self._write(src, _HEADER.pack(_HEADER.size, _RELEASE, 0, 0, ticket, 0, 0, 0))
+
+    def _write(self, dst: int, frame: bytes) -> None:
+        backlog = self._backlog[dst]
+        if backlog:
+            backlog.append(memoryview(frame))
+            self._flush(dst)
+            return
+        try:
+            written = os.write(self._out[dst], frame)
+        except BlockingIOError:
+            written = 0
+        except BrokenPipeError:
+            # The reader is gone; why it is gone its own pipe tells, after what it still had to say.
+            return
+        if written < len(frame):
+            backlog.append(memoryview(frame)[written:])
+
+    def _flush(self, dst: int) -> None:
+        backlog = self._backlog[dst]
+        try:
+            while backlog:
+                written = os.write(self._out[dst], backlog[0])
+                if written < len(backlog[0]):
+                    backlog[0] = backlog[0][written:]
+                    return
+                backlog.popleft()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            backlog.clear()
+
+    # Receiving
+
+    def _progress(self, src: int, seconds: float) -> None:
+        poller = self._pollers[src]
+        waiting = [peer for peer in self.peers if self._backlog[peer]]
+        for peer in waiting:
+            poller.register(self._out[peer], select.POLLOUT)
+        ready = poller.poll(math.ceil(seconds * 1000))
+        for peer in waiting:
+            poller.unregister(self._out[peer])
+            self._flush(peer)
+        for fd, _ in ready:
+            if fd in self._source:
+                self._read(self._source[fd], fd)
+            elif fd == self._deaths:
+                self._read_deaths()
+
+    def _read(self, src: int, fd: int) -> None:
+        """Take in what is in the pipe of `src`."""
+        try:
+            data = os.read(fd, _READ_AT_MOST)
+        except BlockingIOError:
+            return
+        if not data:
+            self._pipe_ended(src, "it died")
+            return
+        partial = self._partial[src]
+        partial += data
+        start, end = 0, len(partial)
+        while end - start >= _HEADER.size:
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel = _HEADER.unpack_from(partial, start)
+            if end - start < size:
+                break
+            body = start + _HEADER.size + tag_size
+            tag = partial[start + _HEADER.size : body].decode()
+            if kind == _RELEASE:
+                self._unreleased[src].discard(ticket)
+            elif kind == _DESCRIPTOR:
+                vector = self._theirs[src][buffer][offset : offset + numel]
+                self._arrive(src, tag, vector, None, numel * vector.element_size(), ticket)
+            elif kind == _VECTOR:
+                raw = partial[body : start + size]
+                vector = torch.frombuffer(raw, dtype=_DTYPES[dtype]) if raw else torch.empty(0, dtype=_DTYPES[dtype])
+                self._arrive(src, tag, vector.to(self.device), None, len(raw))
+            elif kind == _OBJECT:
+                raw = partial[body : start + size]
+                self._arrive(src, tag, None, pickle.loads(raw), len(raw))
+            elif kind == _BUFFER:
+                # Opened by whoever receives it: opening needs the sender alive, reading on must not.
+                self._arrive(src, tag, None, bytes(partial[body : start + size]), 0)
+            else:
+                self._pipe_ended(src, "it has closed its transport")
+            start += size
+        del partial[:start]
+
+    def _read_deaths(self) -> None:
+        """Take in the launcher's notices: the rank, one byte each."""
+        try:
+            dead = os.read(self._deaths, 4096)
+        except BlockingIOError:
+            return
+        if not dead:
+            raise PeerLost(ANY, "the launcher is gone")
+        for peer in dead:
+            fd = self._endpoint.inbound[peer].fileno() if peer in self._endpoint.inbound else None
+            while fd is not None and peer not in self._gone and select.select([fd], [], [], 0)[0]:
+                self._read(peer, fd)  # what it sent before it died comes first
+            self._pipe_ended(peer, "it died")
+
+    def _pipe_ended(self, peer: int, why: str) -> None:
+        if peer not in self._gone and peer != self.rank:
+            self._lose(peer, why, died=why == "it died")
+            self._unreleased[peer].clear()
+            self._backlog[peer].clear()
+            fd = self._endpoint.inbound[peer].fileno()
+            self._pollers[peer].unregister(fd)
+            self._pollers[ANY].unregister(fd)
+
+    def close(self) -> None:
+        """See Transport. Waits, within `timeout`, until the pipes have taken what was sent."""
+        if self._endpoint.deaths.closed:
+            return
+        deadline = clock() + self.timeout
+        for peer in self.peers:
+            if peer not in self._gone:
+                self._write(peer, _frame(_GOODBYE, "", b""))
+        while any(self._backlog.values()) and clock() < deadline:
+            self._progress(ANY, max(0.0, deadline - clock()))
+        self._endpoint.close()
+
+
+def _frame(kind: int, tag: str, payload: bytes, dtype: int = 0, numel: int = 0) -> bytes:
+    name = tag.encode()
+    header = _HEADER.pack(_HEADER.size + len(name) + len(payload), kind, dtype, len(name), 0, 0, 0, numel)
+    return header + name + payload
+
+
+class _Copied(Work):
+    """Nothing of the sender's is read any more."""
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return
+
+
+class _InPlace(Work):
+    """The receiver reads the sender's memory until it releases the message."""
+
+    def __init__(self, transport: SharedMemory, dst: int, ticket: int) -> None:
+        self._transport, self._dst, self._ticket = transport, dst, ticket
+
+    @property
+    def done(self) -> bool:
+        transport, dst = self._transport, self._dst
+        if self._ticket in transport._unreleased[dst]:
+            transport._progress(dst, 0)
+        return self._ticket not in transport._unreleased[dst]
+
+    def wait(self) -> None:
+        transport, dst = self._transport, self._dst
+        if self._ticket not in transport._unreleased[dst]:
+            return
+        t0 = clock()
+        while self._ticket in transport._unreleased[dst]:
+            remaining = t0 + transport.timeout - clock()
+            if remaining <= 0:
+                raise transport._overdue("the release of a message", dst, transport.timeout)
+            transport._progress(dst, remaining)
+        transport.recorder.add("wait", t0, clock(), peer=dst, tag="release")

@@ -1,0 +1,108 @@
+"""The batch plan: which worker trains on which samples at which step.
+
+The plan is a pure function of (seed, epoch, sizes): every process computes it alone and all of them agree.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from workloads.errors import UsageError
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Cuts each epoch's permutation into global batches, and each batch into one contiguous part per worker.
+
+    Each sample occurs exactly once an epoch, whatever the number of workers. The parts of a batch differ in size by
+    at most one sample, and the first ones are the larger. The last batch may be shorter than `global_batch_size`; a
+    remainder smaller than `workers` joins the batch before it, so that no part is ever empty.
+
+    A single process that trains on whole batches reads the same plan with `batch` instead of `part`.
+
+    Attributes:
+        n_samples: size of the training set.
+        workers: number of parts in each batch.
+        global_batch_size: samples in a batch, all workers together.
+        seed: seed of the permutations, at least 0.
+
+    Raises:
+        UsageError: if there are fewer samples than workers, a batch smaller than the number of workers, no worker at
+            all, or a negative seed.
+    """
+
+    n_samples: int
+    workers: int
+    global_batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise UsageError(f"--n_gpus: {self.workers} workers cannot train; take at least 1")
+        if self.n_samples < self.workers:
+            raise UsageError(
+                f"--n_gpus: {self.workers} workers cannot share {self.n_samples} samples; "
+                "take fewer workers or a larger --train_size"
+            )
+        if self.global_batch_size < self.workers:
+            raise UsageError(
+                f"--global_batch_size: {self.global_batch_size} is less than one sample for each of "
+                f"{self.workers} workers; take at least {self.workers}"
+            )
+        if self.seed < 0:
+            raise UsageError(f"--seed: {self.seed} is negative; take 0 or more")
+
+    @property
+    def n_steps(self) -> int:
+        """Number of batches in an epoch, the same in each."""
+        full, rest = divmod(self.n_samples, self.global_batch_size)
+        return full + (rest >= self.workers)
+
+    def bounds(self, step: int) -> tuple[int, int]:
+        """Give the [start, stop) of the batch of `step` in the permutation.
+
+        Raises:
+            IndexError: if the epoch has no such step.
+        """
+        if not 0 <= step < self.n_steps:
+            raise IndexError(f"step {step} is not in 0..{self.n_steps - 1}")
+        start = step * self.global_batch_size
+        return start, self.n_samples if step == self.n_steps - 1 else start + self.global_batch_size
+
+    def part_bounds(self, step: int, worker: int) -> tuple[int, int]:
+        """Give the [start, stop) of `worker`'s part of the batch of `step` in the permutation.
+
+        Raises:
+            IndexError: if there is no such step or worker.
+        """
+        if not 0 <= worker < self.workers:
+            raise IndexError(f"worker {worker} is not in 0..{self.workers - 1}")
+        start, stop = self.bounds(step)
+        size, larger = divmod(stop - start, self.workers)
+        first = start + worker * size + min(worker, larger)
+        return first, first + size + (worker < larger)
+
+    def epoch(self, epoch: int) -> torch.Tensor:
+        """Give the permutation of the training set in `epoch`: int64, (n_samples,). It is shared: do not write to it.
+
+        Raises:
+            ValueError: if `epoch` is negative.
+        """
+        return _permutation(self.n_samples, self.seed, epoch)
+
+    def batch(self, epoch: int, step: int) -> torch.Tensor:
+        """Give the sample indices of a whole global batch: int64, (size,)."""
+        start, stop = self.bounds(step)
+        return self.epoch(epoch)[start:stop]
+
+    def part(self, epoch: int, step: int, worker: int) -> torch.Tensor:
+        """Give the sample indices of `worker`'s part of a global batch: int64, (size,)."""
+        start, stop = self.part_bounds(step, worker)
+        return self.epoch(epoch)[start:stop]
+
+
+@lru_cache(maxsize=2)
+def _permutation(n_samples: int, seed: int, epoch: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng([seed, epoch]).permutation(n_samples))

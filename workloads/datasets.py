@@ -1,0 +1,195 @@
+"""The data sets by name: torchvision's, scikit-learn's digits, a synthetic one, and the user's own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from workloads.assemble import from_arrays, from_datasets
+from workloads.data import Data, LazyData, Split, TensorData
+from workloads.errors import UsageError, one_line
+from workloads.lookup import call_user_function, import_torchvision, unknown_name
+
+__all__ = ["DATASETS", "Data", "LazyData", "Split", "TensorData", "load"]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One of torchvision's downloadable data sets, and where it lies under the data directory."""
+
+    cls: str
+    root: str
+    place: str
+    n_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    splits: tuple[dict[str, Any], dict[str, Any]] = ({"train": True}, {"train": False})
+
+
+_SOURCES = {
+    "mnist": _Source("MNIST", "", "MNIST/raw", 10, (0.1307,), (0.3081,)),
+    "fashion_mnist": _Source("FashionMNIST", "", "FashionMNIST/raw", 10, (0.2860,), (0.3530,)),
+    "cifar10": _Source("CIFAR10", "", "cifar-10-batches-py", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": _Source("CIFAR100", "", "cifar-100-python", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "svhn": _Source(
+        "SVHN",
+        "SVHN",
+        "SVHN",
+        10,
+        (0.4377, 0.4438, 0.4728),
+        (0.1980, 0.2010, 0.1970),
+        ({"split": "train"}, {"split": "test"}),
+    ),
+}
+
+DATASETS = ("synthetic", "digits", *_SOURCES, "imagefolder")
+"""The names that `load` knows, besides yourmodule:function."""
+
+
+def load(name: str, data_dir: str | Path, download: bool = False, train_size: int = 0, seed: int = 0) -> Data:
+    """Load a data set into memory, or open it if it is decoded on demand.
+
+    Args:
+        name: one of `DATASETS`, or "yourmodule:function", called without argument for four tensors or arrays
+            (train_x, train_y, test_x, test_y) or for two map-style datasets (train, test) of items (x, y).
+        data_dir: where the files are, in torchvision's layout, or where they are downloaded to.
+        download: whether missing files may be downloaded.
+        train_size: how many training samples to take, the first of a fixed permutation; 0 takes all, as they are.
+        seed: what the synthetic data set is made from; the others do not depend on it.
+
+    Raises:
+        UsageError: if there is no such data set, or it is missing, damaged, badly formed or too small.
+    """
+    data = _load_whole(name, Path(data_dir).expanduser(), download, seed)
+    if not 0 <= train_size <= data.n_train:
+        raise UsageError(f"--train_size: {train_size} is not in 1..{data.n_train}, what {name} has; take 0 for all")
+    if not train_size:
+        return data
+    return data.train_subset(torch.from_numpy(np.random.default_rng(0).permutation(data.n_train)[:train_size]))
+
+
+def _load_whole(name: str, data_dir: Path, download: bool, seed: int) -> Data:
+    if ":" in name:
+        return _user(name)
+    if name in _SOURCES:
+        return _from_torchvision(name, data_dir, download)
+    if name == "imagefolder":
+        return _imagefolder(data_dir)
+    if name == "digits":
+        return _digits()
+    if name == "synthetic":
+        return _synthetic(seed)
+    raise unknown_name("--dataset", name, DATASETS)
+
+
+def _user(name: str) -> Data:
+    result = call_user_function("--dataset", name)
+    if isinstance(result, (tuple, list)) and len(result) == 4:
+        return from_arrays(name, result)
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        return from_datasets(name, *result)
+    kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+    raise UsageError(
+        f"--dataset {name}: returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)"
+    )
+
+
+def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int = 10) -> Data:
+    """Smooth random images, each the enlargement of 4 x 4 numbers of which a linear teacher decides the label."""
+    if seed < 0:
+        raise UsageError(f"--seed: {seed} is negative; take 0 or more")
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(n_train + n_test, 1, 4, 4, generator=generator)
+    y = (hidden.flatten(1) @ torch.randn(16, n_classes, generator=generator)).argmax(1)
+    x = interpolate(hidden, size=(28, 28), mode="bilinear")
+    x += 0.1 * torch.randn(x.shape, generator=generator)
+    return from_arrays("synthetic", (x[:n_train], y[:n_train], x[n_train:], y[n_train:]), n_classes)
+
+
+def _digits() -> Data:
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ImportError as error:
+        raise UsageError(f"--dataset digits: {one_line(error)}; run pip install scikit-learn") from error
+    x, y = load_digits(return_X_y=True)
+    images = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    train_x, test_x, train_y, test_y = train_test_split(images, y, test_size=0.2, stratify=y, random_state=0)
+    scale = (float(train_x.mean()),), (float(train_x.std()),)
+    return from_arrays("digits", (train_x, train_y, test_x, test_y), 10, scale)
+
+
+def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
+    source = _SOURCES[name]
+    cls = getattr(import_torchvision(f"--dataset {name}").datasets, source.cls)
+    place = data_dir / source.place
+    present = place.is_dir() and any(place.iterdir())
+    if not present and not download:
+        raise UsageError(
+            f"--dataset {name}: not found under {place}; add --download, put its files there, or correct --data_dir"
+        )
+    try:
+        train, test = (cls(data_dir / source.root, download=download, **split) for split in source.splits)
+    except ImportError as error:
+        raise UsageError(f"--dataset {name}: {one_line(error)}; install what is missing with pip") from error
+    except Exception as error:
+        cure = (
+            f"{place} is incomplete or corrupt ({one_line(error)}); remove it and add --download"
+            if present
+            else f"the download failed ({one_line(error)}); check the network, or put its files under {place}"
+        )
+        raise UsageError(f"--dataset {name}: {cure}") from error
+    arrays = [array for split in (train, test) for array in (_channels_first(split.data), _labels(split))]
+    return from_arrays(name, arrays, source.n_classes, (source.mean, source.std))
+
+
+def _channels_first(images: Any) -> torch.Tensor:
+    """Give torchvision's N x H x W, N x H x W x 3 or N x 3 x H x W images as N x C x H x W."""
+    x = torch.as_tensor(images)
+    if x.dim() == 3:
+        return x.unsqueeze(1)
+    return x.permute(0, 3, 1, 2) if x.shape[-1] == 3 else x
+
+
+def _labels(dataset: Any) -> torch.Tensor:
+    return torch.as_tensor(dataset.labels if hasattr(dataset, "labels") else dataset.targets)
+
+
+def _imagefolder(data_dir: Path) -> Data:
+    vision = import_torchvision("--dataset imagefolder")
+    transforms = vision.transforms
+    # The pixels stay uint8: the normalising is done on the device, when a batch is fetched.
+    transform = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.PILToTensor()])
+    folders = []
+    for split in ("train", "val"):
+        place = data_dir / split
+        try:
+            folders.append(vision.datasets.ImageFolder(place, transform=transform, loader=_read_image))
+        except OSError as error:
+            raise UsageError(
+                f"--dataset imagefolder: {place} is not a folder of one folder of images per class "
+                f"({one_line(error)}); put train/ and val/ in --data_dir"
+            ) from error
+    train, test = folders
+    if train.classes != test.classes:
+        differing = sorted(set(train.classes) ^ set(test.classes))
+        raise UsageError(
+            f"--dataset imagefolder: train and val under {data_dir} differ in classes ({', '.join(differing[:5])}); "
+            "make the same folders in both"
+        )
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return LazyData("imagefolder", len(train.classes), (3, 224, 224), mean, std, train, test)
+
+
+def _read_image(path: str) -> Any:
+    from torchvision.datasets.folder import default_loader
+
+    try:
+        return default_loader(path)
+    except Exception as error:
+        raise UsageError(
+            f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it"
+        ) from error

@@ -1,0 +1,66 @@
+"""Finding the code that a workload names: the user's `module:function`, and torchvision."""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from workloads.errors import UsageError, one_line
+
+
+def import_torchvision(option: str) -> ModuleType:
+    """Import torchvision, on behalf of `option` (such as `--model resnet18`).
+
+    Raises:
+        UsageError: if torchvision is missing or was built for another version of torch.
+    """
+    try:
+        return importlib.import_module("torchvision")
+    except Exception as error:  # a mismatched build fails with ImportError, RuntimeError, OSError or AttributeError
+        raise UsageError(
+            f"{option}: needs torchvision, which is missing or does not match this torch ({one_line(error)}); "
+            "install the two together: pip install torch torchvision"
+        ) from error
+
+
+def call_user_function(option: str, spec: str, *args: Any) -> Any:
+    """Call the user's function `spec` ("module:function") with `args`; the current directory is importable.
+
+    Raises:
+        UsageError: naming `option` and `spec` if the module or function is absent or raises.
+    """
+    module_name, _, function_name = spec.partition(":")
+    if not module_name or not function_name:
+        raise UsageError(f"{option} {spec}: write it as yourmodule:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"{option} {spec}: importing {module_name} raised {one_line(error)}; install it"
+            ) from error
+        raise UsageError(
+            f"{option} {spec}: there is no module {module_name}; put {module_name}.py in the current directory, "
+            f"and leave .py out of {option}"
+        ) from error
+    except Exception as error:
+        raise UsageError(f"{option} {spec}: importing {module_name} raised {one_line(error)}; correct it") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise UsageError(f"{option} {spec}: {module.__file__} has no function {function_name}; define it there")
+    try:
+        return function(*args)
+    except Exception as error:
+        raise UsageError(f"{option} {spec}: {function_name} raised {one_line(error)}; correct it") from error
+
+
+def unknown_name(option: str, name: str, known: Sequence[str]) -> UsageError:
+    """Make the error for a `name` that is not among the `known` ones, with the nearest of them."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    return UsageError(f"{option} {name}: unknown; {hint}take one of {', '.join(known)} or yourmodule:function")

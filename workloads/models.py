@@ -1,0 +1,141 @@
+"""The models by name: two small ones, torchvision's fitted to small images, and the user's own."""
+
+from math import prod
+
+import torch
+from torch import nn
+
+from workloads.errors import UsageError, one_line
+from workloads.lookup import call_user_function, import_torchvision, unknown_name
+
+_LEAST_SIDE = {
+    "lenet": 8,
+    "mobilenet_v2": 32,
+    "resnet18": 32,
+    "resnet34": 32,
+    "resnet50": 32,
+    "vgg11": 32,
+    "alexnet": 64,
+}
+_LARGEST_SMALL_SIDE = 64
+
+MODELS = ("mlp", *_LEAST_SIDE)
+"""The names that `build` knows, besides yourmodule:function."""
+
+
+def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Build a model with new random weights, from torch's global generator.
+
+    Args:
+        name: one of `MODELS`, or "yourmodule:function", called as function(input_shape, n_classes).
+        input_shape: shape of one sample, (C, H, W) or (features,).
+        n_classes: number of outputs.
+
+    Raises:
+        UsageError: if there is no such model, it does not fit the input, or the user's function is wrong.
+    """
+    if ":" in name:
+        return _user(name, input_shape, n_classes)
+    if name not in MODELS:
+        raise unknown_name("--model", name, MODELS)
+    if name == "mlp":
+        return _mlp(prod(input_shape), n_classes)
+    if len(input_shape) != 3:
+        raise UsageError(f"--model {name}: needs images, but a sample is {input_shape}; take --model mlp")
+    if name == "lenet":
+        return _lenet(input_shape, n_classes)
+    return _from_torchvision(name, input_shape, n_classes)
+
+
+def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: int) -> None:
+    """Verify, in evaluation mode, that `model` maps 2 samples of `input_shape` to (2, n_classes); its modes are kept.
+
+    Raises:
+        UsageError: naming `--model name`, if it raises or gives anything else.
+    """
+    parameter = next(p for p in model.parameters() if p.dtype.is_floating_point)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros(2, *input_shape, dtype=parameter.dtype, device=parameter.device))
+    except Exception as error:
+        raise UsageError(
+            f"--model {name}: raised {one_line(error)} on samples of shape {input_shape}; make it take them"
+        ) from error
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    given = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+    if given != (2, n_classes):
+        raise UsageError(
+            f"--model {name}: gave {given} for 2 samples of shape {input_shape}; make it give {(2, n_classes)}"
+        )
+
+
+def _user(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    model = call_user_function("--model", name, input_shape, n_classes)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"--model {name}: returned a {type(model).__name__}; return a torch.nn.Module")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"--model {name}: has no trainable parameter; give it one that requires grad")
+    return model
+
+
+def _mlp(n_inputs: int, n_classes: int, width: int = 256) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(n_inputs, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, n_classes),
+    )
+
+
+def _lenet(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    channels, height, width = input_shape
+    if min(height, width) < _LEAST_SIDE["lenet"]:
+        raise UsageError(f"--model lenet: needs images of 8 x 8 or more, not {height} x {width}; take --model mlp")
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * (height // 4) * (width // 4), 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, n_classes),
+    )
+
+
+def _from_torchvision(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    models = import_torchvision(f"--model {name}").models
+    net: nn.Module = getattr(models, name)(weights=None, num_classes=n_classes)
+    channels, height, width = input_shape
+    if name.startswith("resnet") and max(height, width) <= _LARGEST_SMALL_SIDE:
+        net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+        net.maxpool = nn.Identity()
+    elif channels != 3:
+        _replace_first_convolution(net, channels)
+    least = _LEAST_SIDE[name]
+    if min(height, width) >= least:
+        return net
+    return nn.Sequential(nn.Upsample((max(height, least), max(width, least)), mode="bilinear"), net)
+
+
+def _replace_first_convolution(net: nn.Module, channels: int) -> None:
+    path, old = next((path, m) for path, m in net.named_modules() if isinstance(m, nn.Conv2d))
+    new = nn.Conv2d(
+        channels,
+        old.out_channels,
+        old.kernel_size,  # type: ignore[arg-type]
+        old.stride,  # type: ignore[arg-type]
+        old.padding,  # type: ignore[arg-type]
+        bias=old.bias is not None,
+    )
+    net.set_submodule(path, new)

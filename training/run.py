@@ -1,6 +1,7 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     options = options.resolve()
     under_torchrun = torchrun_world_size() is not None
     data = _prepare(options)
-    if not quiet:
+    if not quiet and os.environ.get("RANK", "0") == "0":
         _say_where(options)
     if under_torchrun:
         results = _train_under_torchrun(options, data, quiet)

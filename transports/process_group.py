@@ -1,0 +1,183 @@
+"""The same transport over torch.distributed (gloo): ranks that share no memory, as torchrun starts them.
+
+Every message is copied: a header of fixed size, then the payload. gloo can neither poll nor time out a wait without
+closing all its connections, and a send blocks until it is received; so for every peer one thread sends what is queued
+and one receives into the inbox, and the waiting, with its limit, is done there. Meant to show that a strategy
+does not care what carries its messages, and to be right; it is not built for speed.
+"""
+
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from records.events import Recorder, clock
+from transports.base import Message, Transport, Work
+
+_HEADER_BYTES = 256
+_FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
+_GOODBYE = "goodbye"
+
+
+def connect(
+    device_of: Callable[[int], torch.device], timeout: float, recorder: Recorder | None = None
+) -> "ProcessGroup":
+    """Return this process's transport, as the environment of torchrun says. Raises RuntimeError if nobody answers."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    return ProcessGroup(device_of(dist.get_rank()), timeout, recorder)
+
+
+class ProcessGroup(Transport):
+    """The torch.distributed engine of `Transport`; the default process group must be initialised, with gloo."""
+
+    def __init__(self, device: torch.device, timeout: float, recorder: Recorder | None = None) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder)
+        self.recorder.rank = self.rank
+        self._allocated: set[int] = set()  # addresses of allocated vectors' memory
+        self._changed = threading.Condition(threading.RLock())  # guards the inbox and who is gone
+        self._outgoing: dict[int, queue.SimpleQueue[_Queued]] = {peer: queue.SimpleQueue() for peer in self.peers}
+        self._senders = {
+            peer: threading.Thread(target=self._send_all, args=(peer,), daemon=True) for peer in self.peers
+        }
+        self._receivers = [threading.Thread(target=self._receive_all, args=(peer,), daemon=True) for peer in self.peers]
+        for thread in (*self._senders.values(), *self._receivers):
+            thread.start()
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """See Transport: here the vector is this rank's own; slices of it travel as copies."""
+        vector = torch.zeros(numel, dtype=dtype, device=self.device)
+        self._allocated.add(vector.untyped_storage().data_ptr())
+        return vector
+
+    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
+        """Raise RuntimeError: there is no shared memory here."""
+        raise RuntimeError(
+            f"shared vector {name!r}: the process_group transport has no shared memory; "
+            "use the shared_memory transport (start train.py without torchrun)"
+        )
+
+    def close(self) -> None:
+        """See Transport. Returns when all peers have closed too or are gone, at the latest after `timeout`."""
+        if not dist.is_initialized():
+            return
+        deadline = clock() + self.timeout
+        for peer in self.peers:
+            self._outgoing[peer].put(_Queued(_GOODBYE, None))
+        for thread in (*self._senders.values(), *self._receivers):
+            thread.join(max(0.0, deadline - clock()))
+        dist.destroy_process_group()
+
+    # Sending
+
+    def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
+        if isinstance(value, torch.Tensor):
+            payload = value.detach().reshape(-1).cpu()
+            # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
+            if payload.untyped_storage().data_ptr() not in self._allocated:
+                payload = payload.clone()
+            queued = _Queued((tag, payload.dtype, payload.numel()), payload)
+        else:
+            payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+            queued = _Queued((tag, None, payload.numel()), payload)
+        self._outgoing[dst].put(queued)
+        return _Delivery(self, dst, queued.sent), payload.numel() * payload.element_size()
+
+    def _send_all(self, peer: int) -> None:
+        while True:
+            queued = self._outgoing[peer].get()
+            try:
+                if peer not in self._gone:
+                    _complete(dist.isend(_header(queued.description), peer, tag=0))
+                    if queued.payload is not None and queued.payload.numel():
+                        _complete(dist.isend(queued.payload.view(torch.uint8), peer, tag=1))
+            except RuntimeError:
+                self._ended(peer, "it died")
+            queued.sent.set()
+            if queued.description == _GOODBYE:
+                return
+
+    # Receiving
+
+    def _receive_all(self, peer: int) -> None:
+        header = torch.empty(_HEADER_BYTES, dtype=torch.uint8)
+        try:
+            while True:
+                _complete(dist.irecv(header, peer, tag=0))
+                description = pickle.loads(header.numpy().tobytes())
+                if description == _GOODBYE:
+                    self._ended(peer, "it has closed its transport", died=False)
+                    return
+                tag, dtype, numel = description
+                payload = torch.empty(numel, dtype=dtype or torch.uint8)
+                if numel:
+                    _complete(dist.irecv(payload.view(torch.uint8), peer, tag=1))
+                nbytes = payload.numel() * payload.element_size()
+                with self._changed:
+                    if dtype is None:
+                        self._arrive(peer, tag, None, pickle.loads(payload.numpy().tobytes()), nbytes)
+                    else:
+                        self._arrive(peer, tag, payload.to(self.device), None, nbytes)
+                    self._changed.notify_all()
+        except RuntimeError:
+            self._ended(peer, "it died")
+
+    def _ended(self, peer: int, why: str, died: bool = True) -> None:
+        with self._changed:
+            self._lose(peer, why, died)
+            self._changed.notify_all()
+
+    def _receive(self, src: int, tag: str, timeout: float | None = None) -> Message | None:
+        with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
+            return super()._receive(src, tag, timeout)
+
+    def _progress(self, src: int, seconds: float) -> None:
+        self._changed.wait(seconds)
+
+    def _give_back(self, src: int, ticket: int) -> None:
+        """Nothing to do: whatever is received here is this rank's own copy."""
+
+
+@dataclass
+class _Queued:
+    """A message that waits for its thread."""
+
+    description: Any  # (tag, dtype or None for an object, numel), or _GOODBYE
+    payload: torch.Tensor | None
+    sent: threading.Event = field(default_factory=threading.Event)
+
+
+class _Delivery(Work):
+    """Done when the peer has its copy."""
+
+    def __init__(self, transport: ProcessGroup, dst: int, sent: threading.Event) -> None:
+        self._transport, self._dst, self._sent = transport, dst, sent
+
+    @property
+    def done(self) -> bool:
+        return self._sent.is_set() or self._dst in self._transport._gone
+
+    def wait(self) -> None:
+        if self.done:
+            return
+        transport, t0 = self._transport, clock()
+        if not self._sent.wait(transport.timeout) and not self.done:
+            raise transport._overdue("the release of a message", self._dst, transport.timeout)
+        transport.recorder.add("wait", t0, clock(), peer=self._dst, tag="release")
+
+
+def _complete(work: dist.Work | None) -> None:
+    assert work is not None  # None is for processes outside the group
+    work.wait(_FOR_EVER)
+
+
+def _header(description: Any) -> torch.Tensor:
+    raw = pickle.dumps(description)
+    if len(raw) > _HEADER_BYTES:
+        raise ValueError(f"the tag {description[0]!r} is too long for the header of a message")
+    return torch.frombuffer(bytearray(raw.ljust(_HEADER_BYTES, b"\0")), dtype=torch.uint8)

@@ -15,12 +15,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
 import torch.multiprocessing
 
 from records.events import Recorder
@@ -66,8 +66,14 @@ def start_context() -> ForkServerContext | SpawnContext:
     if "forkserver" not in torch.multiprocessing.get_all_start_methods():
         return torch.multiprocessing.get_context("spawn")
     context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "pandas"])
+    context.set_forkserver_preload(["torch", "training.preload"])
     return context
+
+
+def warm_up() -> None:
+    """Start the fork server in the background: it loads torch while the caller does other things."""
+    if start_context().get_start_method() == "forkserver":
+        forkserver.ensure_running()
 
 
 @dataclass

@@ -15,7 +15,7 @@ from records.events import Recorder
 from strategies import STRATEGIES
 from training.devices import device_of, use_share_of_cores
 from training.failures import RunFailed
-from training.launch import launch
+from training.launch import launch, warm_up
 from training.options import Options, torchrun_world_size
 from training.rank import RankResult, build_model, train_rank
 from workloads import datasets, models
@@ -31,6 +31,8 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     """
     options = options.resolve()
     under_torchrun = torchrun_world_size() is not None
+    if not under_torchrun:
+        warm_up()
     data = _prepare(options)
     if not quiet and os.environ.get("RANK", "0") == "0":
         _say_where(options)

@@ -1,0 +1,93 @@
+"""Start ranks on either engine and bring home what each of them saw."""
+
+import functools
+import multiprocessing.forkserver
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from records.events import Recorder, clock
+from training.failures import RunFailed
+from training.launch import launch, start_context
+from transports.base import Message, Transport
+from transports.process_group import ProcessGroup
+
+ENGINES = ("shared_memory", "process_group")
+LIMIT = 30.0  # seconds; bounds every wait, and is reached only if something is broken
+
+
+@functools.cache
+def start_fork_server() -> None:
+    """Start the fork server with all that test modules import: a rank then starts in some 30 ms."""
+    start_context().set_forkserver_preload(["torch", "pandas", "hypothesis", "pytest"])
+    multiprocessing.forkserver.ensure_running()
+
+
+def run(
+    engine: str, check: Callable[..., Any], world_size: int, *args: Any, device: str = "cpu", record: bool = False
+) -> list[Any]:
+    """Run `check(transport, *args)` on `world_size` ranks; return what each returned, in rank order."""
+    start_fork_server()
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record}
+        return launch(_rank, world_size, engine, folder, check, *args, **options)
+
+
+def run_with_deaths(
+    engine: str, check: Callable[..., Any], world_size: int, *args: Any, timeout: float = LIMIT
+) -> dict[int, Any]:
+    """Like `run`, for a check in which ranks are lost: return by rank what those returned that reached its end."""
+    start_fork_server()
+    with tempfile.TemporaryDirectory() as folder:
+        with pytest.raises(RunFailed, match=r"was killed by SIGKILL|ended with exit code 3|has not answered"):
+            launch(_rank, world_size, engine, folder, check, *args, timeout=timeout)
+        return {int(path.stem): pickle.loads(path.read_bytes()) for path in Path(folder).glob("*.result")}
+
+
+def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., Any], *args: Any) -> Any:
+    if engine == "process_group":
+        rank, world_size, recorder = transport.rank, transport.world_size, transport.recorder
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
+        transport = ProcessGroup(transport.device, transport.timeout, Recorder(rank, recorder.enabled))
+    result = check(transport, *args)
+    unfinished = Path(folder, f"{transport.rank}.unfinished")
+    unfinished.write_bytes(pickle.dumps(result))
+    unfinished.rename(unfinished.with_suffix(".result"))
+    transport.close()
+    return result
+
+
+def poll(transport: Transport, src: int, tag: str) -> Message:
+    """Poll until the message is there."""
+    give_up = clock() + LIMIT
+    while (message := transport.recv(src, tag, timeout=0)) is None:
+        if clock() > give_up:
+            raise TimeoutError(f"no {tag!r} from rank {src} within {LIMIT:g} s")
+    return message
+
+
+def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what the call returns, or ("PeerLost", rank), or the name and text of the exception it raised."""
+    try:
+        return call(*args, **kwargs)
+    except Exception as error:
+        kind = type(error).__name__
+        return (kind, error.rank) if hasattr(error, "rank") else (kind, str(error))
+
+
+def values(message: Message) -> list[Any]:
+    """Return the elements of the message's tensor, and release it."""
+    with message:
+        return message.vector.tolist()
+
+
+def pattern(numel: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Return a vector that differs from its neighbours', and from what another seed gives."""
+    numbers = (torch.arange(numel) * 7 + seed) % 101
+    return (numbers % 2 if dtype == torch.bool else numbers).to(dtype)

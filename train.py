@@ -10,7 +10,6 @@ python -m records.compare results/*.json                  # runs side by side
 import sys
 
 from training.cli import main
-from training.run import run
 
 if __name__ == "__main__":
-    sys.exit(main(run, __doc__))
+    sys.exit(main(__doc__))

@@ -34,7 +34,8 @@ _DTYPE = np.dtype(
         ("value", "<f8"),
     ]
 )
-_NAMES = PHASES + MARKS
+HIDDEN = "hidden"  # a message that a built-in sends inside another phase: counted by formula, its time unknown
+_NAMES = (*PHASES, *MARKS, HIDDEN)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
 _OP = {name: code for code, name in enumerate(OPS)}
 _NAN = float("nan")

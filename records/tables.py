@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from records.events import MARKS, PHASES
+from records.events import HIDDEN, MARKS, PHASES
 
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
@@ -43,11 +43,13 @@ def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequenc
     table["step"] = marks.groupby(_KEYS)["step"].max()
     seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
     table = table.join(seconds.add_suffix("_s"))
-    sent, received = (spans[spans["op"] == op].groupby(_KEYS)["bytes"] for op in ("send", "recv"))
+    sent, received = (events[events["op"] == op].groupby(_KEYS)["bytes"] for op in ("send", "recv"))
     messages = {"bytes_sent": sent.sum(), "bytes_received": received.sum(), "messages_sent": sent.size()}
     table = table.join(pd.DataFrame(messages))
     if not spans.empty:
         table = table.fillna(dict.fromkeys(MESSAGE_COLUMNS, 0))
+    if (events["phase"] == HIDDEN).any():
+        table["messages_sent"] = None  # a formula gives the bytes, not into how many messages a built-in cut them
     table = table.reset_index()
     table = table.assign(strategy=strategy, n_gpus=n_gpus, role=[roles[int(rank)] for rank in table["rank"]])
     return table[list(COLUMNS)].astype(COLUMNS)

@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
 from strategies.replica import Replica
 from transports.base import Transport
@@ -30,6 +32,10 @@ class Strategy(ABC):
     min_ranks = 1
     max_ranks: int | None = None
     replicas_agree = True  # whether all replicas are bit-identical after every step
+    # Only what is not ours sets these: its name, what carries its messages, where its count of bytes comes from.
+    name = ""
+    carrier = ""
+    bytes_are = "counted"
 
     def __init__(self, optimizer: OptimizerFactory, clip_norm: float = 0.0) -> None:
         self._make_optimizer = optimizer
@@ -39,6 +45,16 @@ class Strategy(ABC):
     def roles(cls, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
         return ["worker"] * world_size
+
+    @classmethod
+    def remark(cls, n_gpus: int) -> str:
+        """Return what a user must know of this run, in one line; most have nothing to say."""
+        return ""
+
+    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
+        """Start with a replica of `model`; return the module that the training loop is to call."""
+        self.start(Replica(model, transport), transport)
+        return model
 
     def start(self, replica: Replica, transport: Transport) -> None:
         """Give every rank the parameters and buffers of rank 0. Called once, by all ranks."""
@@ -53,6 +69,14 @@ class Strategy(ABC):
                     work.wait()
             else:
                 transport.recv(0, tag).copy_to(vector)
+
+    def loss_weight(self, n_samples: int, n_of_all: int) -> float:
+        """Return what the loop multiplies the mean loss over `n_samples` by, of `n_of_all` in the global batch."""
+        return 1.0
+
+    def piece(self, last: bool) -> AbstractContextManager[None]:
+        """Surround the forward and backward pass of one of the pieces that a step's gradient is computed in."""
+        return nullcontext()
 
     @abstractmethod
     def step(self, n_samples: int) -> None:
@@ -75,6 +99,10 @@ class Strategy(ABC):
         """Return the parameters [n] that the algorithm calls its own: what is to be evaluated."""
         return self.replica.x
 
+    def parameters(self) -> torch.Tensor:
+        """Return this rank's parameters [n]; after a synchronous step they are the same on every rank."""
+        return self.replica.x
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to go on later."""
         return {"x": self.replica.x, "b": self.replica.b, "optimizer": self.optimizer.state_dict()}
@@ -84,6 +112,9 @@ class Strategy(ABC):
         self.replica.x.copy_(state["x"])
         self.replica.b.copy_(state["b"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+    def close(self) -> None:  # noqa: B027 - there may be nothing to do
+        """Give back what `wrap` took."""
 
     def update(self) -> None:
         """Take one optimizer step on x with the gradient in `replica.g`."""

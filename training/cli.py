@@ -2,20 +2,25 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 import tyro
 
+from strategies import Strategy
 from training.failures import RunFailed
 from training.options import Options
+from training.run import run
 from workloads.errors import UsageError
 
 
-def main(run: Callable[[Options], Any], description: str, arguments: Sequence[str] | None = None) -> int:
-    """Run with the options of the command line; return the exit code: 0, 1 (failed), 2 (usage) or 128 + signal."""
-    options = tyro.cli(Options, description=description, args=arguments, use_underscores=True)
+def main(description: str, builtin: type[Strategy] | None = None, arguments: Sequence[str] | None = None) -> int:
+    """Run with the options of the command line; return the exit code: 0, 1 (failed), 2 (usage) or 128 + signal.
+
+    `builtin` is the baseline to run in the place of a strategy of ours.
+    """
+    default = Options(strategy=builtin.name, builtin=builtin) if builtin else Options()
+    options = tyro.cli(Options, description=description, default=default, args=arguments, use_underscores=True)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         run(options)

@@ -4,13 +4,13 @@ import dataclasses
 import difflib
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import torch
+from tyro.conf import Suppress
 
 from strategies import STRATEGIES, OptimizerFactory, Strategy
 from workloads.batches import BatchPlan
@@ -76,15 +76,19 @@ class Options:
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
     save: str | None = None
     """Write the final model to this path, as an ordinary state_dict."""
+    builtin: Suppress[type[Strategy] | None] = None
+    """Set by the scripts of the built-in baselines: what runs in the place of a strategy of ours."""
 
     def resolve(self) -> "Options":
         """Return the options with every default filled in, fit to this machine. Raises UsageError."""
         self._check_values()
         n_gpus = self.n_gpus if self.n_gpus is not None else self._default_n_gpus()
         started = torchrun_world_size()
+        if started is not None and self.builtin:
+            raise UsageError(f"{self.builtin.name} starts its processes itself; run it without torchrun")
         if started is not None and n_gpus != started:
             raise UsageError(f"--n_gpus {n_gpus}: torchrun started {started} processes; leave --n_gpus out")
-        kind, device = STRATEGIES[self.strategy], self._device()
+        kind, device = self.kind, self._device()
         if kind.max_ranks is not None and n_gpus > kind.max_ranks:
             cure = "use --workers_like to give it their batches" if self.strategy == "single" else "take fewer"
             raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} is {kind.max_ranks} process; {cure}")
@@ -111,7 +115,7 @@ class Options:
 
     def _check_values(self) -> None:
         for option, value, known in (
-            ("strategy", self.strategy, list(STRATEGIES)),
+            ("strategy", self.strategy, [self.builtin.name] if self.builtin else list(STRATEGIES)),
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("device", self.device, DEVICES),
             ("dtype", self.dtype, list(DTYPES)),
@@ -151,13 +155,18 @@ class Options:
     @property
     def world_size(self) -> int:
         """The number of processes; only of resolved options."""
-        assert self.n_gpus is not None
-        return self.n_gpus
+        return len(self.roles)
+
+    @property
+    def kind(self) -> type[Strategy]:
+        """The class of the strategy, or of the built-in baseline."""
+        return self.builtin or STRATEGIES[self.strategy]
 
     @property
     def roles(self) -> list[str]:
         """Each rank's role, "worker" or "server"."""
-        return STRATEGIES[self.strategy].roles(self.world_size)
+        assert self.n_gpus is not None, "only of resolved options"
+        return self.kind.roles(self.n_gpus)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -166,12 +175,14 @@ class Options:
 
     def plan(self, n_samples: int) -> BatchPlan:
         """Return the batch plan for a training set of `n_samples`. Raises UsageError."""
-        workers = self.workers_like if self.strategy == "single" else self.roles.count("worker")
+        workers = self.roles.count("worker")
+        if self.world_size == 1:  # one process that takes the batches of several workers
+            workers = self.workers_like if self.strategy == "single" else self.n_gpus or 1
         return BatchPlan(n_samples, workers, self.global_batch_size or self.batch_size * workers, self.seed)
 
     def make_strategy(self) -> Strategy:
         """Return the strategy, with its optimizer."""
-        return STRATEGIES[self.strategy](self.make_optimizer(), self.clip_norm)
+        return self.kind(self.make_optimizer(), self.clip_norm)
 
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters."""
@@ -185,6 +196,6 @@ def torchrun_world_size() -> int | None:
     return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
-def option_names(kind: type = Options) -> Sequence[str]:
+def option_names() -> list[str]:
     """Return the names of the options, as on the command line without the dashes."""
-    return [field.name for field in dataclasses.fields(kind)]
+    return [field.name for field in dataclasses.fields(Options) if field.name != "builtin"]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from records.events import clock
-from strategies import Replica, Strategy
+from strategies import Strategy
 from training.failures import RunFailed
 from training.options import Options
 from transports.base import Transport
@@ -48,14 +48,14 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
     recorder, roles = transport.recorder, options.roles
-    replica = Replica(build_model(options, data).to(transport.device), transport)
+    model = build_model(options, data).to(transport.device)
     torch.manual_seed(options.seed + 1 + transport.rank)  # dropout differs between ranks
     strategy = options.make_strategy()
-    strategy.start(replica, transport)
+    module = strategy.wrap(model, transport, options.n_gpus or 1)
     plan = options.plan(data.n_train)
     first_worker = roles.index("worker")
     worker = _Worker(
-        transport, strategy, replica.model, data, plan, options, transport.rank - first_worker,
+        transport, strategy, module, data, plan, options, transport.rank - first_worker,
         report if transport.rank == first_worker else lambda value: None,
     )  # fmt: skip
     for epoch in range(1, options.epochs + 1):
@@ -69,17 +69,19 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
         recorder.step = epoch * plan.n_steps
         recorder.mark("epoch_s", clock() - t0)
         with recorder.paused():
-            score = _evaluate_on_owner(transport, replica.model, data, options)
+            score = _evaluate_on_owner(transport, model, data, options)
         if score is not None:
             recorder.mark("test_loss", score[0])
             recorder.mark("test_accuracy", score[1])
             report(("accuracy", score[1]))
-    return RankResult(
+    result = RankResult(
         transport.rank,
         recorder.frame(),
-        hashlib.sha256(replica.x.cpu().numpy().tobytes()).hexdigest()[:16],
-        _state_dict_bytes(replica.model) if options.save and transport.rank == OWNER else None,
+        hashlib.sha256(strategy.parameters().cpu().numpy().tobytes()).hexdigest()[:16],
+        _state_dict_bytes(model) if options.save and transport.rank == OWNER else None,
     )
+    strategy.close()
+    return result
 
 
 @dataclass
@@ -88,7 +90,7 @@ class _Worker:
 
     transport: Transport
     strategy: Strategy
-    model: nn.Module
+    module: nn.Module
     data: Data
     plan: BatchPlan
     options: Options
@@ -100,12 +102,12 @@ class _Worker:
         """Take this worker's part of every batch of the epoch."""
         recorder, plan = self.transport.recorder, self.plan
         loss_sum, samples = 0.0, 0
-        self.model.train()
+        self.module.train()
         for step in range(plan.n_steps):
             recorder.step = (epoch - 1) * plan.n_steps + step
-            alone = self.transport.world_size == 1
-            part = plan.batch(epoch, step) if alone else plan.part(epoch, step, self.number)
-            loss = self.gradient(part)
+            batch = plan.batch(epoch, step)
+            part = batch if self.transport.world_size == 1 else plan.part(epoch, step, self.number)
+            loss = self.gradient(part, self.strategy.loss_weight(len(part), len(batch)))
             if not math.isfinite(loss):
                 raise RunFailed(
                     f"the loss became {loss} in epoch {epoch}, step {step + 1} of {plan.n_steps}; "
@@ -120,18 +122,20 @@ class _Worker:
         recorder.mark("samples", samples)
         recorder.mark("train_loss", loss_sum / samples)
 
-    def gradient(self, part: torch.Tensor) -> float:
-        """Add the gradient of the mean loss over the samples of `part` to the model's; return that loss."""
+    def gradient(self, part: torch.Tensor, weight: float) -> float:
+        """Add the gradient of the mean loss over the samples of `part`, times `weight`; return the loss itself."""
         phase, device = self.transport.recorder.phase, self.transport.device
         total = 0.0
-        for piece in part.tensor_split(min(self.options.accumulate, len(part))):
+        pieces = part.tensor_split(min(self.options.accumulate, len(part)))
+        for piece in pieces:
             with phase("data"):
                 x, y = self.data.fetch(piece, "train", device, self.options.torch_dtype)
-            with phase("forward"):
-                loss = F.cross_entropy(self.model(x), y) * (len(piece) / len(part))
-                total += loss.item()
-            with phase("backward"):
-                loss.backward()
+            with self.strategy.piece(last=piece is pieces[-1]):
+                with phase("forward"):
+                    loss = F.cross_entropy(self.module(x), y) * (len(piece) / len(part))
+                    total += loss.item()
+                with phase("backward"):
+                    (loss if weight == 1 else loss * weight).backward()
         return total
 
 

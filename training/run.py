@@ -1,6 +1,5 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -12,11 +11,10 @@ from tqdm.auto import tqdm
 
 from records import files, tables
 from records.events import Recorder
-from strategies import STRATEGIES
 from training.devices import device_of, use_share_of_cores
 from training.failures import RunFailed
 from training.launch import launch, warm_up
-from training.options import Options, torchrun_world_size
+from training.options import Options, option_names, torchrun_world_size
 from training.rank import RankResult, build_model, train_rank
 from workloads import datasets, models
 from workloads.datasets import Data
@@ -73,7 +71,9 @@ def _parent(path: str | None) -> str | None:
 def _say_where(options: Options) -> None:
     """Say in one line when processes do not have a GPU each."""
     gpus = torch.cuda.device_count() if options.device == "cuda" else 0
-    if options.device == "cpu":
+    if remark := options.kind.remark(options.n_gpus or 1):
+        print(remark, file=sys.stderr)
+    elif options.device == "cpu":
         print(f"No GPU in use: {options.world_size} CPU process(es).", file=sys.stderr)
     elif gpus < options.world_size:
         print(f"Warning: {options.world_size} processes share {gpus} GPU(s); timings will show it.", file=sys.stderr)
@@ -119,19 +119,25 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
     """Write the records and the model; show the summary. Raises RunFailed if replicas differ that must not."""
     assert options.run_name is not None
     events = pd.concat([result.events for result in results], ignore_index=True)
-    table = tables.epoch_table(events, options.strategy, options.world_size, options.roles)
+    table = tables.epoch_table(events, options.strategy, options.n_gpus or 1, options.roles)
+    if options.kind.bytes_are.startswith("not counted"):
+        table[list(tables.MESSAGE_COLUMNS)] = None
+        table = table.astype(tables.COLUMNS)
     totals = tables.totals(table)
     hashes = {result.rank: result.parameter_hash for result in results}
     identical = len(set(hashes.values())) == 1
     metadata = {
         "strategy": options.strategy,
-        "n_gpus": options.world_size,
+        "n_gpus": options.n_gpus,
+        "processes": options.world_size,
         "roles": options.roles,
         **totals,
         "replicas_identical": identical,
         "parameter_hash": hashes,
-        "options": dataclasses.asdict(options),
-        "transport": "process_group" if torchrun_world_size() else "shared_memory",
+        "options": {name: getattr(options, name) for name in option_names()},
+        "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),
+        "bytes": options.kind.bytes_are,
+        "remark": options.kind.remark(options.n_gpus or 1),
         "machine": files.machine(),
         "git_commit": files.git_commit(),
     }
@@ -140,9 +146,9 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
             path.write_bytes(results[0].saved_model)
     paths = files.write_run(options.results_dir, options.run_name, events, table, metadata)
     if not quiet:
-        world = {"strategy": options.strategy, "n_gpus": options.world_size, "device": options.device}
+        world = {"strategy": options.strategy, "n_gpus": options.n_gpus, "device": options.device}
         print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
         print(f"records        {paths['table'].with_suffix('')}.{{csv,json,events.csv.gz}}")
-    if STRATEGIES[options.strategy].replicas_agree and not identical:
+    if options.kind.replicas_agree and not identical:
         raise RunFailed(f"the replicas differ at the end, which {options.strategy} must never let happen: {hashes}")
     return table

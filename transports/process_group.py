@@ -39,7 +39,7 @@ class ProcessGroup(Transport):
     def __init__(self, device: torch.device, timeout: float, recorder: Recorder | None = None) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder)
         self.recorder.rank = self.rank
-        self._allocated: set[int] = set()  # addresses of allocated vectors' memory
+        self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and who is gone
         self._outgoing: dict[int, queue.SimpleQueue[_Queued]] = {peer: queue.SimpleQueue() for peer in self.peers}
         self._senders = {
@@ -52,7 +52,7 @@ class ProcessGroup(Transport):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport: here the vector is this rank's own; slices of it travel as copies."""
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
-        self._allocated.add(vector.untyped_storage().data_ptr())
+        self._allocated[vector.untyped_storage().data_ptr()] = vector
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
@@ -77,7 +77,7 @@ class ProcessGroup(Transport):
 
     def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
         if isinstance(value, torch.Tensor):
-            payload = value.detach().reshape(-1).cpu()
+            payload = value.detach().contiguous().reshape(-1).cpu()
             # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
             if payload.untyped_storage().data_ptr() not in self._allocated:
                 payload = payload.clone()

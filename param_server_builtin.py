@@ -1,0 +1,69 @@
+"""The baseline of param_server: torch.nn.DataParallel, with the options of train.py.
+
+python param_server_builtin.py --n_gpus 4
+python -m records.compare results/*.json
+
+DataParallel is one process: in every step its first GPU sends the parameters and a part of the batch to the others, and
+collects outputs and gradients. Its batches are those of `--n_gpus` workers. Without CUDA nothing is parallel: then
+it is one process on the whole batch, which it says, and which its records say.
+"""
+
+import sys
+
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from strategies import Strategy
+from training.cli import main
+from transports.base import Transport
+
+
+class BuiltinParamServer(Strategy):
+    """DataParallel behind the interface of a strategy."""
+
+    name = "param_server_builtin"
+    carrier = "threads of one process"
+    bytes_are = "not counted: DataParallel copies between GPUs inside the forward and backward pass"
+
+    @classmethod
+    def roles(cls, world_size: int) -> list[str]:
+        """One process, however many GPUs."""
+        return ["worker"]
+
+    @classmethod
+    def remark(cls, n_gpus: int) -> str:
+        """Say what is parallel here."""
+        gpus = min(n_gpus, torch.cuda.device_count())
+        if gpus == 0:
+            return "nn.DataParallel without CUDA is one process on the whole batch: nothing is parallel."
+        return f"nn.DataParallel: one process, {gpus} GPU(s)."
+
+    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
+        """Wrap the model in DataParallel."""
+        self.transport = transport
+        self.original = model
+        self.optimizer = self._make_optimizer(list(model.parameters()))
+        if transport.device.type == "cpu":
+            return model
+        return nn.DataParallel(model, list(range(min(n_gpus, torch.cuda.device_count()))))
+
+    def step(self, n_samples: int) -> None:
+        """The optimizer, on the first GPU."""
+        with self.transport.recorder.phase("update"):
+            if self.clip_norm:
+                nn.utils.clip_grad_norm_(self.original.parameters(), self.clip_norm)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def parameters(self) -> torch.Tensor:
+        """The parameters [n]."""
+        return parameters_to_vector(p for p in self.original.parameters() if p.requires_grad).detach()
+
+    def model(self) -> torch.Tensor:
+        """The parameters are the model."""
+        return self.parameters()
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, BuiltinParamServer))

@@ -1,0 +1,101 @@
+"""The baseline of ring_all_reduce: torch.nn.parallel.DistributedDataParallel, with the options of train.py.
+
+python ring_all_reduce_builtin.py --n_gpus 4
+python -m records.compare results/*.json
+
+Same data, batches, seed, optimizer and records. NCCL with a GPU for each process, gloo otherwise. DDP averages over
+ranks where the others average over samples, so each rank's loss is weighted by n_k N / sum n. It communicates inside
+the backward pass: its `communicate` and `wait` stay empty, and its bytes are those of a ring all-reduce, from formula.
+"""
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
+
+from records.events import HIDDEN, clock
+from strategies import Strategy
+from training.cli import main
+from transports.base import Transport
+
+
+class BuiltinRingAllReduce(Strategy):
+    """DDP behind the interface of a strategy."""
+
+    name = "ring_all_reduce_builtin"
+    carrier = "torch.distributed: NCCL with a GPU for each rank, else gloo"
+    bytes_are = "from formula: 2 (N - 1) / N of the gradient per rank and step"
+
+    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
+        """Start torch.distributed and wrap the model in DDP."""
+        self.transport = transport
+        gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
+        limit = timedelta(seconds=transport.timeout)
+        # Rank 0 listens on any free port, and tells the others which.
+        if transport.rank == 0:
+            store = dist.TCPStore("127.0.0.1", 0, transport.world_size, True, limit, wait_for_workers=False)
+            for peer in transport.peers:
+                transport.isend(store.port, peer, "port")
+        else:
+            port = transport.recv(0, "port").object
+            store = dist.TCPStore("127.0.0.1", port, transport.world_size, False, limit)
+        dist.init_process_group(
+            "nccl" if gpu_each else "gloo",
+            store=store,
+            rank=transport.rank,
+            world_size=transport.world_size,
+            timeout=limit,
+        )
+        self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
+        self.optimizer = self._make_optimizer(list(model.parameters()))
+        return self.ddp
+
+    def loss_weight(self, n_samples: int, n_of_all: int) -> float:
+        """n_k N / sum n: DDP divides the sum of the gradients by N."""
+        return n_samples * self.transport.world_size / n_of_all
+
+    def piece(self, last: bool) -> AbstractContextManager[None]:
+        """All-reduce only with the last piece of an accumulated gradient."""
+        return nullcontext() if last else self.ddp.no_sync()
+
+    def step(self, n_samples: int) -> None:
+        """The optimizer, on each rank; the gradients have been averaged in the backward pass."""
+        recorder, N = self.transport.recorder, self.transport.world_size
+        if N > 1:
+            P = sum(p.numel() * p.element_size() for p in self.ddp.parameters() if p.requires_grad)
+            sent, now = 2 * (N - 1) * P // N, clock()
+            for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
+                recorder.add(HIDDEN, now, now, op, peer % N, "from formula", sent)
+        with recorder.phase("update"):
+            if self.clip_norm:
+                nn.utils.clip_grad_norm_(self.ddp.parameters(), self.clip_norm)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def finish(self) -> None:
+        """Average the floating-point buffers over the ranks, as the strategies do."""
+        for buffer in self.ddp.buffers():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer.div_(self.transport.world_size)
+
+    def parameters(self) -> torch.Tensor:
+        """This rank's parameters [n]."""
+        return parameters_to_vector(p for p in self.ddp.parameters() if p.requires_grad).detach()
+
+    def model(self) -> torch.Tensor:
+        """The parameters of any rank are the model."""
+        return self.parameters()
+
+    def close(self) -> None:
+        """Leave torch.distributed."""
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, BuiltinRingAllReduce))

@@ -1,9 +1,13 @@
 """Train one network on several processes of this machine.
 
 python train.py --strategy param_server --n_gpus 4        # rank 0 serves, ranks 1 to 3 train on a third each
+
 python train.py --strategy ring_all_reduce --n_gpus 4     # four ranks in a ring
+
 python train.py --strategy single --workers_like 4        # one process on the same batches: the reference
+
 torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # the same algorithm over torch.distributed
+
 python -m records.compare results/*.json                  # runs side by side
 """
 

@@ -1,5 +1,6 @@
 """The files of a run: its tables and events on disk, whole or not at all, and what it ran on."""
 
+import gzip
 import json
 import math
 import os
@@ -73,10 +74,15 @@ def write_run(
     text = json.dumps(_plain(metadata), indent=2) + "\n"
     names = {"events": run_name + EVENTS_SUFFIX, "table": f"{run_name}.csv", "metadata": f"{run_name}.json"}
     paths = {key: Path(directory) / name for key, name in names.items()}
-    with _together(list(paths.values())) as (events_path, table_path, metadata_path):
-        events.to_csv(events_path, index=False, compression={"method": "gzip", "compresslevel": 6})
-        table.to_csv(table_path, index=False)
-        metadata_path.write_text(text, encoding="utf-8")
+    # Made in memory first: then a process killed at any moment hardly finds time to leave a torn temporary file.
+    contents = (
+        gzip.compress(events.to_csv(index=False).encode(), 6),
+        table.to_csv(index=False).encode(),
+        text.encode(),
+    )
+    with _together(list(paths.values())) as temporaries:
+        for temporary, content in zip(temporaries, contents, strict=True):
+            temporary.write_bytes(content)
     return paths
 
 

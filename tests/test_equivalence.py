@@ -1,6 +1,6 @@
 """Every synchronous strategy takes the same steps as one process: float64, step by step, uneven last batch included.
 
-A new synchronous strategy is put through this module by its line in the registry.
+A new synchronous strategy is put through this module by its line in the registry. The built-in baselines are in it too.
 """
 
 import copy
@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from strategies import STRATEGIES, OptimizerFactory, Replica
+from param_server_builtin import BuiltinParamServer
+from ring_all_reduce_builtin import BuiltinRingAllReduce
+from strategies import STRATEGIES, OptimizerFactory, Replica, Strategy
 from training import launch
 from transports.base import Transport
 from workloads.batches import BatchPlan
@@ -25,7 +27,8 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "sgd": partial(torch.optim.SGD, lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": partial(torch.optim.Adam, lr=0.01),
 }
-CASES = [(name, workers) for name in STRATEGIES for workers in (1, 2, 3, 4) if name != "single" or workers == 1]
+KINDS: dict[str, type[Strategy]] = {**STRATEGIES, "DDP": BuiltinRingAllReduce, "DataParallel": BuiltinParamServer}
+CASES = [(name, workers) for name in KINDS for workers in (1, 2, 3, 4) if name != "single" or workers == 1]
 
 
 def make_model() -> nn.Module:
@@ -53,39 +56,43 @@ def one_process(workers: int, optimizer: str, clip_norm: float) -> list[torch.Te
     return trajectory
 
 
-def rank_trajectory(transport: Transport, name: str, optimizer: str, clip_norm: float) -> list[Any]:
+def rank_trajectory(transport: Transport, name: str, workers: int, optimizer: str, clip_norm: float) -> list[Any]:
     """One rank of the strategy: the parameters after every step (on a server: after every epoch)."""
-    kind = STRATEGIES[name]
+    kind, plan = KINDS[name], plan_of(workers)
     roles = kind.roles(transport.world_size)
-    plan = plan_of(roles.count("worker"))
-    replica = Replica(make_model(), transport)
     strategy = kind(OPTIMIZERS[optimizer], clip_norm)
-    strategy.start(replica, transport)
+    module = strategy.wrap(make_model(), transport, workers)
     trajectory = []
     for epoch in range(EPOCHS):
         if roles[transport.rank] == "server":
             strategy.serve()
         else:
             for step in range(plan.n_steps):
-                part = plan.part(epoch, step, transport.rank - roles.index("worker"))
-                F.cross_entropy(replica.model(X[part]), Y[part]).backward()
+                batch = plan.batch(epoch, step)
+                part = batch
+                if transport.world_size > 1:
+                    part = plan.part(epoch, step, transport.rank - roles.index("worker"))
+                loss = F.cross_entropy(module(X[part]), Y[part])
+                (loss * strategy.loss_weight(len(part), len(batch))).backward()
                 strategy.step(len(part))
-                trajectory.append(replica.x.tolist())
+                trajectory.append(strategy.parameters().tolist())
         strategy.finish()
         if roles[transport.rank] == "server":
             trajectory.append(strategy.model().tolist())
+    strategy.close()
     return trajectory
 
 
-@pytest.mark.parametrize(("optimizer", "clip_norm"), [("sgd", 0.0), ("adam", 0.0), ("sgd", 0.05)])
-@pytest.mark.parametrize(("name", "workers"), CASES)
+@pytest.mark.parametrize(
+    ("name", "workers", "optimizer", "clip_norm"),
+    [(*case, "sgd", 0.0) for case in CASES]
+    + [(*case, *other) for case in CASES if case[1] in (1, 3) for other in (("adam", 0.0), ("sgd", 0.05))],
+)
 def test_takes_the_same_steps_as_one_process(name: str, workers: int, optimizer: str, clip_norm: float) -> None:
-    if (optimizer, clip_norm) != ("sgd", 0.0) and workers not in (1, 3):
-        pytest.skip("the other optimizers are checked with 1 and 3 workers")
-    kind = STRATEGIES[name]
-    world_size = next(n for n in range(1, 9) if kind.roles(n).count("worker") == workers)
+    kind = KINDS[name]
+    world_size = 1 if kind is BuiltinParamServer else workers + kind.roles(8).count("server")
     expected = torch.stack(one_process(workers, optimizer, clip_norm))
-    ranks = launch(rank_trajectory, world_size, name, optimizer, clip_norm, timeout=30)
+    ranks = launch(rank_trajectory, world_size, name, workers, optimizer, clip_norm, timeout=30)
     roles = kind.roles(world_size)
     of_workers = [trajectory for trajectory, role in zip(ranks, roles, strict=True) if role == "worker"]
     for trajectory in of_workers:

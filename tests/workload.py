@@ -1,5 +1,8 @@
 """A data set and models of a user's own, for `--dataset tests.workload:moons --model tests.workload:batch_norm`."""
 
+import math
+import multiprocessing
+
 import torch
 from torch import nn
 
@@ -21,3 +24,15 @@ def batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 def linear(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return a linear classifier."""
     return nn.Linear(input_shape[0], n_classes)
+
+
+class _Broken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if multiprocessing.current_process().name == "rank 1":
+            raise RuntimeError("a layer of rank 1 is broken")
+        return x
+
+
+def raises_on_rank_1(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a classifier that works in the launcher and on every rank but one."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_classes), _Broken())

@@ -10,6 +10,7 @@ for, ends them, and raises one `RunFailed` that names the rank at fault.
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -51,6 +52,7 @@ def launch(
     `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record` keeps events.
     Raises RunFailed when a rank fails; no process outlives this call.
     """
+    warm_up()
     ranks = _Ranks(timeout, list(roles or ["worker"] * world_size))
     try:
         ranks.start(work, args, device, record, reports=on_report is not None)
@@ -72,8 +74,17 @@ def start_context() -> ForkServerContext | SpawnContext:
 
 def warm_up() -> None:
     """Start the fork server in the background: it loads torch while the caller does other things."""
-    if start_context().get_start_method() == "forkserver":
+    if start_context().get_start_method() != "forkserver":
+        return
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
+        return
+    # Ranks inherit it: Ctrl-C reaches the whole group, but it is the launcher that ends them, with one message.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 @dataclass
@@ -188,8 +199,9 @@ class _Ranks:
 class _Link:
     """A rank's pipe to its launcher; two threads write to it."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, rank: int) -> None:
         self._pipe = pipe
+        self._rank = rank
         self._lock = threading.Lock()
 
     def send(self, kind: str, value: Any = None) -> None:
@@ -198,6 +210,10 @@ class _Link:
             with self._lock:
                 self._pipe.send((kind, value))
         except OSError:
+            if self._rank == 0:
+                print(
+                    "error: the launcher is gone; the run has ended, nothing was written", file=sys.stderr, flush=True
+                )
             os._exit(1)
 
     def beat(self) -> None:
@@ -218,9 +234,9 @@ def _rank_main(
     reports: bool,
 ) -> None:
     """Be one rank, in its own process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher ends the ranks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    link = _Link(pipe)
+    link = _Link(pipe, endpoint.rank)
     threading.Thread(target=link.beat, daemon=True).start()
     try:
         use_share_of_cores(endpoint.world_size)

@@ -74,6 +74,8 @@ class Options:
     """Where the run's CSV, JSON and events are written."""
     run_name: str | None = None
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
+    events: bool = True
+    """Record every phase and message; without, the tables have losses and accuracy only."""
     save: str | None = None
     """Write the final model to this path, as an ordinary state_dict."""
     builtin: Suppress[type[Strategy] | None] = None
@@ -114,6 +116,10 @@ class Options:
         return self.device
 
     def _check_values(self) -> None:
+        for name in option_names():
+            text = getattr(self, name)
+            if isinstance(text, str) and not _possible_in_a_path(text):
+                raise UsageError(f"--{name} {text!r}: has characters that no file name can have")
         for option, value, known in (
             ("strategy", self.strategy, [self.builtin.name] if self.builtin else list(STRATEGIES)),
             ("optimizer", self.optimizer, OPTIMIZERS),
@@ -149,7 +155,10 @@ class Options:
             raise UsageError(f"--timeout {self.timeout}: must be from 1 to 1000000 seconds")
         if self.workers_like > 1 and self.strategy != "single":
             raise UsageError(f"--workers_like {self.workers_like}: only for --strategy single")
-        if self.run_name is not None and Path(self.run_name).name != self.run_name:
+        for option, path in (("run_name", self.run_name), ("save", self.save)):
+            if path is not None and not 0 < len(os.fsencode(Path(path).name)) <= 200:
+                raise UsageError(f"--{option} {path[:40]!r}: must be a file name of 1 to 200 bytes")
+        if self.run_name is not None and (Path(self.run_name).name != self.run_name or self.run_name == ".."):
             raise UsageError(f"--run_name {self.run_name!r}: must be a file name without folders; see --results_dir")
 
     @property
@@ -189,6 +198,13 @@ class Options:
         if self.optimizer == "adam":
             return partial(torch.optim.Adam, lr=self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay)
         return partial(torch.optim.SGD, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+def _possible_in_a_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def torchrun_world_size() -> int | None:

@@ -31,7 +31,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     under_torchrun = torchrun_world_size() is not None
     if not under_torchrun:
         warm_up()
-    data = _prepare(options)
+    data = prepare(options)
     if not quiet and os.environ.get("RANK", "0") == "0":
         _say_where(options)
     if under_torchrun:
@@ -40,23 +40,24 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
         with _Progress(options, data.n_train, quiet) as progress:
             results = launch(
                 train_rank, options.world_size, options, data.share_memory_(),
-                device=options.device, timeout=options.timeout, roles=options.roles, record=True, on_report=progress,
+                device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
+                on_report=progress,
             )  # fmt: skip
     return _write(options, results, quiet) if results else pd.DataFrame()
 
 
-def _prepare(options: Options) -> Data:
+def prepare(options: Options) -> Data:
     """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
-    for option, directory in (("results_dir", options.results_dir), ("save", _parent(options.save))):
+    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
+    options.plan(data.n_train)
+    with torch.random.fork_rng(devices=[]):
+        models.check(options.model, build_model(options, data), data.input_shape, data.n_classes)
+    for option, directory in (("save", _parent(options.save)), ("results_dir", options.results_dir)):
         if directory is not None:
             try:
                 files.check_writable(directory)
             except OSError as error:
                 raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
-    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
-    options.plan(data.n_train)
-    with torch.random.fork_rng(devices=[]):
-        models.check(options.model, build_model(options, data), data.input_shape, data.n_classes)
     return data
 
 
@@ -105,7 +106,7 @@ def _train_under_torchrun(options: Options, data: Data, quiet: bool) -> list[Ran
     from transports.process_group import connect  # torch.distributed is slow to load
 
     use_share_of_cores(options.world_size)
-    recorder = Recorder()
+    recorder = Recorder(enabled=options.events)
     with connect(lambda rank: device_of(options.device, rank), options.timeout, recorder) as transport:
         with _Progress(options, data.n_train, quiet or transport.rank != options.roles.index("worker")) as progress:
             result = train_rank(transport, lambda value: progress(transport.rank, value), options, data)

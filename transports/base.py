@@ -279,3 +279,9 @@ class Transport(ABC):
         """Finish the work queued on this rank's GPU, so that another process may look at its memory."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+
+def as_vector(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements as a vector of stride 1, copied only if they do not lie in one piece."""
+    # Not reshape(-1): one element, or none, may keep any stride, and then there is no view of its bytes.
+    return tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))

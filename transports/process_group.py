@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from records.events import Recorder, clock
-from transports.base import Message, Transport, Work
+from transports.base import Message, Transport, Work, as_vector
 
 _HEADER_BYTES = 256
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
@@ -68,7 +68,7 @@ class ProcessGroup(Transport):
             return
         deadline = clock() + self.timeout
         for peer in self.peers:
-            self._outgoing[peer].put(_Queued(_GOODBYE, None))
+            self._outgoing[peer].put(_Queued(_header(_GOODBYE), None))
         for thread in (*self._senders.values(), *self._receivers):
             thread.join(max(0.0, deadline - clock()))
         dist.destroy_process_group()
@@ -77,14 +77,14 @@ class ProcessGroup(Transport):
 
     def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
         if isinstance(value, torch.Tensor):
-            payload = value.detach().contiguous().reshape(-1).cpu()
+            payload = as_vector(value).cpu()
             # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
             if payload.untyped_storage().data_ptr() not in self._allocated:
                 payload = payload.clone()
-            queued = _Queued((tag, payload.dtype, payload.numel()), payload)
+            queued = _Queued(_header((tag, payload.dtype, payload.numel())), payload)
         else:
             payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-            queued = _Queued((tag, None, payload.numel()), payload)
+            queued = _Queued(_header((tag, None, payload.numel())), payload)
         self._outgoing[dst].put(queued)
         return _Delivery(self, dst, queued.sent), payload.numel() * payload.element_size()
 
@@ -93,13 +93,13 @@ class ProcessGroup(Transport):
             queued = self._outgoing[peer].get()
             try:
                 if peer not in self._gone:
-                    _complete(dist.isend(_header(queued.description), peer, tag=0))
+                    _complete(dist.isend(queued.header, peer, tag=0))
                     if queued.payload is not None and queued.payload.numel():
                         _complete(dist.isend(queued.payload.view(torch.uint8), peer, tag=1))
             except RuntimeError:
-                self._ended(peer, "it died")
+                pass  # The peer is gone; that the other thread tells, after what the peer still had to say.
             queued.sent.set()
-            if queued.description == _GOODBYE:
+            if queued.payload is None:
                 return
 
     # Receiving
@@ -147,8 +147,8 @@ class ProcessGroup(Transport):
 class _Queued:
     """A message that waits for its thread."""
 
-    description: Any  # (tag, dtype or None for an object, numel), or _GOODBYE
-    payload: torch.Tensor | None
+    header: torch.Tensor  # of (tag, dtype or None for an object, numel), or of _GOODBYE
+    payload: torch.Tensor | None  # None: the goodbye, after which nothing is sent
     sent: threading.Event = field(default_factory=threading.Event)
 
 

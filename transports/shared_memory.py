@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from records.events import Recorder, clock
-from transports.base import ANY, PeerLost, Transport, Work
+from transports.base import ANY, PeerLost, Transport, Work, as_vector
 
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
 _HEADER = struct.Struct("<IBBHQQQQ")
@@ -158,7 +158,7 @@ class SharedMemory(Transport):
         nbytes = value.numel() * value.element_size()
         number = self._own_number.get(value.untyped_storage().data_ptr()) if nbytes else None
         if number is None or not value.is_contiguous() or value.dtype != self._own[number].dtype:
-            raw = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            raw = as_vector(value).cpu().view(torch.uint8).numpy().tobytes()
             self._write(dst, _frame(_VECTOR, tag, raw, _DTYPE_CODE[value.dtype], value.numel()))
             return _Copied(), nbytes
         self._synchronize()

@@ -1,0 +1,171 @@
+"""Nothing hangs, nothing leaks: real runs of train.py, hit at a chosen or a random moment."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ENDS_WITHIN_S = 10
+TIMEOUT_S = 3  # the run's own --timeout
+DEV_SHM = Path("/dev/shm")
+CASES = ["ring_all_reduce", "param_server"]
+
+
+class Victim:
+    """A run of train.py with 3 ranks that would go on for hours, in its own session."""
+
+    def __init__(self, folder: Path, strategy: str, *options: str) -> None:
+        self.shm = set(os.listdir(DEV_SHM)) if DEV_SHM.exists() else set()
+        self.results = folder / "results"
+        self.errors = folder / "stderr"
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "train.py", "--strategy", strategy, "--n_gpus", "3", "--epochs", "100000",
+                 "--device", "cpu", "--timeout", str(TIMEOUT_S), "--results_dir", str(self.results), *options],
+                cwd=ROOT, stdout=errors, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live in the session of the run."""
+        alive = []
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue
+        return alive
+
+    def ranks(self) -> list[psutil.Process]:
+        """The processes of the ranks, in rank order: children of the launcher's child, the fork server."""
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            ranks = [child for child in children if child.ppid() != self.process.pid]
+        except psutil.NoSuchProcess:
+            return []
+        return sorted(ranks, key=lambda rank: rank.pid)
+
+    def wait_until(self, what: str) -> list[psutil.Process]:
+        """Wait until the ranks are "started" or "training"; return them."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            ranks = self.ranks()
+            if len(ranks) == 3 and (what == "started" or re.search(r"\| [1-9]\d*/", self.said())):
+                return ranks
+            time.sleep(0.01)
+        raise AssertionError(f"the run was never {what}: {self.said()}")
+
+    def said(self) -> str:
+        return self.errors.read_text(errors="replace")
+
+    def check_end(self, within: float = ENDS_WITHIN_S, tracebacks: int = 0) -> str:
+        """Check that the run ends in time and leaves nothing; return what it said after its progress bar."""
+        deadline = time.monotonic() + within
+        code = self.process.wait(within)
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert code != 0
+        assert self.processes() == []
+        assert not self.results.exists() or list(self.results.iterdir()) == []
+        if DEV_SHM.exists():
+            assert set(os.listdir(DEV_SHM)) <= self.shm
+        said = self.said()
+        assert said.count("Traceback") == tracebacks, said
+        assert said.count("error:") <= 1, said
+        return said[said.find("error:") :] if "error:" in said else ""
+
+    def kill(self) -> None:
+        for process in self.processes():
+            process.kill()
+
+
+@pytest.fixture
+def victims() -> Iterator[list[Victim]]:
+    started: list[Victim] = []
+    yield started
+    for victim in started:
+        victim.kill()
+
+
+@pytest.mark.parametrize("when", ["started", "training"])
+@pytest.mark.parametrize("strategy", CASES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_run_by_name(
+    tmp_path: Path, victims: list[Victim], strategy: str, rank: int, when: str
+) -> None:
+    victims.append(victim := Victim(tmp_path, strategy))
+    victim.wait_until(when)[rank].kill()
+    said = victim.check_end()
+    role = "server" if (strategy, rank) == ("param_server", 0) else "worker"
+    assert f"error: rank {rank} ({role}) was killed by SIGKILL" in said
+    if when == "training":
+        assert re.search(rf"rank \d \(\w+\) waited for .* from rank {rank}", said), said
+    assert victim.process.returncode == 1
+
+
+@pytest.mark.parametrize("strategy", CASES)
+def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victim], strategy: str) -> None:
+    victims.append(victim := Victim(tmp_path, strategy))
+    victim.wait_until("training")[1].suspend()
+    said = victim.check_end(TIMEOUT_S + ENDS_WITHIN_S)
+    assert said.startswith("error: rank 1 (worker) has not answered"), said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: signal.Signals) -> None:
+    victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
+    victim.wait_until("training")
+    if number == signal.SIGINT:
+        os.killpg(victim.process.pid, number)  # as the terminal does
+    else:
+        victim.process.send_signal(number)
+    assert f"ended by {number.name}" in victim.check_end()
+    assert victim.process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("when", ["started", "training"])
+def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[Victim], when: str) -> None:
+    victims.append(victim := Victim(tmp_path, "param_server"))
+    victim.wait_until(when)
+    victim.process.kill()
+    victim.check_end()
+
+
+def test_an_exception_in_a_rank_is_told_with_its_own_traceback_only(tmp_path: Path, victims: list[Victim]) -> None:
+    victims.append(victim := Victim(tmp_path, "ring_all_reduce", "--model", "tests.workload:raises_on_rank_1"))
+    said = victim.check_end(60, tracebacks=1)
+    assert said.startswith("error: rank 1 (worker) raised RuntimeError: a layer of rank 1 is broken"), said
+    assert victim.process.returncode == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(50))
+def test_chaos(tmp_path: Path, victims: list[Victim], seed: int) -> None:
+    """Hit any process of the run with any signal, at any moment."""
+    chance = random.Random(seed)
+    strategy = chance.choice(CASES)
+    victims.append(victim := Victim(tmp_path, strategy))
+    target = chance.choice(["launcher", "launcher", 0, 1, 2])
+    number = chance.choice(
+        [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] if target == "launcher" else [signal.SIGKILL, signal.SIGSTOP]
+    )
+    delay = chance.uniform(0, 8)
+    time.sleep(delay)
+    if isinstance(target, int):
+        ranks = victim.ranks() if len(victim.ranks()) == 3 else victim.wait_until("started")
+        ranks[target].send_signal(number)
+    else:
+        victim.process.send_signal(number)
+    said = victim.check_end(ENDS_WITHIN_S + (TIMEOUT_S if number == signal.SIGSTOP else 0))
+    if isinstance(target, int):
+        assert f"rank {target} (" in said, (delay, number, said)

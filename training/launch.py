@@ -28,7 +28,8 @@ from records.events import Recorder
 from training.devices import device_of, use_share_of_cores
 from training.failures import Failure, RunFailed, explain
 from transports.base import PeerLost, WaitTimeout
-from transports.shared_memory import Endpoint, wire
+from transports.pipes import Endpoint, wire
+from transports.shared_memory import SharedMemory
 from workloads.errors import UsageError
 
 _HEARTBEAT_S = 0.5
@@ -241,7 +242,7 @@ def _rank_main(
     try:
         use_share_of_cores(endpoint.world_size)
         place = device_of(device, endpoint.rank)
-        transport = endpoint.connect(place, timeout, Recorder(endpoint.rank, enabled=record))
+        transport = SharedMemory(endpoint, place, timeout, Recorder(endpoint.rank, enabled=record))
         result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
         transport.close()
         link.send("result", result)

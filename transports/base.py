@@ -216,7 +216,8 @@ class Transport(ABC):
 
     def _released(self, message: Message, t0: float) -> None:
         """Write a received message down: its span ends with its release, for until then it is read in place."""
-        self._synchronize()
+        if self.device.type == "cuda":
+            self._synchronize()
         self.recorder.add("communicate", t0, clock(), "recv", message.src, message.tag, message.nbytes)
         if message.ticket is not None:
             self._give_back(message.src, message.ticket)

@@ -92,7 +92,8 @@ class ProcessGroup(Transport):
         while True:
             queued = self._outgoing[peer].get()
             try:
-                if peer not in self._gone or queued.payload is None:  # it waits for the goodbye if it has closed
+                # A peer that has closed waits for the goodbye still.
+                if peer not in self._gone or queued.payload is None:
                     _complete(dist.isend(queued.header, peer, tag=0))
                     if queued.payload is not None and queued.payload.numel():
                         _complete(dist.isend(queued.payload.view(torch.uint8), peer, tag=1))

@@ -13,12 +13,8 @@ import math
 import os
 import pickle
 import select
-import struct
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -26,50 +22,23 @@ import torch
 
 from records.events import Recorder, clock
 from transports.base import ANY, PeerLost, Transport, Work, as_vector
+from transports.pipes import (
+    BUFFER,
+    DESCRIPTOR,
+    GOODBYE,
+    HEADER,
+    OBJECT,
+    RELEASE,
+    VECTOR,
+    Endpoint,
+    descriptor_frame,
+    frame,
+    release_frame,
+    to_vector,
+    vector_frame,
+)
 
-# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
-_HEADER = struct.Struct("<IBBHQQQQ")
-_DESCRIPTOR, _VECTOR, _OBJECT, _BUFFER, _RELEASE, _GOODBYE = range(6)
 _READ_AT_MOST = 1 << 20
-_DTYPES = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-)  # fmt: skip
-_DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
-
-
-@dataclass
-class Endpoint:
-    """One rank's ends of the pipes, made by `wire` and given to its process."""
-
-    rank: int
-    world_size: int
-    inbound: dict[int, Connection]
-    outbound: dict[int, Connection]
-    deaths: Connection
-
-    def connect(self, device: torch.device, timeout: float, recorder: Recorder | None = None) -> "SharedMemory":
-        """Return this rank's transport; called in its own process."""
-        return SharedMemory(self, device, timeout, recorder)
-
-    def close(self) -> None:
-        """Close this process's copies of the pipe ends."""
-        for connection in (*self.inbound.values(), *self.outbound.values(), self.deaths):
-            connection.close()
-
-
-def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Connection]]:
-    """Return an endpoint for each rank, and the launcher's ends of the pipes on which it tells them of deaths."""
-    endpoints, notices = [], []
-    for rank in range(world_size):
-        deaths, notice = context.Pipe(duplex=False)
-        endpoints.append(Endpoint(rank, world_size, {}, {}, deaths))
-        notices.append(notice)
-    for src in range(world_size):
-        for dst in range(world_size):
-            if src != dst:
-                endpoints[dst].inbound[src], endpoints[src].outbound[dst] = context.Pipe(duplex=False)
-    return endpoints, notices
 
 
 class SharedMemory(Transport):
@@ -137,7 +106,7 @@ class SharedMemory(Transport):
 
     def _hand_out(self, vector: torch.Tensor, peer: int, tag: str) -> None:
         # torch's reductions pickle a handle of the memory (a file descriptor, or CUDA IPC), not its content
-        self._write(peer, _frame(_BUFFER, tag, bytes(ForkingPickler.dumps(vector))))
+        self._write(peer, frame(BUFFER, tag, bytes(ForkingPickler.dumps(vector))))
 
     def _received_buffer(self, peer: int, tag: str) -> torch.Tensor:
         message = self._receive(peer, tag)
@@ -151,49 +120,39 @@ class SharedMemory(Transport):
 
     def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
         if not isinstance(value, torch.Tensor):
-            # Not torch's ForkingPickler, which would share the memory of tensors in the object, not copy them.
-            payload = pickle.dumps(value)
-            self._write(dst, _frame(_OBJECT, tag, payload))
+            payload = bytes(ForkingPickler.dumps(value))
+            self._write(dst, frame(OBJECT, tag, payload))
             return _Copied(), len(payload)
         nbytes = value.numel() * value.element_size()
         number = self._own_number.get(value.untyped_storage().data_ptr()) if nbytes else None
         if number is None or not value.is_contiguous() or value.dtype != self._own[number].dtype:
-            raw = as_vector(value).cpu().view(torch.uint8).numpy().tobytes()
-            self._write(dst, _frame(_VECTOR, tag, raw, _DTYPE_CODE[value.dtype], value.numel()))
+            self._write(dst, vector_frame(tag, as_vector(value)))
             return _Copied(), nbytes
         self._synchronize()
         self._tickets += 1
         self._unreleased[dst].add(self._tickets)
-        name = tag.encode()
-        self._write(
-            dst,
-            _HEADER.pack(
-                _HEADER.size + len(name), _DESCRIPTOR, 0, len(name),
-                self._tickets, number, value.storage_offset(), value.numel(),
-            )
-            + name,
-        )  # fmt: skip
+        self._write(dst, descriptor_frame(tag, self._tickets, number, int(value.storage_offset()), value.numel()))
         return _InPlace(self, dst, self._tickets), nbytes
 
     def _give_back(self, src: int, ticket: int) -> None:
         if src not in self._gone:
-            self._write(src, _HEADER.pack(_HEADER.size, _RELEASE, 0, 0, ticket, 0, 0, 0))
+            self._write(src, release_frame(ticket))
 
-    def _write(self, dst: int, frame: bytes) -> None:
+    def _write(self, dst: int, data: bytes) -> None:
         backlog = self._backlog[dst]
         if backlog:
-            backlog.append(memoryview(frame))
+            backlog.append(memoryview(data))
             self._flush(dst)
             return
         try:
-            written = os.write(self._out[dst], frame)
+            written = os.write(self._out[dst], data)
         except BlockingIOError:
             written = 0
         except BrokenPipeError:
             # The reader is gone; why it is gone its own pipe tells, after what it still had to say.
             return
-        if written < len(frame):
-            backlog.append(memoryview(frame)[written:])
+        if written < len(data):
+            backlog.append(memoryview(data)[written:])
 
     def _flush(self, dst: int) -> None:
         backlog = self._backlog[dst]
@@ -236,33 +195,40 @@ class SharedMemory(Transport):
             self._pipe_ended(src, "it died")
             return
         partial = self._partial[src]
-        partial += data
-        start, end = 0, len(partial)
-        while end - start >= _HEADER.size:
-            size, kind, dtype, tag_size, ticket, buffer, offset, numel = _HEADER.unpack_from(partial, start)
+        if partial:
+            partial += data
+            taken = self._take_in(src, partial)
+            del partial[:taken]
+        else:
+            taken = self._take_in(src, data)
+            partial += data[taken:]
+
+    def _take_in(self, src: int, data: bytes | bytearray) -> int:
+        """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
+        start, end = 0, len(data)
+        while end - start >= HEADER.size:
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel = HEADER.unpack_from(data, start)
             if end - start < size:
                 break
-            body = start + _HEADER.size + tag_size
-            tag = partial[start + _HEADER.size : body].decode()
-            if kind == _RELEASE:
+            body = start + HEADER.size + tag_size
+            tag = data[start + HEADER.size : body].decode()
+            start += size
+            if kind == RELEASE:
                 self._unreleased[src].discard(ticket)
-            elif kind == _DESCRIPTOR:
+            elif kind == DESCRIPTOR:
                 vector = self._theirs[src][buffer][offset : offset + numel]
                 self._arrive(src, tag, vector, None, numel * vector.element_size(), ticket)
-            elif kind == _VECTOR:
-                raw = partial[body : start + size]
-                vector = torch.frombuffer(raw, dtype=_DTYPES[dtype]) if raw else torch.empty(0, dtype=_DTYPES[dtype])
-                self._arrive(src, tag, vector.to(self.device), None, len(raw))
-            elif kind == _OBJECT:
-                raw = partial[body : start + size]
-                self._arrive(src, tag, None, pickle.loads(raw), len(raw))
-            elif kind == _BUFFER:
+            elif kind == VECTOR:
+                vector = to_vector(data[body:start], dtype)
+                self._arrive(src, tag, vector.to(self.device), None, start - body)
+            elif kind == OBJECT:
+                self._arrive(src, tag, None, pickle.loads(data[body:start]), start - body)
+            elif kind == BUFFER:
                 # Opened by whoever receives it: opening needs the sender alive, reading on must not.
-                self._arrive(src, tag, None, bytes(partial[body : start + size]), 0)
+                self._arrive(src, tag, None, bytes(data[body:start]), 0)
             else:
                 self._pipe_ended(src, "it has closed its transport")
-            start += size
-        del partial[:start]
+        return start
 
     def _read_deaths(self) -> None:
         """Take in the launcher's notices: the rank, one byte each."""
@@ -294,16 +260,10 @@ class SharedMemory(Transport):
         deadline = clock() + self.timeout
         for peer in self.peers:
             if peer not in self._gone:
-                self._write(peer, _frame(_GOODBYE, "", b""))
+                self._write(peer, frame(GOODBYE))
         while any(self._backlog.values()) and clock() < deadline:
             self._progress(ANY, max(0.0, deadline - clock()))
         self._endpoint.close()
-
-
-def _frame(kind: int, tag: str, payload: bytes, dtype: int = 0, numel: int = 0) -> bytes:
-    name = tag.encode()
-    header = _HEADER.pack(_HEADER.size + len(name) + len(payload), kind, dtype, len(name), 0, 0, 0, numel)
-    return header + name + payload
 
 
 class _Copied(Work):

@@ -1,0 +1,82 @@
+"""The pipes between ranks, and the frames that go through them.
+
+A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
+"""
+
+import struct
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+
+import torch
+
+# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
+HEADER = struct.Struct("<IBBHQQQQ")
+DESCRIPTOR, VECTOR, OBJECT, BUFFER, RELEASE, GOODBYE = range(6)
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+_DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
+
+
+@dataclass
+class Endpoint:
+    """One rank's ends of the pipes, made by `wire` and given to its process."""
+
+    rank: int
+    world_size: int
+    inbound: dict[int, Connection]
+    outbound: dict[int, Connection]
+    deaths: Connection
+
+    def close(self) -> None:
+        """Close this process's copies of the pipe ends."""
+        for connection in (*self.inbound.values(), *self.outbound.values(), self.deaths):
+            connection.close()
+
+
+def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Connection]]:
+    """Return an endpoint for each rank, and the launcher's ends of the pipes on which it tells them of deaths."""
+    endpoints, notices = [], []
+    for rank in range(world_size):
+        deaths, notice = context.Pipe(duplex=False)
+        endpoints.append(Endpoint(rank, world_size, {}, {}, deaths))
+        notices.append(notice)
+    for src in range(world_size):
+        for dst in range(world_size):
+            if src != dst:
+                endpoints[dst].inbound[src], endpoints[src].outbound[dst] = context.Pipe(duplex=False)
+    return endpoints, notices
+
+
+def frame(kind: int, tag: str = "", payload: bytes = b"", dtype: int = 0, numel: int = 0) -> bytes:
+    """Return a frame that carries its payload: a vector, an object, a handle of a buffer, or the goodbye."""
+    name = tag.encode()
+    return HEADER.pack(HEADER.size + len(name) + len(payload), kind, dtype, len(name), 0, 0, 0, numel) + name + payload
+
+
+def descriptor_frame(tag: str, ticket: int, buffer: int, offset: int, numel: int) -> bytes:
+    """Return a frame that says where to read: `numel` elements from `offset` of the sender's `buffer`."""
+    name = tag.encode()
+    return HEADER.pack(HEADER.size + len(name), DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel) + name
+
+
+def release_frame(ticket: int) -> bytes:
+    """Return a frame that says that the message with this ticket is not read any more."""
+    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0)
+
+
+def vector_frame(tag: str, vector: torch.Tensor) -> bytes:
+    """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
+    if vector.dtype not in _DTYPE_CODE:
+        raise TypeError(f"a tensor of {vector.dtype} cannot be sent; convert it first")
+    raw = vector.cpu().view(torch.uint8).numpy().tobytes()
+    return frame(VECTOR, tag, raw, _DTYPE_CODE[vector.dtype], vector.numel())
+
+
+def to_vector(raw: bytes | bytearray, dtype: int) -> torch.Tensor:
+    """Return the vector in the payload of a vector frame."""
+    if not raw:
+        return torch.empty(0, dtype=_DTYPES[dtype])
+    return torch.frombuffer(bytearray(raw), dtype=_DTYPES[dtype])

@@ -1,9 +1,8 @@
 """Start ranks on either engine and bring home what each of them saw."""
 
-import functools
-import multiprocessing.forkserver
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch.distributed as dist
 
 from records.events import Recorder, clock
 from training.failures import RunFailed
-from training.launch import launch, start_context
+from training.launch import launch
 from transports.base import Message, Transport
 from transports.process_group import ProcessGroup
 
@@ -22,18 +21,10 @@ ENGINES = ("shared_memory", "process_group")
 LIMIT = 30.0  # seconds; bounds every wait, and is reached only if something is broken
 
 
-@functools.cache
-def start_fork_server() -> None:
-    """Start the fork server with all that test modules import: a rank then starts in some 30 ms."""
-    start_context().set_forkserver_preload(["torch", "pandas", "hypothesis", "pytest"])
-    multiprocessing.forkserver.ensure_running()
-
-
 def run(
     engine: str, check: Callable[..., Any], world_size: int, *args: Any, device: str = "cpu", record: bool = False
 ) -> list[Any]:
     """Run `check(transport, *args)` on `world_size` ranks; return what each returned, in rank order."""
-    start_fork_server()
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record}
         return launch(_rank, world_size, engine, folder, check, *args, **options)
@@ -43,7 +34,6 @@ def run_with_deaths(
     engine: str, check: Callable[..., Any], world_size: int, *args: Any, timeout: float = LIMIT
 ) -> dict[int, Any]:
     """Like `run`, for a check in which ranks are lost: return by rank what those returned that reached its end."""
-    start_fork_server()
     with tempfile.TemporaryDirectory() as folder:
         with pytest.raises(RunFailed, match=r"was killed by SIGKILL|ended with exit code 3|has not answered"):
             launch(_rank, world_size, engine, folder, check, *args, timeout=timeout)
@@ -61,6 +51,16 @@ def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., A
     unfinished.rename(unfinished.with_suffix(".result"))
     transport.close()
     return result
+
+
+def wait_until(condition: Callable[[], bool], limit: float = LIMIT / 2) -> bool:
+    """Look again and again until the condition holds; return whether it does within `limit` seconds."""
+    give_up = clock() + limit
+    while not condition():
+        if clock() > give_up:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def poll(transport: Transport, src: int, tag: str) -> Message:

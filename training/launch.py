@@ -8,6 +8,7 @@ for, ends them, and raises one `RunFailed` that names the rank at fault.
 """
 
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -124,9 +125,12 @@ class _Ranks:
         # A thread, since a rank stopped in the middle of a message would stop whoever reads it.
         try:
             while True:
-                kind, value = pipe.recv()
-                self.inbox.put((rank, kind, value))
+                kind, value = pickle.loads(pipe.recv_bytes())
+                self.last_heard[rank] = time.monotonic()
+                if kind != "alive":
+                    self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
+            self.last_heard[rank] = float("inf")  # nothing more is expected of it
             self.inbox.put((rank, "gone", None))
 
     def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
@@ -139,8 +143,6 @@ class _Ranks:
                 rank, kind, value = self.inbox.get(timeout=_HEARTBEAT_S)
             except queue.Empty:
                 rank, kind, value = -1, "nothing", None
-            if rank >= 0:
-                self.last_heard[rank] = time.monotonic()
             if kind == "result":
                 results[rank] = value
             elif kind == "report" and on_report:
@@ -150,7 +152,7 @@ class _Ranks:
             elif kind == "gone" and rank not in results and rank not in failures:
                 failures[rank] = self._death_of(rank)
             if not failures:
-                failures.update(self._silent(set(results)))
+                failures.update(self._silent())
             if failures and give_up == float("inf"):
                 give_up = time.monotonic() + _GRACE_S
                 self._tell_deaths(failures)
@@ -169,13 +171,9 @@ class _Ranks:
             return Failure("died", f"was killed by {signal.Signals(-code).name}")
         return Failure("died", f"ended with exit code {code} before its work was done")
 
-    def _silent(self, finished: set[int]) -> dict[int, Failure]:
+    def _silent(self) -> dict[int, Failure]:
         now = time.monotonic()
-        return {
-            rank: Failure("silent")
-            for rank, heard in self.last_heard.items()
-            if rank not in finished and now - heard > self.timeout
-        }
+        return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if now - heard > self.timeout}
 
     def _tell_deaths(self, failures: dict[int, Failure]) -> None:
         for notice in self.notices:
@@ -207,9 +205,11 @@ class _Link:
 
     def send(self, kind: str, value: Any = None) -> None:
         """Send one message; end this process at once if the launcher is gone."""
+        # Plain pickle copies tensors; torch's own would share memory that is gone when this process is.
+        message = pickle.dumps((kind, value))
         try:
             with self._lock:
-                self._pipe.send((kind, value))
+                self._pipe.send_bytes(message)
         except OSError:
             if self._rank == 0:
                 print(

@@ -120,7 +120,8 @@ class SharedMemory(Transport):
 
     def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
         if not isinstance(value, torch.Tensor):
-            payload = bytes(ForkingPickler.dumps(value))
+            # Not torch's ForkingPickler, which would share the memory of tensors in the object, not copy them.
+            payload = pickle.dumps(value)
             self._write(dst, frame(OBJECT, tag, payload))
             return _Copied(), len(payload)
         nbytes = value.numel() * value.element_size()

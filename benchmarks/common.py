@@ -1,0 +1,171 @@
+"""What the benchmarks share: options and output of a script, blocks that alternate, gloo beside our transport."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import tyro
+from torch import nn
+
+from records.events import clock
+from records.files import check_writable, machine, write_atomically
+from strategies import Strategy
+from training.failures import RunFailed
+from transports.base import Transport
+from workloads.errors import UsageError
+
+Row = dict[str, Any]
+Seconds = dict[str, list[float]]  # of each side's blocks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options that every benchmark has."""
+
+    repeats: int = 15
+    """How often the compared sides take turns; figures are medians over the repeats, with quartiles."""
+    json: Path | None = None
+    """Also write the figures to this file."""
+
+    def check(self) -> None:
+        """Raise UsageError if there is nothing that could be measured."""
+        require(self.repeats >= 1, "--repeats: must be at least 1")
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise UsageError(message) unless `condition`."""
+    if not condition:
+        raise UsageError(message)
+
+
+def main(
+    description: str,
+    kind: type[S],
+    measure: Callable[[S], Iterator[Row]],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Run one benchmark from its command line; return the exit code: 0, 1 (failed) or 2 (usage).
+
+    The first paragraph of `description` is the claim. What `measure` yields is printed and written; a key
+    NAME_quartiles is the spread of NAME.
+    """
+    settings = tyro.cli(kind, description=description, args=arguments, use_underscores=True)
+    try:
+        settings.check()
+        if settings.json:
+            check_writable(settings.json.parent)
+        on = machine()
+        print("claim    ", " ".join(description.split("\n\n")[0].split()))
+        print(f"hardware  {on['cpu']}, {on['cores']} cores, torch {on['torch']}")
+        print(f"n         {settings.repeats} repeats of alternating blocks; median (quartiles)", flush=True)
+        rows = list(measure(settings))
+        print(table(rows))
+        if settings.json:
+            with write_atomically(settings.json) as path:
+                path.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    except (UsageError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as aligned text, a figure and its quartiles in one cell."""
+
+    def short(value: object) -> str:
+        if not isinstance(value, float):
+            return str(value)
+        return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+    def cell(row: Row, name: str) -> str:
+        text = short(row[name])
+        if f"{name}_quartiles" in row:
+            text += " ({}..{})".format(*map(short, row[f"{name}_quartiles"]))
+        return text
+
+    return pd.DataFrame(
+        [{name: cell(row, name) for name in row if not name.endswith("_quartiles")} for row in rows]
+    ).to_string(index=False)
+
+
+def figure(name: str, values: Sequence[float] | np.ndarray, value: float | None = None) -> Row:
+    """Return `values` as {name: their median (or `value`), name_quartiles}."""
+    low, middle, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
+    return {name: middle if value is None else value, f"{name}_quartiles": [low, high]}
+
+
+def ratio(over: np.ndarray, under: np.ndarray) -> Row:
+    """Return the ratio of the medians, and the quartiles of the repeats' ratios."""
+    return figure("ratio", over / under, float(np.median(over) / np.median(under)))
+
+
+def alternate(transport: Transport, sides: Mapping[str, Callable[[], None]], repeats: int) -> Seconds:
+    """Run each side's block `repeats` times, in turns; return this rank's seconds. All ranks call it.
+
+    The first side of one repeat is the last of the next, so that none always follows the same other.
+    """
+    names = list(sides)
+    seconds: Seconds = {name: [] for name in names}
+    for _ in range(repeats):
+        for name in names:
+            transport.barrier()
+            t0 = clock()
+            sides[name]()
+            seconds[name].append(clock() - t0)
+        names.append(names.pop(0))
+    return seconds
+
+
+def slowest(ranks: Sequence[Seconds]) -> dict[str, np.ndarray]:
+    """Return for every side and repeat the seconds of the slowest rank."""
+    return {name: np.max([seconds[name] for seconds in ranks], axis=0) for name in ranks[0]}
+
+
+def train(
+    strategy: Strategy, module: nn.Module, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int
+) -> None:
+    """Take `steps` steps as the training loop does, its phases recorded."""
+    phase = strategy.transport.recorder.phase
+    for _ in range(steps):
+        with phase("data"):
+            x, y = batch()
+        with phase("forward"):
+            loss = F.cross_entropy(module(x), y)
+            loss.item()
+        with phase("backward"):
+            loss.backward()
+        strategy.step(len(x))
+
+
+@contextmanager
+def gloo(transport: Transport) -> Iterator[None]:
+    """Have torch.distributed with gloo between the ranks of `transport`, on a port that is free."""
+    limit = timedelta(seconds=transport.timeout)
+    if transport.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, transport.world_size, True, limit, wait_for_workers=False)
+        for peer in transport.peers:
+            transport.isend(store.port, peer, "port")
+    else:
+        port = transport.recv(0, "port").object
+        store = dist.TCPStore("127.0.0.1", port, transport.world_size, False, limit)
+    dist.init_process_group("gloo", store=store, rank=transport.rank, world_size=transport.world_size, timeout=limit)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,92 @@
+"""8 ranks are ready for their first step at most 1.5 times as late as 1 rank.
+
+python benchmarks/startup.py
+
+Seconds from the start of a fresh Python process that trains the digits mlp with ring_all_reduce, until all of its ranks
+hold data, model and parameters; ratio is to the first number of ranks.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Row, Settings, figure, main, ratio, require
+from records.events import clock
+from strategies.ring_all_reduce import RingAllReduce
+from training.failures import RunFailed
+from transports.base import Transport
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = "ready at "
+TRAIN = "import sys; from training import cli; from benchmarks.startup import Told; sys.exit(cli.main('', Told))"
+
+
+class Told(RingAllReduce):
+    """RingAllReduce that says when all ranks are ready; run by the command line in the place of a built-in."""
+
+    name = "ring_all_reduce"
+
+    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
+        """See Strategy; rank 0 prints the time."""
+        module = super().wrap(model, transport, n_gpus)
+        transport.barrier()
+        if transport.rank == 0:
+            print(f"{READY}{clock()}", flush=True)
+        return module
+
+
+@dataclass(frozen=True)
+class StartupSettings(Settings):
+    """Options of the startup benchmark."""
+
+    repeats: int = 5
+    """How often the compared sides take turns; figures are medians over the repeats, with quartiles."""
+    ranks: tuple[int, ...] = (1, 2, 4, 8)
+    """Numbers of ranks; the first is what the others are compared to."""
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        require(len(self.ranks) > 0 and min(self.ranks) >= 1, "--ranks: give numbers of at least 1")
+        require(len(set(self.ranks)) == len(self.ranks), "--ranks: give each number once")
+
+
+def seconds_to_first_step(n_ranks: int) -> float:
+    """Start a run; return the seconds until it was ready, and end it. Raises RunFailed."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, "-c", TRAIN, "--n_gpus", str(n_ranks), "--device", "cpu", "--results_dir", folder]
+        t0 = clock()  # a clock that all processes share
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
+            ready = next((line for line in process.stdout if line.startswith(READY)), None)
+            process.terminate()
+        if ready is None:
+            errors.seek(0)
+            raise RunFailed(f"{n_ranks} ranks never were ready:\n{errors.read()}")
+    return float(ready.removeprefix(READY)) - t0
+
+
+def measure(settings: StartupSettings) -> Iterator[Row]:
+    """Yield one row per number of ranks."""
+    order = list(settings.ranks)
+    seconds: dict[int, list[float]] = {n: [] for n in order}
+    seconds_to_first_step(order[0])  # the files are in memory now, for all alike
+    for _ in range(settings.repeats):
+        for n in order:
+            seconds[n].append(seconds_to_first_step(n))
+        order.append(order.pop(0))
+    first = np.array(seconds[settings.ranks[0]])
+    for n in settings.ranks:
+        yield {"n_ranks": n, **figure("seconds", seconds[n]), **ratio(np.array(seconds[n]), first)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, StartupSettings, measure))

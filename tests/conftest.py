@@ -2,6 +2,9 @@
 
 from multiprocessing import forkserver
 
+import pytest
+
+from tests.ranks import ENGINES
 from training.launch import start_context
 
 
@@ -10,3 +13,8 @@ def pytest_configure() -> None:
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["training.preload", "pytest", "hypothesis.strategies", "sklearn.datasets"])
         forkserver.ensure_running()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.param

@@ -1,0 +1,273 @@
+"""What `transports.base` promises of memory and of messages on their way, on both engines.
+
+Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
+make it; nothing sleeps and hopes.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ranks import outcome, pattern, run, values
+from transports.base import Transport
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+]  # fmt: skip
+MILLION = 1_000_000
+
+
+# Many messages at once
+
+
+def send_thousands_first(transport: Transport) -> list[bool]:
+    """Every rank sends 3,000 messages to every other before it receives any."""
+    n = 3000
+    own = transport.allocate(n)
+    own.copy_(torch.arange(n) + transport.rank)
+    plain = torch.zeros(1000)
+    works = []
+    for number in range(n):
+        for peer in transport.peers:
+            if number % 3 == 0:
+                works.append(transport.isend(own[number : number + 1], peer, "slice"))
+            elif number % 3 == 1:
+                works.append(transport.isend(plain.fill_(number), peer, "copy"))
+            else:
+                works.append(transport.isend(number, peer, "object"))
+    complete = []
+    for peer in transport.peers:
+        slices = [values(transport.recv(peer, "slice"))[0] for _ in range(0, n, 3)]
+        complete.append(slices == [number + peer for number in range(0, n, 3)])
+        copies = [set(values(transport.recv(peer, "copy"))) for _ in range(1, n, 3)]
+        complete.append(copies == [{number} for number in range(1, n, 3)])
+        complete.append([transport.recv(peer, "object").object for _ in range(2, n, 3)] == list(range(2, n, 3)))
+    for work in works:
+        work.wait()
+    return complete
+
+
+def test_thousands_of_messages_each_way_may_be_on_their_way(engine: str) -> None:
+    assert run(engine, send_thousands_first, 2) == [[True] * 3] * 2
+
+
+def test_three_ranks_may_flood_each_other_on_shared_memory() -> None:
+    assert run("shared_memory", send_thousands_first, 3) == [[True] * 6] * 3
+
+
+# Work and release
+
+
+def hold_then_release(transport: Transport, how: str) -> list[Any]:
+    own = transport.allocate(100)
+    if transport.rank == 1:
+        message = transport.recv(0, "x")
+        transport.isend(None, 0, "received")
+        transport.recv(0, "release")
+        if how == "release":
+            message.release()
+            message.release()  # once more does no harm
+        elif how == "with":
+            with message:
+                pass
+        else:
+            out = torch.zeros(10)
+            message.copy_to(out)
+            return out.tolist()
+        return []
+    own.fill_(3)
+    work = transport.isend(own[5:15], 1, "x")
+    transport.recv(1, "received")
+    held = work.done
+    transport.isend(None, 1, "release")
+    work.wait()
+    return [held, work.done]
+
+
+@pytest.mark.parametrize("how", ["release", "with", "copy_to"])
+def test_wait_returns_once_the_receiver_has_released_the_message(engine: str, how: str) -> None:
+    (held, done), out = run(engine, hold_then_release, 2, how)
+    assert done
+    assert out == ([3] * 10 if how == "copy_to" else [])
+    if engine == "shared_memory":
+        assert not held, "the receiver still reads the sender's memory"
+
+
+def wait_without_recv(transport: Transport) -> list[bool]:
+    """Rank 1 receives nothing until rank 0's wait is over; what is copied needs nobody's release."""
+    if transport.rank == 1:
+        transport.recv(0, "waited")
+        return [len(values(transport.recv(0, "x"))) == 10 * MILLION]
+    work = transport.isend(torch.ones(10 * MILLION), 1, "x")
+    work.wait()
+    transport.isend(None, 1, "waited")
+    return [work.done]
+
+
+def test_wait_for_a_copied_tensor_needs_no_release(engine: str) -> None:
+    assert run(engine, wait_without_recv, 2) == [[True], [True]]
+
+
+def watch_the_senders_memory(transport: Transport) -> list[Any]:
+    own = transport.allocate(100)
+    if transport.rank == 0:
+        own[3:6] = 1
+        work = transport.isend(own[3:6], 1, "x")
+        transport.recv(1, "received")
+        own[4] = 2  # not allowed, but it shows whose memory it is
+        transport.isend(None, 1, "changed")
+        work.wait()
+        return own.tolist()
+    with transport.recv(0, "x") as message:
+        transport.isend(None, 0, "received")
+        transport.recv(0, "changed")
+        return [message.vector.tolist(), own.tolist()]
+
+
+def test_an_allocated_slice_is_read_in_place_where_memory_is_shared(engine: str) -> None:
+    mine, (seen, theirs) = run(engine, watch_the_senders_memory, 2)
+    assert seen == ([1, 2, 1] if engine == "shared_memory" else [1, 1, 1])
+    assert mine == [0] * 3 + [1, 2, 1] + [0] * 94
+    assert theirs == [0] * 100, "each rank's allocated vector is its own"
+
+
+def send_on_what_was_received(transport: Transport) -> list[float]:
+    own = transport.allocate(10)
+    own.fill_(transport.rank)
+    left, right = (transport.rank - 1) % 3, (transport.rank + 1) % 3
+    first = transport.isend(own, right, "first")
+    with transport.recv(left, "first") as message:
+        transport.isend(message.vector[2:4], right, "passed on")
+    first.wait()
+    return values(transport.recv(left, "passed on"))
+
+
+def test_a_received_vector_can_be_sent_on(engine: str) -> None:
+    assert run(engine, send_on_what_was_received, 3) == [[1, 1], [2, 2], [0, 0]]
+
+
+# Memory
+
+
+def allocate_and_share(transport: Transport) -> list[Any]:
+    for _ in range(5):  # so that there is memory about that is not zero
+        torch.full((1000,), 9.0)
+    vectors = [transport.allocate(numel, dtype) for numel in (0, 1, 1000) for dtype in DTYPES]
+    facts = {(vector.dim(), bool(vector.any()), vector.device.type, vector.is_contiguous()) for vector in vectors}
+    assert [vector.dtype for vector in vectors] == DTYPES * 3
+    assert [vector.numel() for vector in vectors] == [0] * 10 + [1] * 10 + [1000] * 10
+    return list(facts)
+
+
+def test_allocate_returns_zeroed_vectors(engine: str) -> None:
+    assert run(engine, allocate_and_share, 2) == [[(1, False, "cpu", True)]] * 2
+
+
+def write_into_one_vector(transport: Transport) -> list[Any]:
+    """Ranks 0 and 2 share one vector, ranks 1 and 2 another; each writes its own element and sees the other's."""
+    seen = []
+    for name, ranks in (("first", [2, 0]), ("second", [1, 2])):
+        if transport.rank in ranks:
+            vector = transport.shared_vector(name, 3, torch.int64, ranks)
+            seen.append(vector.tolist())
+            transport.barrier()
+            vector[transport.rank] = transport.rank + 10
+            transport.barrier()
+            seen.append(vector.tolist())
+        else:
+            transport.barrier()
+            transport.barrier()
+    return seen
+
+
+def test_a_shared_vector_is_one_memory_that_all_its_ranks_write() -> None:
+    first, second = [[0, 0, 0], [10, 0, 12]], [[0, 0, 0], [0, 11, 12]]
+    assert run("shared_memory", write_into_one_vector, 3) == [first, second, first + second]
+
+
+def ask_for_shared_vector(transport: Transport) -> Any:
+    return outcome(transport.shared_vector, "model", 3, torch.float32, transport.peers)
+
+
+def test_a_shared_vector_is_refused_where_no_memory_is_shared() -> None:
+    for kind, text in run("process_group", ask_for_shared_vector, 2):
+        assert kind == "RuntimeError"
+        assert "'model'" in text
+        assert "no shared memory" in text
+        assert "use the shared_memory transport" in text
+
+
+# On a GPU
+
+
+def exchange_on_gpu(transport: Transport) -> dict[str, Any]:
+    peer = 1 - transport.rank
+    own = transport.allocate(MILLION)
+    zeroed, device = not bool(own.any()), own.device.type
+    own.copy_(pattern(MILLION, torch.float32, seed=transport.rank))
+    own[5] = 1000 + transport.rank
+    work = transport.isend(own[5:-1], peer, "slice")
+    copied = transport.isend(torch.arange(10, device=transport.device), peer, "copy")
+    expected = pattern(MILLION, torch.float32, seed=peer)
+    expected[5] = 1000 + peer
+    message = transport.recv(peer, "slice")
+    right = torch.equal(message.vector.cpu(), expected[5:-1])
+    # Each side changes what it has sent (not allowed, but it shows whose memory it is); the other sees it.
+    transport.isend(None, peer, "seen")
+    transport.recv(peer, "seen")
+    own[5] = 2000 + transport.rank
+    torch.cuda.synchronize()
+    transport.isend(None, peer, "changed")
+    transport.recv(peer, "changed")
+    in_place = message.vector[0].item() == 2000 + peer
+    held = work.done
+    out = torch.zeros(MILLION - 6, device=transport.device)
+    message.copy_to(out)
+    work.wait()
+    got = transport.recv(peer, "copy").vector
+    copied.wait()
+    transport.barrier()  # nobody may end while another holds its memory
+    return {
+        "zeroed": zeroed,
+        "devices": {device, got.device.type, message.vector.device.type},
+        "right": right,
+        "in place": in_place,
+        "held": held,
+        "done": work.done,
+        "copied to": out[0].item() == 2000 + peer and torch.equal(out[1:].cpu(), expected[6:-1]),
+        "copy": got.tolist(),
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_ranks_on_a_gpu_read_each_others_memory_in_place() -> None:
+    for seen in run("shared_memory", exchange_on_gpu, 2, device="cuda"):
+        assert seen == {
+            "zeroed": True,
+            "devices": {"cuda"},
+            "right": True,
+            "in place": True,
+            "held": False,
+            "done": True,
+            "copied to": True,
+            "copy": list(range(10)),
+        }
+
+
+def share_a_vector_on_gpu(transport: Transport) -> tuple[str, list[float]]:
+    vector = transport.shared_vector("x", 4, torch.float32, [0, 1])
+    vector[transport.rank] = 1 + transport.rank
+    torch.cuda.synchronize()
+    transport.barrier()
+    seen = vector.tolist()
+    transport.barrier()
+    return vector.device.type, seen
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_ranks_on_a_gpu_write_one_shared_vector() -> None:
+    assert run("shared_memory", share_a_vector_on_gpu, 2, device="cuda") == [("cuda", [1, 2, 0, 0])] * 2

@@ -1,0 +1,250 @@
+"""Barrier, ledger and events of the transports, and any schedule of messages, on both engines.
+
+Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
+make it; nothing sleeps and hopes.
+"""
+
+import itertools
+import random
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.ranks import ENGINES, LIMIT, outcome, pattern, run
+from transports.base import ANY, Message, Transport, Work
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+]  # fmt: skip
+MILLION = 1_000_000
+
+
+# Barrier
+
+
+def arrive_one_by_one(transport: Transport, folder: str) -> list[int]:
+    """In each round one rank is late; whoever leaves notes how many had come."""
+    come = []
+    for number in range(12):
+        if number % transport.world_size == transport.rank:
+            time.sleep(0.02)
+        Path(folder, f"{number}.{transport.rank}").touch()
+        transport.barrier()
+        come.append(len(list(Path(folder).glob(f"{number}.*"))))
+    return come
+
+
+def test_nobody_leaves_a_barrier_before_all_have_come(engine: str, tmp_path: Path) -> None:
+    assert run(engine, arrive_one_by_one, 3, str(tmp_path)) == [[3] * 12] * 3
+
+
+def stay_away_from_the_barrier(transport: Transport) -> Any:
+    if transport.rank == 2:
+        for peer in transport.peers:
+            transport.recv(peer, "given up")
+        for peer in transport.peers:
+            transport.isend(None, peer, "go home")
+        return None
+    transport.timeout = 0.3
+    seen = outcome(transport.barrier)
+    transport.timeout = LIMIT
+    transport.isend(None, 2, "given up")
+    transport.recv(2, "go home")
+    return seen
+
+
+def test_a_barrier_that_not_all_reach_times_out(engine: str) -> None:
+    first, second, _ = run(engine, stay_away_from_the_barrier, 3)
+    assert first == ("WaitTimeout", "rank 0 waited 0.3 s for 'barrier' from rank 2")
+    assert second == ("WaitTimeout", "rank 1 waited 0.3 s for 'barrier' from rank 0")
+
+
+# The ledger
+
+
+def send_and_count(transport: Transport) -> dict[str, Any]:
+    own = transport.allocate(1000, torch.float64)
+    transport.barrier()
+    if transport.rank == 0:
+        transport.recorder.epoch, transport.recorder.step = 2, 7
+        works = [
+            transport.isend(own[:100], 1, "slice"),
+            transport.isend(own[::2], 1, "copy"),
+            transport.isend(torch.zeros(0), 1, "nothing"),
+            transport.isend(torch.zeros(10, dtype=torch.bfloat16), 2, "copy"),
+            transport.isend(b"x" * 5000, 2, "object"),
+        ]
+        for work in works:
+            work.wait()
+    elif transport.rank == 1:
+        transport.recv(0, "slice", timeout=LIMIT).release()  # type: ignore[union-attr]
+        transport.recv(0, "copy").copy_to(torch.zeros(500, dtype=torch.float64))
+        transport.recv(ANY, "nothing").release()
+        transport.recv(0, "never sent", timeout=0)
+    else:
+        transport.recv(0, "copy").release()
+        transport.recv(0, "object")
+    transport.barrier()
+    events = transport.recorder.frame()
+    assert (events["t1"] >= events["t0"]).all()
+    assert set(events["rank"]) == {transport.rank}
+    if transport.rank == 0:
+        assert set(zip(events["epoch"], events["step"], strict=True)) == {(2, 7)}
+    messages = events[events["phase"] == "communicate"]
+    waits = events[events["phase"] == "wait"]
+    assert len(messages) + len(waits) == len(events)
+    assert (waits["op"] == "").all()
+    assert (waits["bytes"] == 0).all()
+    return {
+        "sent": transport.messages_sent,
+        "bytes": transport.bytes_sent,
+        "events": list(messages[["op", "peer", "tag", "bytes"]].itertuples(index=False, name=None)),
+        "waits": set(zip(waits["peer"], waits["tag"], strict=True)),
+    }
+
+
+def test_ledger_and_events_tell_what_was_sent_and_nothing_else(engine: str) -> None:
+    sender, first, second = run(engine, send_and_count, 3, record=True)
+    pickled = sender["bytes"][2] - 20
+    assert 5000 < pickled < 5050
+    assert sender["sent"] == [0, 3, 2]
+    assert sender["bytes"] == [0, 800 + 4000, 20 + pickled]
+    assert sender["events"] == [
+        ("send", 1, "slice", 800),
+        ("send", 1, "copy", 4000),
+        ("send", 1, "nothing", 0),
+        ("send", 2, "copy", 20),
+        ("send", 2, "object", pickled),
+    ]
+    assert first["events"] == [("recv", 0, "slice", 800), ("recv", 0, "copy", 4000), ("recv", 0, "nothing", 0)]
+    assert second["events"] == [("recv", 0, "copy", 20), ("recv", 0, "object", pickled)]
+    for rank in (first, second):
+        assert rank["sent"] == rank["bytes"] == [0, 0, 0]
+    assert sender["waits"] <= {(1, "release"), (2, "release")}
+    assert first["waits"] <= {(0, "slice"), (0, "copy"), (0, "nothing")}
+    assert second["waits"] <= {(0, "copy"), (0, "object")}
+
+
+def make_the_other_wait(transport: Transport) -> list[Any]:
+    """What rank 0 waits for is not sent before rank 0 is known to wait (as far as one can know)."""
+    own = transport.allocate(10)
+    if transport.rank == 1:
+        transport.recv(0, "about to wait")
+        time.sleep(0.05)
+        transport.isend(None, 0, "late")
+        message = transport.recv(0, "x")
+        transport.recv(0, "about to wait")
+        time.sleep(0.05)
+        message.release()
+        return []
+    transport.isend(None, 1, "about to wait")
+    transport.recv(1, "late")
+    work = transport.isend(own, 1, "x")
+    transport.isend(None, 1, "about to wait")
+    work.wait()
+    events = transport.recorder.frame()
+    waits = events[events["phase"] == "wait"]
+    return [(tag, peer, t1 - t0 > 0.02) for tag, peer, t0, t1 in waits[["tag", "peer", "t0", "t1"]].values.tolist()]
+
+
+def test_the_time_of_waiting_is_recorded() -> None:
+    waits = run("shared_memory", make_the_other_wait, 2, record=True)[0]
+    assert waits == [("late", 1, True), ("release", 1, True)]
+
+
+# Any schedule
+
+
+Schedule = list[tuple[int, int, str, str, int]]  # source, destination, tag, kind, number of elements
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    pair = st.permutations(range(3)).map(lambda order: order[:2])
+    kind = st.sampled_from(["copy", "slice", "strided", "object"])
+    numel = st.one_of(st.integers(0, 20), st.integers(0, 30_000))
+    messages = draw(st.lists(st.tuples(pair, st.sampled_from("ab"), kind, numel), max_size=50))
+    return [(src, dst, tag, kind, numel) for (src, dst), tag, kind, numel in messages]
+
+
+def follow_all(transport: Transport, plans: list[tuple[Schedule, int]]) -> list[str]:
+    """Send and receive what each schedule says, interleaved at random; return what was not as it should be."""
+    room = transport.allocate(50 * 30_000)
+    wrong = []
+    for number, (schedule, seed) in enumerate(plans):
+        name = f"plan {number}, tag "
+        wrong += follow(transport, room, schedule, random.Random(seed + transport.rank), name)
+        transport.barrier()  # everybody has sent everything
+        wrong += [f"{name}{tag}: one more" for tag in "ab" if transport.recv(ANY, name + tag, timeout=0) is not None]
+        transport.barrier()  # nobody has left
+    return wrong
+
+
+def follow(transport: Transport, room: torch.Tensor, schedule: Schedule, chance: random.Random, name: str) -> list[str]:
+    """Follow one schedule. No two slices of `room` overlap, so a wrong one shows."""
+    wrong: list[str] = []
+    works: list[Work] = []
+    held: list[Message] = []
+    starts = [0, *itertools.accumulate(numel for *_, numel in schedule)]
+    to_send = deque(place for place, (src, *_) in enumerate(schedule) if src == transport.rank)
+    to_come: dict[tuple[int, str], deque[int]] = {}
+    for place, (src, dst, tag, _, _) in enumerate(schedule):
+        if dst == transport.rank:
+            to_come.setdefault((src, name + tag), deque()).append(place)
+    while to_send or to_come:
+        if to_send and (not to_come or chance.random() < 0.6):
+            place = to_send.popleft()
+            _, dst, tag, kind, numel = schedule[place]
+            value: Any = pattern(numel, torch.float32, seed=place)
+            if kind == "slice":
+                value = room[starts[place] : starts[place] + numel].copy_(value)
+            elif kind == "strided":
+                value = value.repeat_interleave(2)[::2]
+            works.append(transport.isend((place, value.tolist()) if kind == "object" else value, dst, name + tag))
+            continue
+        src, tag = chance.choice(sorted(to_come))
+        source = chance.choice([src, ANY])
+        # Whoever still has to send may only look: another may wait for it.
+        look = to_send or chance.random() < 0.3
+        message = transport.recv(source, tag, timeout=0) if look else transport.recv(source, tag)
+        if message is None:
+            continue
+        places = to_come.get((message.src, tag))
+        if not places:
+            wrong.append(f"{tag} unexpected from {message.src}")
+            continue
+        place = places.popleft()
+        if not places:
+            del to_come[message.src, tag]
+        *_, kind, numel = schedule[place]
+        expected = pattern(numel, torch.float32, seed=place)
+        if kind == "object":
+            right = message.object == (place, expected.tolist())
+        else:
+            right = message.object is None and torch.equal(message.vector, expected)
+        if not right:
+            wrong.append(f"{tag} from {message.src}: not message {place} ({kind} of {numel})")
+        held.append(message)
+        while held and chance.random() < 0.5:
+            held.pop(chance.randrange(len(held))).release()
+    for message in held:
+        message.release()
+    for work in works:
+        work.wait()
+    return wrong + ["work not done" for work in works if not work.done]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(plans=st.lists(st.tuples(schedules(), st.integers(0, 2**32)), min_size=1, max_size=5))
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_any_schedule_of_messages_arrives_complete_and_in_order(
+    engine_name: str, plans: list[tuple[Schedule, int]]
+) -> None:
+    assert run(engine_name, follow_all, 3, plans) == [[], [], []]

@@ -24,6 +24,19 @@ from training.cli import main
 from transports.base import Transport
 
 
+def join(transport: Transport, backend: str) -> None:
+    """Have torch.distributed between the ranks of `transport`. Rank 0 listens on any free port, and tells which."""
+    limit = timedelta(seconds=transport.timeout)
+    if transport.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, transport.world_size, True, limit, wait_for_workers=False)
+        for peer in transport.peers:
+            transport.isend(store.port, peer, "port")
+    else:
+        port = transport.recv(0, "port").object
+        store = dist.TCPStore("127.0.0.1", port, transport.world_size, False, limit)
+    dist.init_process_group(backend, store=store, rank=transport.rank, world_size=transport.world_size, timeout=limit)
+
+
 class BuiltinRingAllReduce(Strategy):
     """DDP behind the interface of a strategy."""
 
@@ -35,22 +48,7 @@ class BuiltinRingAllReduce(Strategy):
         """Start torch.distributed and wrap the model in DDP."""
         self.transport = transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
-        limit = timedelta(seconds=transport.timeout)
-        # Rank 0 listens on any free port, and tells the others which.
-        if transport.rank == 0:
-            store = dist.TCPStore("127.0.0.1", 0, transport.world_size, True, limit, wait_for_workers=False)
-            for peer in transport.peers:
-                transport.isend(store.port, peer, "port")
-        else:
-            port = transport.recv(0, "port").object
-            store = dist.TCPStore("127.0.0.1", port, transport.world_size, False, limit)
-        dist.init_process_group(
-            "nccl" if gpu_each else "gloo",
-            store=store,
-            rank=transport.rank,
-            world_size=transport.world_size,
-            timeout=limit,
-        )
+        join(transport, "nccl" if gpu_each else "gloo")
         self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
         self.optimizer = self._make_optimizer(list(model.parameters()))
         return self.ddp

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from torch import nn
 
 from records.events import clock
 from records.files import check_writable, machine, write_atomically
+from ring_all_reduce_builtin import join
 from strategies import Strategy
 from training.failures import RunFailed
 from transports.base import Transport
@@ -156,15 +156,7 @@ def train(
 @contextmanager
 def gloo(transport: Transport) -> Iterator[None]:
     """Have torch.distributed with gloo between the ranks of `transport`, on a port that is free."""
-    limit = timedelta(seconds=transport.timeout)
-    if transport.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, transport.world_size, True, limit, wait_for_workers=False)
-        for peer in transport.peers:
-            transport.isend(store.port, peer, "port")
-    else:
-        port = transport.recv(0, "port").object
-        store = dist.TCPStore("127.0.0.1", port, transport.world_size, False, limit)
-    dist.init_process_group("gloo", store=store, rank=transport.rank, world_size=transport.world_size, timeout=limit)
+    join(transport, "gloo")
     try:
         yield
     finally:

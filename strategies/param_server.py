@@ -44,7 +44,7 @@ class ParamServer(Strategy):
                         workers.remove(k)
                         continue
                     g_k, n_k = push.tensor[:-1], push.tensor[-1:]
-                    g.add_(g_k * n_k)
+                    g.addcmul_(g_k, n_k)
                     n.add_(n_k)
             for reply in replies:  # x is not to be changed while a worker still reads it
                 reply.wait()

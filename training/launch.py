@@ -54,8 +54,11 @@ def launch(
     `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record` keeps events.
     Raises RunFailed when a rank fails; no process outlives this call.
     """
+    roles = ["worker"] * world_size if roles is None else list(roles)
+    if len(roles) != world_size:
+        raise ValueError(f"{len(roles)} roles for {world_size} ranks")
     warm_up()
-    ranks = _Ranks(timeout, list(roles or ["worker"] * world_size))
+    ranks = _Ranks(timeout, roles)
     try:
         ranks.start(work, args, device, record, reports=on_report is not None)
         results = ranks.results(on_report)
@@ -130,8 +133,10 @@ class _Ranks:
                 if kind != "alive":
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
-            self.last_heard[rank] = float("inf")  # nothing more is expected of it
             self.inbox.put((rank, "gone", None))
+        except Exception as error:  # what a rank sends may be of a class that cannot be made here
+            self.inbox.put((rank, "failed", Failure("raised", f"a result that cannot be unpickled: {error}")))
+        self.last_heard[rank] = float("inf")  # nothing more is expected of it
 
     def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
         """Wait for every rank's result. Raises RunFailed."""

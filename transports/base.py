@@ -247,6 +247,8 @@ class Transport(ABC):
             src = self._news.popleft()
         elif src == ANY and len(self._gone) == len(self.peers):
             src = next(iter(self._gone), ANY)
+            if src == ANY:
+                raise PeerLost(ANY, "there is no other rank", f"{tag!r}")
         if src in self._gone:
             raise PeerLost(src, self._gone[src], f"{tag!r} from rank {src}")
 

@@ -192,7 +192,7 @@ def test_an_unrecorded_table_round_trips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-@pytest.mark.parametrize("where", [(Path, "write_text"), (os, "replace")])
+@pytest.mark.parametrize("where", [(Path, "write_bytes"), (os, "replace")])
 def test_a_failed_write_leaves_the_older_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, where: tuple[Any, str]
 ) -> None:

@@ -49,7 +49,9 @@ class BuiltinRingAllReduce(Strategy):
         self.transport = transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
-        self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
+        self.ddp = DistributedDataParallel(
+            model, device_ids=[transport.device] if gpu_each else None, broadcast_buffers=False
+        )
         self.optimizer = self._make_optimizer(list(model.parameters()))
         return self.ddp
 

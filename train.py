@@ -13,7 +13,11 @@ python -m records.compare results/*.json                  # runs side by side
 
 import sys
 
-from training.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main(__doc__))
+    try:
+        from training.cli import main  # here, since it takes seconds, in which Ctrl-C may come
+
+        sys.exit(main(__doc__))
+    except KeyboardInterrupt:
+        print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr)
+        sys.exit(130)

@@ -56,7 +56,7 @@ class Recorder:
         self.enabled = enabled
         self.epoch = 0
         self.step = 0
-        self._synchronize = synchronize
+        self.synchronize = synchronize
         self._rows = bytearray()
         self._tags: dict[str, int] = {"": 0}
 
@@ -91,12 +91,12 @@ class Recorder:
         if not self.enabled:
             yield
             return
-        if self._synchronize:
-            self._synchronize()
+        if self.synchronize:
+            self.synchronize()
         t0 = clock()
         yield
-        if self._synchronize:
-            self._synchronize()
+        if self.synchronize:
+            self.synchronize()
         self.add(name, t0, clock(), version_applied=version_applied)
 
     @contextmanager

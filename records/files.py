@@ -63,11 +63,13 @@ def write_run(
     events: pd.DataFrame,
     table: pd.DataFrame,
     metadata: Mapping[str, Any],
+    others: Mapping[str, bytes] | None = None,
 ) -> dict[str, Path]:
     """Write RUN_NAME.events.csv.gz, .csv and .json; return their paths under the keys events, table, metadata.
 
-    Nothing gets its name before all three are written. Times in the events file count in seconds from the run's
-    earliest event; numbers in the metadata that JSON does not know (NaN, infinity) become null. Raises OSError.
+    `others` are more files, path to content. Nothing gets its name before all are written. Times in the events file
+    count in seconds from the run's earliest event; numbers in the metadata that JSON does not know (NaN, infinity)
+    become null. Raises OSError.
     """
     start = events["t0"].min()
     events = events.assign(t0=(events["t0"] - start).round(9), t1=(events["t1"] - start).round(9))
@@ -80,8 +82,9 @@ def write_run(
         table.to_csv(index=False).encode(),
         text.encode(),
     )
-    with _together(list(paths.values())) as temporaries:
-        for temporary, content in zip(temporaries, contents, strict=True):
+    others = others or {}
+    with _together([*paths.values(), *map(Path, others)]) as temporaries:
+        for temporary, content in zip(temporaries, (*contents, *others.values()), strict=True):
             temporary.write_bytes(content)
     return paths
 

@@ -92,7 +92,7 @@ class Strategy(ABC):
     def finish(self) -> None:  # noqa: B027 - there may be nothing to do
         """End an epoch, or the training: send what is unsent, average the buffers, say goodbye. All ranks call it.
 
-        Afterwards `model()` is good, and training may go on.
+        Afterwards `model()` is good (on the server rank, where there is one), and training may go on.
         """
 
     def model(self) -> torch.Tensor:

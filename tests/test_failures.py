@@ -120,6 +120,22 @@ def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victi
     assert said.startswith("error: rank 1 (worker) has not answered"), said
 
 
+def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path, victims: list[Victim]) -> None:
+    victims.append(victim := Victim(tmp_path, "param_server", "--model", "tests.workload:slow_to_evaluate"))
+    victim.wait_until("training")[0].kill()  # an epoch takes a moment, its evaluation a minute
+    said = victim.check_end()
+    assert "error: rank 0 (server) was killed by SIGKILL" in said
+    assert "rank 1 (worker) waited for 'evaluated' from rank 0" in said
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.0])
+def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], delay: float) -> None:
+    victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
+    time.sleep(delay)  # while torch is loaded
+    os.killpg(victim.process.pid, signal.SIGINT)
+    assert "ended by SIGINT" in victim.check_end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: signal.Signals) -> None:
     victims.append(victim := Victim(tmp_path, "ring_all_reduce"))

@@ -15,6 +15,7 @@ from records.files import load_events, load_table
 from records.tables import ledger
 from strategies import STRATEGIES
 from training import Options, run
+from training.failures import RunFailed
 from training.options import option_names
 from workloads import datasets, models
 
@@ -168,6 +169,12 @@ def test_help_explains_every_option() -> None:
         assert f"--{name}" in done.stdout
     assert "--n-gpus" not in done.stdout
     assert "Learning rate." in done.stdout
+
+
+def test_parameters_that_the_last_step_ruined_end_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="held-out set is nan after epoch 1"):
+        run(small(tmp_path, strategy="single", n_gpus=1, epochs=1, batch_size=500, lr=1e38), quiet=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_its_place(tmp_path: Path) -> None:

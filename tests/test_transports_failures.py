@@ -6,6 +6,7 @@ make it; nothing sleeps and hopes.
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -361,3 +362,27 @@ def go_on_without_the_first(transport: Transport) -> Any:
 
 def test_others_go_on_when_rank_0_has_left(engine: str) -> None:
     assert run(engine, go_on_without_the_first, 3) == [None, (("PeerLost", 0), 2, 1), (("PeerLost", 0), 1, 2)]
+
+
+def use_after_close(transport: Transport) -> list[str]:
+    peer = 1 - transport.rank
+    vector = transport.allocate(10)
+    work = transport.isend(vector, peer, "x")
+    held = transport.recv(peer, "x")
+    transport.close()
+    with tempfile.TemporaryFile() as file:  # it may be given the number that a pipe had
+        held.release()
+        work.wait()
+        size = os.fstat(file.fileno()).st_size
+    said = []
+    for use in (lambda: transport.isend(1, peer, "y"), lambda: transport.recv(peer, "y"), transport.barrier):
+        try:
+            use()
+        except RuntimeError as error:
+            said.append(str(error))
+    return [*said, str(size)]
+
+
+def test_a_closed_transport_says_so_and_writes_nowhere(engine: str) -> None:
+    for rank, said in enumerate(run(engine, use_after_close, 2)):
+        assert said == [f"rank {rank} has closed its transport"] * 3 + ["0"]

@@ -62,8 +62,8 @@ def stay_away_from_the_barrier(transport: Transport) -> Any:
 
 def test_a_barrier_that_not_all_reach_times_out(engine: str) -> None:
     first, second, _ = run(engine, stay_away_from_the_barrier, 3)
-    assert first == ("WaitTimeout", "rank 0 waited 0.3 s for 'barrier' from rank 2")
-    assert second == ("WaitTimeout", "rank 1 waited 0.3 s for 'barrier' from rank 0")
+    assert first == ("WaitTimeout", "rank 0 waited 0.3 s for '(barrier)' from rank 2")
+    assert second == ("WaitTimeout", "rank 1 waited 0.3 s for '(barrier)' from rank 0")
 
 
 # The ledger

@@ -2,9 +2,11 @@
 
 import math
 import multiprocessing
+import time
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 
 def moons() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -36,3 +38,36 @@ class _Broken(nn.Module):
 def raises_on_rank_1(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return a classifier that works in the launcher and on every rank but one."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_classes), _Broken())
+
+
+class _SlowToEvaluate(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training and multiprocessing.parent_process() is not None:
+            time.sleep(60)
+        return x
+
+
+def slow_to_evaluate(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a classifier whose evaluation, in a rank, takes a minute."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_classes), _SlowToEvaluate())
+
+
+def lazy(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a network whose sizes are not known yet."""
+    return nn.LazyLinear(n_classes)
+
+
+class _Points(Dataset[tuple[torch.Tensor, int]]):
+    def __init__(self) -> None:
+        self.transform = lambda x: x
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.transform(torch.ones(2)), index % 2
+
+
+def not_picklable() -> tuple[_Points, _Points]:
+    """Return two data sets with a lambda in them."""
+    return _Points(), _Points()

@@ -1,6 +1,8 @@
 """Which device and how many cores a rank gets."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -15,6 +17,11 @@ def usable_cores() -> int:
 def use_share_of_cores(world_size: int) -> None:
     """Give this process its share of the cores: max(1, cores // ranks) threads."""
     torch.set_num_threads(max(1, usable_cores() // world_size))
+
+
+def synchronizer(device: torch.device) -> Callable[[], None] | None:
+    """Return what waits for the work queued on a GPU; None on the CPU, where there is nothing to wait for."""
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
 
 
 def device_of(kind: str, rank: int) -> torch.device:

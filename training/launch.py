@@ -10,6 +10,7 @@ for, ends them, and raises one `RunFailed` that names the rank at fault.
 import os
 import pickle
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -26,9 +27,9 @@ from typing import Any
 import torch.multiprocessing
 
 from records.events import Recorder
-from training.devices import device_of, use_share_of_cores
+from training.devices import device_of, synchronizer, use_share_of_cores
 from training.failures import Failure, RunFailed, explain
-from transports.base import PeerLost, WaitTimeout
+from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.pipes import Endpoint, wire
 from transports.shared_memory import SharedMemory
 from workloads.errors import UsageError
@@ -57,6 +58,7 @@ def launch(
     roles = ["worker"] * world_size if roles is None else list(roles)
     if len(roles) != world_size:
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")
+    _make_room_for_pipes(world_size)
     warm_up()
     ranks = _Ranks(timeout, roles)
     try:
@@ -70,11 +72,22 @@ def launch(
 
 def start_context() -> ForkServerContext | SpawnContext:
     """Return how processes are started: by a fork server that has torch loaded already, where there is one."""
-    if "forkserver" not in torch.multiprocessing.get_all_start_methods():
+    # Elsewhere (macOS) a process that has loaded torch cannot safely be forked.
+    if sys.platform != "linux" or "forkserver" not in torch.multiprocessing.get_all_start_methods():
         return torch.multiprocessing.get_context("spawn")
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "training.preload"])
     return context
+
+
+def _make_room_for_pipes(world_size: int) -> None:
+    """Have enough open files for a pipe between any two ranks. Raises UsageError."""
+    needed = 2 * world_size * (world_size - 1) + 8 * world_size + 128
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise UsageError(f"--n_gpus {world_size}: needs {needed} open files, but the limit is {hard}; take fewer")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def warm_up() -> None:
@@ -247,13 +260,13 @@ def _rank_main(
     try:
         use_share_of_cores(endpoint.world_size)
         place = device_of(device, endpoint.rank)
-        transport = SharedMemory(endpoint, place, timeout, Recorder(endpoint.rank, enabled=record))
+        transport = SharedMemory(endpoint, place, timeout, Recorder(endpoint.rank, record, synchronizer(place)))
         result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
         transport.close()
         link.send("result", result)
     except UsageError as error:
         link.send("failed", Failure("usage", str(error)))
-    except RunFailed as error:
+    except (RunFailed, OutOfSharedMemory) as error:
         link.send("failed", Failure("stopped", str(error)))
     except PeerLost as error:
         link.send("failed", Failure("lost_peer", str(error), error.what))

@@ -96,11 +96,11 @@ class Options:
             raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} is {kind.max_ranks} process; {cure}")
         if n_gpus < kind.min_ranks:
             raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} needs at least {kind.min_ranks} processes")
-        if n_gpus > 128:
-            raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 128 processes")
+        if n_gpus > 100:
+            raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 100 processes")
         name = f"{self.strategy}-{n_gpus}-{self.dataset}-{self.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
         return dataclasses.replace(
-            self, n_gpus=n_gpus, device=device, run_name=self.run_name or name.replace(":", ".").replace("/", ".")
+            self, n_gpus=n_gpus, device=device, run_name=self.run_name or name.replace(":", ".").replace("/", ".")[:200]
         )
 
     def _default_n_gpus(self) -> int:

@@ -21,7 +21,7 @@ from workloads import models
 from workloads.batches import BatchPlan
 from workloads.datasets import Data
 
-OWNER = 0  # the rank whose `strategy.model()` is evaluated and saved
+OWNER = 0  # the rank whose replica is the model that the algorithm calls its own: evaluated, saved
 _REPORT_S = 0.1
 _EVALUATION_BATCH = 512
 
@@ -71,6 +71,11 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
         with recorder.paused():
             score = _evaluate_on_owner(transport, model, data, options)
         if score is not None:
+            if not math.isfinite(score[0]):
+                raise RunFailed(
+                    f"the loss on the held-out set is {score[0]} after epoch {epoch}, step {plan.n_steps} of "
+                    f"{plan.n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
+                )
             recorder.mark("test_loss", score[0])
             recorder.mark("test_accuracy", score[1])
             report(("accuracy", score[1]))

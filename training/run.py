@@ -1,24 +1,26 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import nn
 from tqdm.auto import tqdm
 
 from records import files, tables
 from records.events import Recorder
-from training.devices import device_of, use_share_of_cores
+from training.devices import device_of, synchronizer, use_share_of_cores
 from training.failures import RunFailed
 from training.launch import launch, warm_up
 from training.options import Options, option_names, torchrun_world_size
 from training.rank import RankResult, build_model, train_rank
 from workloads import datasets, models
-from workloads.datasets import Data
-from workloads.errors import UsageError
+from workloads.datasets import Data, LazyData
+from workloads.errors import UsageError, one_line
 
 
 def run(options: Options, quiet: bool = False) -> pd.DataFrame:
@@ -39,7 +41,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     else:
         with _Progress(options, data.n_train, quiet) as progress:
             results = launch(
-                train_rank, options.world_size, options, data.share_memory_(),
+                train_rank, options.world_size, options, data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                 on_report=progress,
             )  # fmt: skip
@@ -49,9 +51,12 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
 def prepare(options: Options) -> Data:
     """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
     data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
-    options.plan(data.n_train)
     with torch.random.fork_rng(devices=[]):
-        models.check(options.model, build_model(options, data), data.input_shape, data.n_classes)
+        model = build_model(options, data)
+        models.check(options.model, model, data.input_shape, data.n_classes)
+        _check_smallest_batch(options, model, data)
+    if torchrun_world_size() is None:
+        _share(options, data)
     for option, directory in (("save", _parent(options.save)), ("results_dir", options.results_dir)):
         if directory is not None:
             try:
@@ -59,6 +64,40 @@ def prepare(options: Options) -> Data:
             except OSError as error:
                 raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
     return data
+
+
+def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:
+    """Check that the model can train on the smallest piece of a batch: BatchNorm may need two samples."""
+    plan = options.plan(data.n_train)
+    last = plan.n_steps - 1
+    start, stop = plan.bounds(last) if options.world_size == 1 else plan.part_bounds(last, plan.workers - 1)
+    smallest = (stop - start) // min(options.accumulate, stop - start)
+    if smallest == 1:
+        try:
+            model.train()(torch.zeros(1, *data.input_shape, dtype=options.torch_dtype))
+        except ValueError as error:
+            raise UsageError(
+                f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
+                f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"
+            ) from error
+
+
+def _share(options: Options, data: Data) -> None:
+    """Put the data where all ranks can read it."""
+    try:
+        if isinstance(data, LazyData):
+            pickle.dumps(data)
+        data.share_memory_()
+    except RuntimeError as error:
+        raise UsageError(
+            f"--dataset {options.dataset}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
+            "take a smaller --train_size"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"--dataset {options.dataset}: cannot be given to other processes ({one_line(error)}); define transforms "
+            "as functions of a module, and open files in __getitem__"
+        ) from error
 
 
 def _parent(path: str | None) -> str | None:
@@ -107,7 +146,12 @@ def _train_under_torchrun(options: Options, data: Data, quiet: bool) -> list[Ran
 
     use_share_of_cores(options.world_size)
     recorder = Recorder(enabled=options.events)
-    with connect(lambda rank: device_of(options.device, rank), options.timeout, recorder) as transport:
+    try:
+        transport = connect(lambda rank: device_of(options.device, rank), options.timeout, recorder)
+    except RuntimeError as error:
+        raise RunFailed(f"torch.distributed did not start: {' '.join(str(error).split())}") from error
+    recorder.synchronize = synchronizer(transport.device)
+    with transport:
         with _Progress(options, data.n_train, quiet or transport.rank != options.roles.index("worker")) as progress:
             result = train_rank(transport, lambda value: progress(transport.rank, value), options, data)
         if transport.rank != 0:
@@ -142,10 +186,11 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         "machine": files.machine(),
         "git_commit": files.git_commit(),
     }
-    if options.save and results[0].saved_model is not None:
-        with files.write_atomically(options.save) as path:
-            path.write_bytes(results[0].saved_model)
-    paths = files.write_run(options.results_dir, options.run_name, events, table, metadata)
+    model = {} if results[0].saved_model is None or options.save is None else {options.save: results[0].saved_model}
+    try:
+        paths = files.write_run(options.results_dir, options.run_name, events, table, metadata, model)
+    except OSError as error:
+        raise RunFailed(f"cannot write {error.filename}: {error.strerror}; nothing was written") from error
     if not quiet:
         world = {"strategy": options.strategy, "n_gpus": options.n_gpus, "device": options.device}
         print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))

@@ -5,6 +5,7 @@ dead peers, and writes down every message. How bytes get across is an engine's b
 `process_group.py`.
 """
 
+import pickle
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import torch
 from records.events import Recorder, clock
 
 ANY = -1
-_BARRIER = "barrier"
+_BARRIER = "(barrier)"
 
 
 class PeerLost(RuntimeError):
@@ -36,6 +37,10 @@ class WaitTimeout(TimeoutError):
         self.ranks = tuple(ranks)
         self.what = f"{what} from rank {', '.join(map(str, self.ranks))}"
         super().__init__(f"rank {rank} waited {limit:g} s for {self.what}")
+
+
+class OutOfSharedMemory(RuntimeError):
+    """The machine has no shared memory left."""
 
 
 class Work(ABC):
@@ -113,6 +118,7 @@ class Transport(ABC):
         self.messages_sent = [0] * world_size
         self.bytes_sent = [0] * world_size
         self.peers = [peer for peer in range(world_size) if peer != rank]
+        self._closed = False
         self._inbox: dict[tuple[int, str], deque[Message]] = {}
         self._arrivals = 0
         self._gone: dict[int, str] = {}  # peers that died or left, and why
@@ -160,6 +166,7 @@ class Transport(ABC):
         in the order they were sent. Raises PeerLost.
         """
         t0 = clock()
+        self._check_open()
         if dst in self._gone:
             raise PeerLost(dst, self._gone[dst])
         if dst == self.rank or not 0 <= dst < self.world_size:
@@ -183,6 +190,9 @@ class Transport(ABC):
         PeerLost (for ANY once a dead peer, and when nobody is left), WaitTimeout.
         """
         t0 = clock()
+        self._check_open()
+        if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
+            raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
         message = self._pop(src, tag)
         if message is None:
             message = self._receive(src, tag, timeout)
@@ -192,11 +202,13 @@ class Transport(ABC):
             self.recorder.add("wait", waited_from, t0, peer=message.src, tag=tag)
         message._receiver, message._t0 = self, t0
         if message.tensor is None:
+            message.object = pickle.loads(message.object)
             message.release()
         return message
 
     def barrier(self) -> None:
         """Wait until all ranks are here. Not counted as messages. Raises PeerLost, WaitTimeout."""
+        self._check_open()
         if self.rank == 0:
             for peer in self.peers:
                 self._receive(peer, _BARRIER)
@@ -213,6 +225,10 @@ class Transport(ABC):
         self.close()
 
     # Shared by the engines
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"rank {self.rank} has closed its transport")
 
     def _released(self, message: Message, t0: float) -> None:
         """Write a received message down: its span ends with its release, for until then it is read in place."""
@@ -255,7 +271,7 @@ class Transport(ABC):
     def _arrive(
         self, src: int, tag: str, tensor: torch.Tensor | None, obj: Any, nbytes: int, ticket: int | None = None
     ) -> None:
-        """Put a message into the inbox; called by the engine, in the order of arrival."""
+        """Put a message into the inbox, an object still pickled; called by the engine, in the order of arrival."""
         message = Message(src, tag, tensor, obj, nbytes, ticket)
         self._arrivals += 1
         message.arrival = self._arrivals

@@ -11,8 +11,9 @@ from multiprocessing.context import BaseContext
 import torch
 
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
-HEADER = struct.Struct("<IBBHQQQQ")
-DESCRIPTOR, VECTOR, OBJECT, BUFFER, RELEASE, GOODBYE = range(6)
+HEADER = struct.Struct("<QBBHQQQQ")
+DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE = range(5)
+_TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
@@ -50,15 +51,22 @@ def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Co
     return endpoints, notices
 
 
-def frame(kind: int, tag: str = "", payload: bytes = b"", dtype: int = 0, numel: int = 0) -> bytes:
-    """Return a frame that carries its payload: a vector, an object, a handle of a buffer, or the goodbye."""
+def _name(tag: str) -> bytes:
     name = tag.encode()
+    if len(name) > _TAG_BYTES:
+        raise ValueError(f"the tag {tag[:20]!r}... is longer than {_TAG_BYTES} bytes")
+    return name
+
+
+def frame(kind: int, tag: str = "", payload: bytes = b"", dtype: int = 0, numel: int = 0) -> bytes:
+    """Return a frame that carries its payload: a vector, an object, or the goodbye."""
+    name = _name(tag)
     return HEADER.pack(HEADER.size + len(name) + len(payload), kind, dtype, len(name), 0, 0, 0, numel) + name + payload
 
 
 def descriptor_frame(tag: str, ticket: int, buffer: int, offset: int, numel: int) -> bytes:
     """Return a frame that says where to read: `numel` elements from `offset` of the sender's `buffer`."""
-    name = tag.encode()
+    name = _name(tag)
     return HEADER.pack(HEADER.size + len(name), DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel) + name
 
 

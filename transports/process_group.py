@@ -64,8 +64,9 @@ class ProcessGroup(Transport):
 
     def close(self) -> None:
         """See Transport. Returns when all peers have closed too or are gone, at the latest after `timeout`."""
-        if not dist.is_initialized():
+        if self._closed:
             return
+        self._closed = True
         deadline = clock() + self.timeout
         for peer in self.peers:
             self._outgoing[peer].put(_Queued(_header(_GOODBYE), None))
@@ -121,7 +122,7 @@ class ProcessGroup(Transport):
                 nbytes = payload.numel() * payload.element_size()
                 with self._changed:
                     if dtype is None:
-                        self._arrive(peer, tag, None, pickle.loads(payload.numpy().tobytes()), nbytes)
+                        self._arrive(peer, tag, None, payload.numpy().tobytes(), nbytes)
                     else:
                         self._arrive(peer, tag, payload.to(self.device), None, nbytes)
                     self._changed.notify_all()

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from records.events import Recorder, clock
-from transports.base import ANY, PeerLost, Transport, Work, as_vector
+from transports.base import ANY, OutOfSharedMemory, PeerLost, Transport, Work, as_vector
 from transports.pipes import (
-    BUFFER,
     DESCRIPTOR,
     GOODBYE,
     HEADER,
@@ -75,7 +74,7 @@ class SharedMemory(Transport):
         vector = self._new_vector(numel, dtype)
         self._own_number[vector.untyped_storage().data_ptr()] = len(self._own)
         self._own.append(vector)
-        tag = f"buffer {len(self._own)}"
+        tag = f"(buffer {len(self._own)})"
         for peer in self.peers:
             self._hand_out(vector, peer, tag)
         for peer in self.peers:
@@ -86,7 +85,9 @@ class SharedMemory(Transport):
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
         """See Transport: the lowest of `ranks` makes the vector and hands it to the others."""
         members = sorted(set(ranks))
-        tag, done = f"shared {name}", f"have shared {name}"
+        if self.rank not in members:
+            raise ValueError(f"shared vector {name!r}: rank {self.rank} is not one of {members}")
+        tag, done = f"(shared {name})", f"(have shared {name})"
         if self.rank != members[0]:
             vector = self._received_buffer(members[0], tag)
             self._send(None, members[0], done)
@@ -102,11 +103,17 @@ class SharedMemory(Transport):
     def _new_vector(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
         self._synchronize()
-        return vector if vector.is_cuda else vector.share_memory_()
+        try:
+            return vector if vector.is_cuda else vector.share_memory_()
+        except RuntimeError as error:
+            raise OutOfSharedMemory(
+                f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
 
     def _hand_out(self, vector: torch.Tensor, peer: int, tag: str) -> None:
         # torch's reductions pickle a handle of the memory (a file descriptor, or CUDA IPC), not its content
-        self._write(peer, frame(BUFFER, tag, bytes(ForkingPickler.dumps(vector))))
+        self._write(peer, frame(OBJECT, tag, bytes(ForkingPickler.dumps(vector))))
 
     def _received_buffer(self, peer: int, tag: str) -> torch.Tensor:
         message = self._receive(peer, tag)
@@ -136,7 +143,7 @@ class SharedMemory(Transport):
         return _InPlace(self, dst, self._tickets), nbytes
 
     def _give_back(self, src: int, ticket: int) -> None:
-        if src not in self._gone:
+        if src not in self._gone and not self._closed:
             self._write(src, release_frame(ticket))
 
     def _write(self, dst: int, data: bytes) -> None:
@@ -186,15 +193,15 @@ class SharedMemory(Transport):
             elif fd == self._deaths:
                 self._read_deaths()
 
-    def _read(self, src: int, fd: int) -> None:
-        """Take in what is in the pipe of `src`."""
+    def _read(self, src: int, fd: int) -> bool:
+        """Take in what is in the pipe of `src`; return whether there was anything."""
         try:
             data = os.read(fd, _READ_AT_MOST)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._pipe_ended(src, "it died")
-            return
+            return False
         partial = self._partial[src]
         if partial:
             partial += data
@@ -203,6 +210,7 @@ class SharedMemory(Transport):
         else:
             taken = self._take_in(src, data)
             partial += data[taken:]
+        return True
 
     def _take_in(self, src: int, data: bytes | bytearray) -> int:
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
@@ -223,10 +231,8 @@ class SharedMemory(Transport):
                 vector = to_vector(data[body:start], dtype)
                 self._arrive(src, tag, vector.to(self.device), None, start - body)
             elif kind == OBJECT:
-                self._arrive(src, tag, None, pickle.loads(data[body:start]), start - body)
-            elif kind == BUFFER:
-                # Opened by whoever receives it: opening needs the sender alive, reading on must not.
-                self._arrive(src, tag, None, bytes(data[body:start]), 0)
+                # Unpickled by whoever receives it: it may fail, and a handle of memory needs its sender alive.
+                self._arrive(src, tag, None, bytes(data[body:start]), start - body)
             else:
                 self._pipe_ended(src, "it has closed its transport")
         return start
@@ -241,8 +247,8 @@ class SharedMemory(Transport):
             raise PeerLost(ANY, "the launcher is gone")
         for peer in dead:
             fd = self._endpoint.inbound[peer].fileno() if peer in self._endpoint.inbound else None
-            while fd is not None and peer not in self._gone and select.select([fd], [], [], 0)[0]:
-                self._read(peer, fd)  # what it sent before it died comes first
+            while fd is not None and peer not in self._gone and self._read(peer, fd):
+                pass  # what it sent before it died comes first
             self._pipe_ended(peer, "it died")
 
     def _pipe_ended(self, peer: int, why: str) -> None:
@@ -256,7 +262,7 @@ class SharedMemory(Transport):
 
     def close(self) -> None:
         """See Transport. Waits, within `timeout`, until the pipes have taken what was sent."""
-        if self._endpoint.deaths.closed:
+        if self._closed:
             return
         deadline = clock() + self.timeout
         for peer in self.peers:
@@ -264,6 +270,9 @@ class SharedMemory(Transport):
                 self._write(peer, frame(GOODBYE))
         while any(self._backlog.values()) and clock() < deadline:
             self._progress(ANY, max(0.0, deadline - clock()))
+        self._closed = True
+        for tickets in self._unreleased.values():
+            tickets.clear()
         self._endpoint.close()
 
 

@@ -19,7 +19,10 @@ def import_torchvision(option: str) -> ModuleType:
     """
     try:
         return importlib.import_module("torchvision")
-    except Exception as error:  # a mismatched build fails with ImportError, RuntimeError, OSError or AttributeError
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a mismatched build fails with ImportError, RuntimeError, OSError or AttributeError
         raise UsageError(
             f"{option}: needs torchvision, which is missing or does not match this torch ({one_line(error)}); "
             "install the two together: pip install torch torchvision"
@@ -48,14 +51,14 @@ def call_user_function(option: str, spec: str, *args: Any) -> Any:
             f"{option} {spec}: there is no module {module_name}; put {module_name}.py in the current directory, "
             f"and leave .py out of {option}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{option} {spec}: importing {module_name} raised {one_line(error)}; correct it") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise UsageError(f"{option} {spec}: {module.__file__} has no function {function_name}; define it there")
     try:
         return function(*args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{option} {spec}: {function_name} raised {one_line(error)}; correct it") from error
 
 

@@ -4,6 +4,7 @@ from math import prod
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from workloads.errors import UsageError, one_line
 from workloads.lookup import call_user_function, import_torchvision, unknown_name
@@ -53,6 +54,8 @@ def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: 
     Raises:
         UsageError: naming `--model name`, if it raises or gives anything else.
     """
+    if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
+        raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")
     parameter = next(p for p in model.parameters() if p.dtype.is_floating_point)
     modes = {module: module.training for module in model.modules()}
     model.eval()

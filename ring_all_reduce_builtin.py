@@ -6,6 +6,7 @@ python -m records.compare results/*.json
 Same data, batches, seed, optimizer and records. NCCL with a GPU for each process, gloo otherwise. DDP averages over
 ranks where the others average over samples, so each rank's loss is weighted by n_k N / sum n. It communicates inside
 the backward pass: its `communicate` and `wait` stay empty, and its bytes are those of a ring all-reduce, from formula.
+DDP also sends rank 0's BatchNorm statistics to all before each forward pass; the formula leaves that out.
 """
 
 import sys
@@ -49,9 +50,7 @@ class BuiltinRingAllReduce(Strategy):
         self.transport = transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
-        self.ddp = DistributedDataParallel(
-            model, device_ids=[transport.device] if gpu_each else None, broadcast_buffers=False
-        )
+        self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
         self.optimizer = self._make_optimizer(list(model.parameters()))
         return self.ddp
 

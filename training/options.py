@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 import os
 from dataclasses import dataclass
 from datetime import datetime
@@ -144,12 +143,12 @@ class Options:
                 raise UsageError(f"--{option} {number}: must be at least {least}")
         if self.seed >= 2**63:
             raise UsageError(f"--seed {self.seed}: must be less than 2**63")
-        if not (math.isfinite(self.lr) and self.lr > 0):
+        if not 0 < self.lr <= 1e30:  # more than a float32 holds, torch refuses
             raise UsageError(f"--lr {self.lr}: must be a positive number, such as 0.1")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"--momentum {self.momentum}: must be at least 0 and less than 1")
         for option, amount in (("weight_decay", self.weight_decay), ("clip_norm", self.clip_norm)):
-            if not (math.isfinite(amount) and amount >= 0):
+            if not 0 <= amount <= 1e30:
                 raise UsageError(f"--{option} {amount}: must be 0 or a positive number")
         if not 1 <= self.timeout <= 1e6:
             raise UsageError(f"--timeout {self.timeout}: must be from 1 to 1000000 seconds")

@@ -172,8 +172,8 @@ def test_help_explains_every_option() -> None:
 
 
 def test_parameters_that_the_last_step_ruined_end_the_run(tmp_path: Path) -> None:
+    options = small(tmp_path, strategy="single", dataset="digits", model="mlp", epochs=1, batch_size=5000, lr=1e30)
     with pytest.raises(RunFailed, match="held-out set is nan after epoch 1"):
-        options = small(tmp_path, strategy="single", dataset="digits", model="mlp", epochs=1, batch_size=5000, lr=1e30)
         run(options, quiet=True)
     assert list(tmp_path.iterdir()) == []
 

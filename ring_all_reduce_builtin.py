@@ -24,6 +24,10 @@ from strategies import Strategy
 from training.cli import main
 from transports.base import Transport
 
+# Kept until the process ends: in some versions of torch, taking DDP down waits, holding the interpreter's lock, for
+# a thread of gloo's that needs that lock.
+_KEPT: list[DistributedDataParallel] = []
+
 
 def join(transport: Transport, backend: str) -> None:
     """Have torch.distributed between the ranks of `transport`. Rank 0 listens on any free port, and tells which."""
@@ -51,6 +55,7 @@ class BuiltinRingAllReduce(Strategy):
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
         self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
+        _KEPT.append(self.ddp)
         self.optimizer = self._make_optimizer(list(model.parameters()))
         return self.ddp
 

@@ -22,6 +22,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
+from types import TracebackType
 from typing import Any
 
 import torch.multiprocessing
@@ -242,6 +243,12 @@ class _Link:
             time.sleep(_HEARTBEAT_S)
 
 
+def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # multiprocessing's thread that hands out memory shows so that a peer died while it asked; the launcher tells that
+    if not issubclass(kind, OSError | EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
 def _rank_main(
     endpoint: Endpoint,
     pipe: Connection,
@@ -255,6 +262,7 @@ def _rank_main(
     """Be one rank, in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.excepthook = _quiet_about_dead_peers
     link = _Link(pipe, endpoint.rank)
     threading.Thread(target=link.beat, daemon=True).start()
     try:
@@ -274,3 +282,7 @@ def _rank_main(
         link.send("failed", Failure("timeout", str(error), error.what))
     except Exception as error:
         link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
+    # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -121,8 +121,9 @@ def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victi
 
 
 def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path, victims: list[Victim]) -> None:
-    victims.append(victim := Victim(tmp_path, "param_server", "--model", "tests.workload:slow_to_evaluate"))
-    victim.wait_until("training")[0].kill()  # an epoch takes a moment, its evaluation a minute
+    victims.append(victim := Victim(tmp_path, "param_server", "--batch_size", "5000",
+                                   "--model", "tests.workload:slow_to_evaluate"))  # fmt: skip
+    victim.wait_until("training")[0].kill()  # an epoch is one step, its evaluation takes a minute
     said = victim.check_end()
     assert "error: rank 0 (server) was killed by SIGKILL" in said
     assert "rank 1 (worker) waited for 'evaluated' from rank 0" in said

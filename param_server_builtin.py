@@ -8,7 +8,12 @@ collects outputs and gradients. Its batches are those of `--n_gpus` workers. Wit
 it is one process on the whole batch, which it says, and which its records say.
 """
 
+import signal
 import sys
+
+if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
+    signal.signal(signal.SIGINT, lambda *_: sys.exit("\nerror: ended by SIGINT; nothing was written"))
+
 
 import torch
 from torch import nn

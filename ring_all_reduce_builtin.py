@@ -9,7 +9,12 @@ the backward pass: its `communicate` and `wait` stay empty, and its bytes are th
 DDP also sends rank 0's BatchNorm statistics to all before each forward pass; the formula leaves that out.
 """
 
+import signal
 import sys
+
+if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
+    signal.signal(signal.SIGINT, lambda *_: sys.exit("\nerror: ended by SIGINT; nothing was written"))
+
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 

@@ -23,13 +23,13 @@ CASES = ["ring_all_reduce", "param_server"]
 class Victim:
     """A run of train.py with 3 ranks that would go on for hours, in its own session."""
 
-    def __init__(self, folder: Path, strategy: str, *options: str) -> None:
+    def __init__(self, folder: Path, strategy: str, *options: str, script: str = "train.py") -> None:
         self.shm = set(os.listdir(DEV_SHM)) if DEV_SHM.exists() else set()
         self.results = folder / "results"
         self.errors = folder / "stderr"
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "train.py", "--strategy", strategy, "--n_gpus", "3", "--epochs", "100000",
+                [sys.executable, script, "--strategy", strategy, "--n_gpus", "3", "--epochs", "100000",
                  "--device", "cpu", "--timeout", str(TIMEOUT_S), "--results_dir", str(self.results), *options],
                 cwd=ROOT, stdout=errors, stderr=errors, start_new_session=True,
             )  # fmt: skip
@@ -129,10 +129,10 @@ def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path
     assert "rank 1 (worker) waited for 'evaluated' from rank 0" in said
 
 
-@pytest.mark.parametrize("delay", [0.3, 1.0])
-def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], delay: float) -> None:
-    victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
-    time.sleep(delay)  # while torch is loaded
+@pytest.mark.parametrize("script", ["train.py", "ring_all_reduce_builtin.py", "param_server_builtin.py"])
+def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], script: str) -> None:
+    victims.append(victim := Victim(tmp_path, script.removesuffix(".py"), script=script))
+    time.sleep(0.7)  # while torch is loaded
     os.killpg(victim.process.pid, signal.SIGINT)
     assert "ended by SIGINT" in victim.check_end()
 

@@ -27,6 +27,7 @@ def main(description: str, builtin: type[Strategy] | None = None, arguments: Seq
     """
     default = Options(strategy=builtin.name, builtin=builtin) if builtin else Options()
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         run(parse(sys.argv[1:] if arguments is None else arguments, default, description))
     except UsageError as error:

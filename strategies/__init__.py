@@ -2,6 +2,7 @@
 
 from strategies.base import OptimizerFactory, Strategy
 from strategies.naive_all_reduce import NaiveAllReduce
+from strategies.none import NoCommunication
 from strategies.param_server import ParamServer
 from strategies.replica import Replica
 from strategies.ring_all_reduce import RingAllReduce
@@ -12,6 +13,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "param_server": ParamServer,
     "ring_all_reduce": RingAllReduce,
     "naive_all_reduce": NaiveAllReduce,
+    "none": NoCommunication,
 }
 
 __all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "Strategy"]

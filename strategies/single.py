@@ -6,7 +6,7 @@ from strategies.base import Strategy
 class Single(Strategy):
     """The update of one process on the whole global batch."""
 
-    max_ranks = 1
+    max_ranks: int | None = 1
 
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g)."""

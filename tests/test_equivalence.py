@@ -27,7 +27,8 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "sgd": partial(torch.optim.SGD, lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": partial(torch.optim.Adam, lr=0.01),
 }
-KINDS: dict[str, type[Strategy]] = {**STRATEGIES, "DDP": BuiltinRingAllReduce, "DataParallel": BuiltinParamServer}
+SYNCHRONOUS = {name: kind for name, kind in STRATEGIES.items() if kind.replicas_agree}
+KINDS: dict[str, type[Strategy]] = {**SYNCHRONOUS, "DDP": BuiltinRingAllReduce, "DataParallel": BuiltinParamServer}
 CASES = [(name, workers) for name in KINDS for workers in (1, 2, 3, 4) if name != "single" or workers == 1]
 
 
@@ -119,7 +120,7 @@ def buffers_after_finish(transport: Transport, name: str) -> list[float]:
     return replica.b.tolist()
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "single"])
+@pytest.mark.parametrize("name", [name for name in SYNCHRONOUS if name != "single"])
 def test_finish_averages_the_buffers_over_the_workers(name: str) -> None:
     roles = STRATEGIES[name].roles(3)
     workers = [rank for rank, role in enumerate(roles) if role == "worker"]
@@ -188,3 +189,31 @@ def test_a_parameter_server_moves_one_vector_each_way_per_worker_and_step() -> N
     for n, messages, nbytes in launch(steps_and_bytes, 4, "param_server", steps, timeout=30)[1:]:
         assert messages == [steps, 0, 0, 0]
         assert nbytes == [steps * (n + 1) * 8, 0, 0, 0]
+
+
+def alone(transport: Transport, steps: int) -> tuple[list[float], list[float], int]:
+    """One rank of `none`, and plain torch on the same batches: the parameters of both, and the messages sent."""
+    plan, plain = plan_of(transport.world_size), make_model()
+    optimizer = OPTIMIZERS["sgd"](list(plain.parameters()))
+    model = make_model()
+    strategy = STRATEGIES["none"](OPTIMIZERS["sgd"])
+    strategy.start(Replica(model, transport), transport)
+    sent = sum(transport.messages_sent)
+    for step in range(steps):
+        part = plan.part(1, step, transport.rank)
+        for network in (model, plain):
+            F.cross_entropy(network(X[part]), Y[part]).backward()
+        strategy.step(len(part))
+        optimizer.step()
+        optimizer.zero_grad()
+    strategy.finish()
+    plain_x = torch.cat([p.detach().reshape(-1) for p in plain.parameters()])
+    return strategy.parameters().tolist(), plain_x.tolist(), sum(transport.messages_sent) - sent
+
+
+def test_without_communication_every_rank_is_one_process_on_its_own_part() -> None:
+    ranks = launch(alone, 3, 4, timeout=30)
+    for x, plain_x, messages in ranks:
+        assert x == pytest.approx(plain_x, rel=1e-12)
+        assert messages == 0
+    assert ranks[0][0] != ranks[1][0]

@@ -1,23 +1,27 @@
 """The command line: options from arguments, errors as one line, exit codes."""
 
 import contextlib
+import dataclasses
 import difflib
 import io
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TypeVar, cast
 
 import tyro
 
 from strategies import Strategy
 from training.failures import RunFailed
-from training.options import Options, option_names
+from training.options import Options
 from training.run import run
 from transports.base import PeerLost, WaitTimeout
 from workloads.errors import UsageError
+
+T = TypeVar("T")
 
 
 def main(description: str, builtin: type[Strategy] | None = None, arguments: Sequence[str] | None = None) -> int:
@@ -26,10 +30,16 @@ def main(description: str, builtin: type[Strategy] | None = None, arguments: Seq
     `builtin` is the baseline to run in the place of a strategy of ours.
     """
     default = Options(strategy=builtin.name, builtin=builtin) if builtin else Options()
+    given = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda: run(parse(given, Options, default, description)), "nothing was written")
+
+
+def guarded(work: Callable[[], object], kept: str) -> int:
+    """Call `work` and return the exit code; what goes wrong becomes one line. `kept`: what an interrupt leaves."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        run(parse(sys.argv[1:] if arguments is None else arguments, default, description))
+        work()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -41,14 +51,17 @@ def main(description: str, builtin: type[Strategy] | None = None, arguments: Seq
         return 1
     except KeyboardInterrupt as interrupt:
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
-        print(f"\nerror: ended by {signal.Signals(number).name}; nothing was written", file=sys.stderr)
+        print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
         return 128 + number
     return 0
 
 
-def parse(arguments: Sequence[str], default: Options, description: str) -> Options:
-    """Return the options of a command line. Raises UsageError, in one line; SystemExit(0) after --help."""
-    names = option_names()
+def parse(arguments: Sequence[str], kind: type[T], default: T | None, description: str) -> T:
+    """Return the options of a command line, `kind` being a dataclass of them.
+
+    Raises UsageError, in one line; SystemExit(0) after --help.
+    """
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "builtin"]  # type: ignore[arg-type]
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name.removeprefix("no_") not in (*names, "help"):
@@ -58,7 +71,8 @@ def parse(arguments: Sequence[str], default: Options, description: str) -> Optio
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(Options, description=description, default=default, args=arguments, use_underscores=True)
+            options = tyro.cli(kind, description=description, default=default, args=arguments, use_underscores=True)
+            return cast(T, options)
     except SystemExit as stop:
         if not stop.code:
             raise

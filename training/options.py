@@ -25,7 +25,7 @@ class Options:
     """Train one network on several processes of this machine."""
 
     strategy: str = "ring_all_reduce"
-    """How the processes work together: single, param_server, ring_all_reduce or naive_all_reduce."""
+    """How the processes work together: single, param_server, ring_all_reduce, naive_all_reduce or none."""
     n_gpus: int | None = None
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
     there are, at least 2 (under torchrun: what it started; for single: 1)."""

@@ -1,0 +1,91 @@
+"""Make the data of the notebooks again: results/HARDWARE/*.csv and *.json, one pair a run.
+
+python experiments/run.py param_server      # or ring_all_reduce, scaling, all
+
+python experiments/run.py all --quick       # all of it small, in two minutes: digits, three epochs
+
+The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are there already are skipped, so an
+interrupted command goes on where it was. A run that fails is reported, and the others are carried on with.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from tqdm.auto import tqdm
+from tyro.conf import Positional
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiments.runs import declared, hardware, same_run
+from records.files import check_writable, load_metadata
+from records.tables import aligned
+from training import Options, run
+from training.cli import guarded, parse
+from training.failures import RunFailed
+from workloads import datasets
+from workloads.errors import UsageError, one_line
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which runs, and where things are."""
+
+    experiment: Positional[Literal["param_server", "ring_all_reduce", "scaling", "all"]]
+    """The experiment whose runs are made."""
+    quick: bool = False
+    """All of it small, in two minutes: digits, three epochs."""
+    results_dir: str | None = None
+    """Where the results are written. Default: results/HARDWARE (with --quick: results/quick)."""
+    data_dir: str = "data"
+    """Where the data set lies."""
+    download: bool = False
+    """Let torchvision download the data set if it is not there."""
+    device: str = "auto"
+    """auto (cuda if there is a GPU), cpu or cuda."""
+
+
+def main(settings: Settings) -> None:
+    """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
+    runs = declared(settings.experiment, settings.quick)
+    device = replace(runs[0], device=settings.device).resolve().device
+    directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
+    runs = [
+        replace(one, device=device, data_dir=settings.data_dir, results_dir=str(directory), run_name=one.run_name)
+        for one in runs
+    ]
+    datasets.load(runs[0].dataset, settings.data_dir, settings.download, 0, 0)  # its absence is not each run's failure
+    try:
+        check_writable(directory)
+    except OSError as error:
+        raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
+    todo = [one for one in runs if not is_there(one)]
+    failed = []
+    bar = tqdm(todo, unit="run")
+    for one in bar:
+        bar.set_description(str(one.run_name))
+        try:
+            run(one, quiet=True)
+        except (RunFailed, UsageError) as error:
+            failed.append(str(one.run_name))
+            bar.write(f"failed: {one.run_name}: {one_line(error)}", file=sys.stderr)
+    rows = [("runs made", len(todo) - len(failed)), ("there already", len(runs) - len(todo)), ("failed", len(failed))]
+    print(aligned([(name, str(n)) for name, n in rows], left=1))
+    print(f"results in {directory}; a run whose files are deleted is made again")
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(todo)} runs failed: {', '.join(failed)}")
+
+
+def is_there(options: Options) -> bool:
+    """Return whether the files of this very run exist: its name, and what it measured."""
+    path = Path(options.results_dir) / f"{options.run_name}.json"
+    try:
+        return same_run(options, load_metadata(path)["options"]) and path.with_name(f"{options.run_name}.csv").exists()
+    except (FileNotFoundError, ValueError, KeyError):
+        return False
+
+
+if __name__ == "__main__":
+    kept = "finished runs are kept, and the same command goes on from there"
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), kept))

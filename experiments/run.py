@@ -18,6 +18,7 @@ from tyro.conf import Positional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments import ring_animation
 from experiments.runs import declared, hardware, same_run
 from records.files import check_writable, load_metadata
 from records.tables import aligned
@@ -26,6 +27,8 @@ from training.cli import guarded, parse
 from training.failures import RunFailed
 from workloads import datasets
 from workloads.errors import UsageError, one_line
+
+RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ def main(settings: Settings) -> None:
         except (RunFailed, UsageError) as error:
             failed.append(str(one.run_name))
             bar.write(f"failed: {one.run_name}: {one_line(error)}", file=sys.stderr)
+    if settings.experiment in ("ring_all_reduce", "all") and not (directory / RING_TRACE).exists():
+        ring_animation.record(directory / RING_TRACE)
     rows = [("runs made", len(todo) - len(failed)), ("there already", len(runs) - len(todo)), ("failed", len(failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; a run whose files are deleted is made again")

@@ -8,7 +8,7 @@ from glob import glob
 from pathlib import Path
 from typing import TypeVar
 
-from records.files import load_metadata, load_table
+from records.files import TRACE_SUFFIX, load_metadata, load_table
 from records.tables import aligned, finished_epochs, number, totals, workers
 
 HEADER = (
@@ -28,7 +28,9 @@ def compare(paths: Sequence[str]) -> str:
 
     A path is the .csv or the .json of a run, or a pattern of such. Raises BadRun.
     """
-    found = [match for path in paths for match in _expand(path)]
+    found = [match for path in paths for match in _expand(path) if not match.name.endswith(TRACE_SUFFIX)]
+    if not found:
+        raise BadRun(f"{paths[0]}: the trace of a run; give its .json")
     runs = dict.fromkeys(_run(path) for path in found)
     return aligned([HEADER, *(_row(run) for run in runs)], left=2)
 

@@ -22,6 +22,7 @@ from records.tables import COLUMNS
 
 AnyPath = str | os.PathLike[str]
 EVENTS_SUFFIX = ".events.csv.gz"
+TRACE_SUFFIX = ".trace.json"  # of what records.timeline writes: not the metadata of a run
 METADATA_KEYS = ("strategy", "n_gpus", "replicas_identical")  # without these a json is not the metadata of a run
 _PROJECT = Path(__file__).resolve().parent.parent
 _EVENT_TYPES = {name: kind if is_numeric_dtype(kind) else "str" for name, kind in Recorder().frame().dtypes.items()}

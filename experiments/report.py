@@ -1,0 +1,96 @@
+"""Bring everything that shows the results up to date with them: notebooks, media/, and the table in the README.
+
+python experiments/report.py
+
+Executes the notebooks in place, draws the figures with the notebooks' code, the timelines and the animation from the
+recorded events, and writes the README's table. Reads nothing but the results. Needs what requirements-dev.txt lists.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import nbformat
+from matplotlib.figure import Figure
+from nbclient import NotebookClient
+from tqdm.auto import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiments import cases, collect, ring_animation
+from experiments.collect import KEPT, ROOT, Results
+from experiments.run import RING_TRACE
+from records.files import write_atomically
+from training.cli import guarded, parse
+
+NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
+_TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
+_LIMIT_S = 300  # for one cell of a notebook
+_DPI = 100
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is reported."""
+
+    results_dir: str = str(KEPT)
+    """The folder with the results."""
+
+
+def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
+    """Return the notebook with the outputs that it has on these results. Raises nbclient's CellExecutionError."""
+    os.environ["EXPERIMENT_RESULTS"] = str(results_dir.resolve())  # the kernel inherits it
+    node = nbformat.read(notebook, as_version=4)
+    where = {"metadata": {"path": str(notebook.parent)}}
+    NotebookClient(node, timeout=_LIMIT_S, kernel_name="python3", resources=where).execute()
+    for cell in node.cells:
+        cell.metadata.pop("execution", None)  # when each cell ran is no result
+    return node
+
+
+def with_table(readme: str, results: Results) -> str:
+    """Return the text of the README with the table of these results between its two marks."""
+    table = cases.markdown(cases.table(results, cases.TABLE))
+    text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", readme)
+    assert n == 1, "the README has one place for the table"
+    return text
+
+
+def main(settings: Settings) -> None:
+    """Write the notebooks, the pictures and the table. Raises UsageError if there are no results."""
+    folder = Path(settings.results_dir)
+    results = collect.load(folder)
+    media, readme = ROOT / "media", ROOT / "README.md"
+    jobs: dict[str, Callable[[], None]] = {path.name: partial(_notebook, path, folder) for path in NOTEBOOKS}
+    for name, draw in cases.FIGURES.items():
+        jobs[f"{name}.png"] = partial(_picture, partial(draw, results), media / f"{name}.png")
+    jobs["timelines.png"] = partial(_picture, partial(cases.timelines, folder), media / "timelines.png")
+    jobs["ring_all_reduce.gif"] = partial(ring_animation.animate, folder / RING_TRACE, media / "ring_all_reduce.gif")
+    jobs["README.md"] = lambda: _text(readme, with_table(readme.read_text(encoding="utf-8"), results))
+    bar = tqdm(jobs.items())
+    for name, job in bar:
+        bar.set_description(name)
+        job()
+
+
+def _notebook(path: Path, folder: Path) -> None:
+    _text(path, nbformat.writes(execute(path, folder)) + "\n")
+
+
+def _picture(draw: Callable[[], Figure], path: Path) -> None:
+    with write_atomically(path) as temporary:
+        draw().savefig(temporary, dpi=_DPI)
+
+
+def _text(path: Path, text: str) -> None:
+    with write_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    kept = "what was finished is written"
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), kept))

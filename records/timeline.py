@@ -1,0 +1,277 @@
+"""Draw who did what when in a finished run: `python -m records.timeline RESULTS_DIR/RUN_NAME`.
+
+Writes a picture of a few steps, RUN_NAME.timeline.png (white is time that belongs to no phase), and the whole run as
+RUN_NAME.trace.json, in the trace event format of Chrome, for https://ui.perfetto.dev and chrome://tracing.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from records.events import HIDDEN, MARKS, OPS, PHASES
+from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_atomically
+from records.tables import SERVER
+
+# Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
+COLOURS = {
+    "data": "#000000", "forward": "#56b4e9", "backward": "#0072b2", "compress": "#cc79a7", "communicate": "#d55e00",
+    "wait": "#e6e6e6", "update": "#009e73",
+}  # fmt: skip
+_CURE = "copy the files of the run again, or repeat the run"
+_LABEL_POINTS = 7
+
+
+class BadRun(Exception):
+    """A run that cannot be drawn; the message names the file or option, and the cure."""
+
+
+def worker_spans(events: pd.DataFrame, roles: Sequence[str]) -> pd.DataFrame:
+    """Return the spans that belong to a step: those of the workers, after the start (epoch 0)."""
+    ranks = [rank for rank, role in enumerate(roles) if role != SERVER]
+    return events[events["phase"].isin(PHASES) & (events["epoch"] > 0) & events["rank"].isin(ranks)]
+
+
+def middle(events: pd.DataFrame, roles: Sequence[str], n_steps: int) -> int:
+    """Return the first (counted from 1) of `n_steps` steps in the middle of the run's middle epoch.
+
+    Inside an epoch, because between two lies an evaluation, in which nothing is recorded.
+    """
+    spans = worker_spans(events, roles)
+    epochs = spans.groupby("epoch")["step"].agg(["min", "max"])
+    start, last = map(int, epochs.iloc[len(epochs) // 2])
+    first = start + 1 + max(0, (last + 1 - start - n_steps) // 2)
+    return max(1, min(first, int(spans["step"].max()) + 2 - n_steps))
+
+
+def window(events: pd.DataFrame, roles: Sequence[str], first_step: int, n_steps: int) -> tuple[float, float]:
+    """Return when (seconds) the first worker began step `first_step` and the last one ended the last of `n_steps`.
+
+    Steps count from 1, over all epochs. Raises ValueError if the run does not have these steps.
+    """
+    spans = worker_spans(events, roles)
+    steps = spans["step"] + 1
+    if n_steps < 1 or not {first_step, first_step + n_steps - 1} <= set(steps):
+        raise ValueError(f"the run has the steps {steps.min()} to {steps.max()}")
+    inside = spans[steps.between(first_step, first_step + n_steps - 1)]
+    return float(inside["t0"].min()), float(inside["t1"].max())
+
+
+def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int, n_steps: int) -> set[str]:
+    """Draw what all ranks did in `n_steps` steps from `first_step` (from 1) on; return the phases that occur.
+
+    One lane a rank, milliseconds from the window's start on the x axis, a line where the first worker begins a step;
+    in a wait stands the rank that was waited for. Raises ValueError if the run does not have these steps.
+    """
+    # By time, because the events of a server do not carry the workers' steps.
+    start, stop = window(events, roles, first_step, n_steps)
+    total = 1e3 * (stop - start) or 1.0
+    spans = events[events["phase"].isin(PHASES) & (events["t1"] >= start) & (events["t0"] <= stop)]
+    t0 = 1e3 * (spans["t0"].clip(lower=start) - start)
+    spans = spans.assign(t0=t0, ms=1e3 * (spans["t1"].clip(upper=stop) - start) - t0)
+    spans = spans.sort_values("ms", ascending=False, kind="stable")  # short ones on top
+    for rank, lane in spans.groupby("rank"):
+        colours = [COLOURS[phase] for phase in lane["phase"]]
+        bars = list(zip(lane["t0"], lane["ms"], strict=True))
+        # The edge makes a span of microseconds a pixel wide.
+        axes.broken_barh(bars, (rank - 0.4, 0.8), facecolor=colours, edgecolor=colours, linewidth=0.4)
+    points_per_ms = axes.bbox.width / axes.figure.dpi * 72 / total
+    for wait in spans[(spans["phase"] == "wait") & (spans["peer"] >= 0)].itertuples():
+        text = f"← {wait.peer}"
+        if wait.ms * points_per_ms > 0.75 * _LABEL_POINTS * len(text):
+            place = (wait.t0 + wait.ms / 2, wait.rank)
+            axes.text(*place, text, ha="center", va="center", fontsize=_LABEL_POINTS, color="#333333")
+    begins = worker_spans(events, roles).query("rank == rank.min()").groupby("step")["t0"].min()
+    begins = 1e3 * (begins.loc[first_step - 1 : first_step + n_steps - 2] - start)
+    every = math.ceil(n_steps / 8)
+    names = [f"step {step + 1}" if i % every == 0 else "" for i, step in enumerate(begins.index)]
+    axes.vlines(begins, -0.5, len(roles) - 0.5, color="black", linewidth=0.7, linestyle=":")
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(begins, names, fontsize=8)
+    axes.set(xlim=(0, total), ylim=(len(roles) - 0.5, -0.5))
+    axes.set_xlabel("time (ms)", fontsize=8)
+    axes.set_yticks(range(len(roles)), _lane_names(roles))
+    axes.tick_params(labelsize=8)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    top.spines["top"].set_visible(False)
+    return set(spans["phase"])
+
+
+def legend(figure: Figure, phases: Collection[str] = PHASES) -> None:
+    """Explain the colours of `phases` below all that is in `figure`, which must have layout="constrained"."""
+    names = {"wait": "wait (← for rank)"}
+    patches = [Patch(color=COLOURS[phase], label=names.get(phase, phase)) for phase in PHASES if phase in phases]
+    spacing = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
+    figure.legend(handles=patches, loc="outside lower center", ncols=7, frameon=False, fontsize=7.5, **spacing)
+
+
+def picture(events: pd.DataFrame, metadata: Mapping[str, Any], first_step: int, n_steps: int) -> Figure:
+    """Return `draw` of a run with title and legend, 900 pixels wide. Raises ValueError as `draw` does."""
+    roles = metadata["roles"]
+    # Not of pyplot, which would choose a backend for the whole process.
+    figure = Figure(figsize=(6, 1.3 + 0.4 * len(roles)), dpi=150, layout="constrained")
+    legend(figure, draw(figure.subplots(), events, roles, first_step, n_steps))
+    steps = f"step {first_step}" if n_steps == 1 else f"steps {first_step} to {first_step + n_steps - 1}"
+    of_all = worker_spans(events, roles)["step"].max() + 1
+    title = textwrap.fill(f"{_describe(metadata)}, {steps} of {of_all}", 90)
+    figure.suptitle(title, fontsize=9, parse_math=False)
+    return figure
+
+
+def _lane_names(roles: Sequence[str]) -> list[str]:
+    return [f"rank {rank} ({role})" for rank, role in enumerate(roles)]
+
+
+def _describe(metadata: Mapping[str, Any]) -> str:
+    options, n = metadata["options"], len(metadata["roles"])
+    ranks = "1 rank" if n == 1 else f"{n} ranks"
+    return f"{metadata['strategy']}, {ranks}, {options.get('model')} on {options.get('dataset')}"
+
+
+def trace(
+    events: pd.DataFrame, roles: Sequence[str], name: str = "run", about: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return all spans, marks and messages of a run in the JSON object format of Chrome's trace events.
+
+    A thread is a rank (tid), `name` the process, `about` whatever else is to be known. In `args`, step counts from 1
+    and what is unknown is left out. Messages counted by formula are left out: nobody knows when they were sent.
+    """
+    # In eighths of a microsecond, which floats hold exactly: then no rounding, here or in a viewer, makes a slice
+    # reach out of the one around it. That one comes first, as viewers want it.
+    known = events[events["phase"] != HIDDEN]
+    known = known.assign(**{t: (known[t] * 8e6).round().astype("int64") for t in ("t0", "t1")})
+    slices: list[dict[str, Any]] = []
+    lanes: dict[int, list[list[int]]] = {rank: [[]] for rank in range(len(roles))}
+    ends: dict[str, dict[Any, list[dict[str, Any]]]] = {op: defaultdict(list) for op in OPS}
+    for event in known.sort_values(["t0", "t1"], ascending=[True, False], kind="stable").itertuples():
+        place = {"pid": 1, "tid": event.rank, "ts": event.t0 / 8}
+        args = {"epoch": event.epoch}
+        if event.phase in MARKS:
+            args |= {"step": event.step, "value": event.value if math.isfinite(event.value) else None}
+            slices.append({"ph": "i", "s": "t", "name": event.phase, "cat": "mark", **place, "args": args})
+            continue
+        place["tid"] += len(roles) * _lane(lanes[event.rank], event.t0, event.t1)
+        if event.epoch > 0 and roles[event.rank] != SERVER:  # the start is no step; a server is told of none
+            args["step"] = event.step + 1
+        fields = ("peer", "tag", "version_read", "version_applied", *(["bytes"] if event.op else []))
+        args |= {field: getattr(event, field) for field in fields if getattr(event, field) not in (-1, "")}
+        what = {"name": event.phase, "cat": event.op or event.phase}
+        slices.append({"ph": "X", **what, **place, "dur": (event.t1 - event.t0) / 8, "args": args})
+        src, dst = (event.peer, event.rank) if event.op == "recv" else (event.rank, event.peer)
+        ends[event.op][src, dst, event.tag].append(place)
+    named: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}}]
+    for rank, lane_name in enumerate(_lane_names(roles)):
+        for lane in range(len(lanes[rank])):
+            thread = {"ph": "M", "pid": 1, "tid": rank + lane * len(roles)}
+            lane_name += ", at the same time" if lane == 1 else ""
+            named.append({**thread, "name": "thread_name", "args": {"name": lane_name}})
+            named.append({**thread, "name": "thread_sort_index", "args": {"sort_index": 100 * rank + lane}})
+    flows: list[dict[str, Any]] = []
+    for message, sent in ends["send"].items():  # the k-th sent of a kind is the k-th received
+        for start, end in zip(sent, ends["recv"][message], strict=False):
+            arrow = {"name": message[-1] or "message", "cat": "message", "id": len(flows) // 2 + 1}
+            flows += [{"ph": "s", **arrow, **start}, {"ph": "f", "bp": "e", **arrow, **end}]
+    return {"traceEvents": [*named, *slices, *flows], "displayTimeUnit": "ms", "otherData": dict(about or {})}
+
+
+def _lane(lanes: list[list[int]], start: int, end: int) -> int:
+    """Return the first lane in which the slice nests or stands alone; `lanes` hold the ends of what is open in each.
+
+    A rank that holds two messages and releases first the one that came first has slices that overlap without nesting.
+    """
+    for lane, open_ends in enumerate(lanes):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if not open_ends or end <= open_ends[-1]:
+            open_ends.append(end)
+            return lane
+    lanes.append([end])
+    return len(lanes) - 1
+
+
+def load(path: str) -> tuple[str, pd.DataFrame, dict[str, Any]]:
+    """Return RESULTS_DIR/RUN_NAME, events and metadata of the run at `path` or that has the file `path`.
+
+    Raises BadRun.
+    """
+    suffix = next((suffix for suffix in (EVENTS_SUFFIX, ".csv", ".json") if path.endswith(suffix)), "")
+    stem = path.removesuffix(suffix)
+    # Not with_suffix, and `path` itself first: the name of a run may hold dots.
+    run = next((name for name in (path, stem) if os.path.exists(name + EVENTS_SUFFIX)), None)
+    if run is None:
+        raise BadRun(f"{path}: no such run (there is no {stem}{EVENTS_SUFFIX}); give RESULTS_DIR/RUN_NAME")
+    try:
+        at = run + EVENTS_SUFFIX
+        events = load_events(at)
+        at = f"{run}.json"
+        metadata = load_metadata(at)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BadRun(f"{at}: {reason.splitlines()[0]}; {_CURE}") from error
+    roles, options = metadata.get("roles"), metadata.get("options")
+    if not (isinstance(roles, list) and "worker" in roles and isinstance(options, dict)):
+        raise BadRun(f"{run}.json: has no roles of the ranks, or no options; {_CURE}")
+    known = events["phase"].isin([*PHASES, *MARKS, HIDDEN]) & events["op"].isin(OPS)
+    known &= events["rank"].between(0, len(roles) - 1)
+    if not (known & events["t0"].between(0, events["t1"]) & (events["t1"] < 1e9)).all():
+        raise BadRun(f"{run}{EVENTS_SUFFIX}: damaged, or not of the same run as {run}.json; {_CURE}")
+    if worker_spans(events, roles).empty:
+        raise BadRun(f"{run}{EVENTS_SUFFIX}: the run was recorded without events; repeat it without --no_events")
+    return run, events, metadata
+
+
+def _write(path: str, step: int | None, n_steps: int) -> tuple[str, str]:
+    run, events, metadata = load(path)
+    first = middle(events, metadata["roles"], n_steps) if step is None else step
+    try:
+        figure = picture(events, metadata, first, n_steps)
+    except ValueError as error:
+        given = f"--steps {n_steps}" if step is None else f"--step {step} --steps {n_steps}"
+        raise BadRun(f"{given}: {error}; ask for one or more of these") from error
+    about = {key: str(metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
+    text = json.dumps(trace(events, metadata["roles"], _describe(metadata), about), allow_nan=False)
+    paths = f"{run}.timeline.png", run + TRACE_SUFFIX
+    try:
+        with write_atomically(paths[0]) as png, write_atomically(paths[1]) as chrome:
+            figure.savefig(png)
+            chrome.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadRun(f"cannot write {' and '.join(paths)}: {reason}; copy the run to a writable folder") from error
+    return paths
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadRun(f"{message}; see --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the picture and the trace; return the exit status: 0, or 2 with one line on stderr if that cannot be."""
+    parser = _Parser(prog="python -m records.timeline", description="Draw who did what when in a finished run.")
+    parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
+    parser.add_argument("--step", type=int, help="first step in the picture, from 1 (default: in the middle)")
+    parser.add_argument("--steps", type=int, default=2, help="how many steps in the picture (default: %(default)s)")
+    try:
+        options = parser.parse_args(arguments)
+        png, chrome = _write(options.run, options.step, options.steps)
+    except BadRun as error:
+        print("timeline:", *str(error).splitlines(), file=sys.stderr)
+        return 2
+    print(f"picture        {png}\ntrace          {chrome} (open it at https://ui.perfetto.dev or in chrome://tracing)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+import errno
+import gzip
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from records.events import HIDDEN, MARKS, PHASES, Recorder
+from records.files import EVENTS_SUFFIX, load_events
+from records.timeline import COLOURS, draw, legend, main, middle, trace, window
+from training import Options, run
+
+ROOT = Path(__file__).parent.parent
+WORLDS = {"param_server": 3, "ring_all_reduce": 3, "single": 1}
+ROLES = ["server", "worker", "worker"]
+NUMBER = (int, float)
+REQUIRED: dict[str, dict[str, Any]] = {  # of the trace event format, besides ph, name, pid and tid
+    "X": {"cat": str, "ts": NUMBER, "dur": NUMBER, "args": dict},
+    "i": {"cat": str, "ts": NUMBER, "s": str, "args": dict},
+    "s": {"cat": str, "ts": NUMBER, "id": int},
+    "f": {"cat": str, "ts": NUMBER, "id": int, "bp": str},
+    "M": {"args": dict},
+}
+
+
+def by_phase(made: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Check a trace against the rules of the format; return its events by ph."""
+    made = json.loads(json.dumps(made, allow_nan=False))
+    assert made["displayTimeUnit"] in ("ms", "ns")
+    found: dict[str, list[dict[str, Any]]] = {ph: [] for ph in REQUIRED}
+    for event in made["traceEvents"]:
+        for key, kind in {"name": str, "pid": int, "tid": int, **REQUIRED[event["ph"]]}.items():
+            assert isinstance(event[key], kind), (key, event)
+        assert event.get("ts", 0) >= 0
+        assert event.get("dur", 0) >= 0
+        found[event["ph"]].append(event)
+    threads: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in found["X"]:
+        # As Perfetto reads it: in whole nanoseconds, cut off.
+        start, length = int(event["ts"] * 1000.0), int(event["dur"] * 1000.0)
+        assert (start + length) / 1000 == event["ts"] + event["dur"], "no rounding"
+        threads[event["tid"]].append((start, start + length))
+    for slices in threads.values():
+        around: list[int] = []
+        for start, end in slices:  # in the order of the file
+            while around and around[-1] <= start:
+                around.pop()
+            assert not around or end <= around[-1], "slices of a thread nest or are disjoint"
+            around.append(end)
+    for sent, received in zip(found["s"], found["f"], strict=True):
+        assert [sent[key] for key in ("id", "name", "cat")] == [received[key] for key in ("id", "name", "cat")]
+        assert sent["ts"] <= received["ts"], "sent before received"
+        for flow, op in ((sent, "send"), (received, "recv")):
+            tid, ts = flow["tid"], flow["ts"]
+            inside = [x for x in found["X"] if x["tid"] == tid and x["ts"] <= ts <= x["ts"] + x["dur"]]
+            assert op in {x["cat"] for x in inside}
+    assert len({flow["id"] for flow in found["s"]}) == len(found["s"])
+    names = {event["tid"]: event["args"]["name"] for event in found["M"] if event["name"] == "thread_name"}
+    order = [event["tid"] for event in found["M"] if event["name"] == "thread_sort_index"]
+    assert set(threads) <= set(names) == set(order)
+    assert [event["name"] for event in found["M"]].count("process_name") == 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("results")
+    for strategy, n_gpus in WORLDS.items():
+        run(small(directory, strategy=strategy, n_gpus=n_gpus, run_name=f"{strategy}.1"), quiet=True)
+    run(small(directory, strategy="single", run_name="silent", events=False), quiet=True)
+    return directory
+
+
+def small(directory: Path, **changes: Any) -> Options:
+    return Options(
+        dataset="tests.workload:moons", model="tests.workload:linear", epochs=2, batch_size=16, device="cpu",
+        timeout=30, results_dir=str(directory), **changes,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def own(results: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(results, tmp_path / "results"))
+
+
+@pytest.mark.parametrize("strategy", WORLDS)
+def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = set(os.listdir(own))
+    name = f"{strategy}.1"
+    assert main([str(own / name)]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert set(os.listdir(own)) - before == {f"{name}.timeline.png", f"{name}.trace.json"}
+    for part in (f"{own / name}.timeline.png", f"{own / name}.trace.json", "ui.perfetto.dev", "chrome://tracing"):
+        assert part in said.out
+    height, width, _ = imread(own / f"{name}.timeline.png").shape
+    assert width == 900
+    assert 200 < height < 600
+
+    events = load_events(own / name)
+    found = by_phase(json.loads((own / f"{name}.trace.json").read_text(), parse_constant=pytest.fail))
+    assert len(found["X"]) == events["phase"].isin(PHASES).sum()
+    assert len(found["i"]) == events["phase"].isin(MARKS).sum()
+    assert len(found["s"]) == (events["op"] == "send").sum() == (events["op"] == "recv").sum()
+    assert {x["tid"] for x in found["X"]} == set(range(WORLDS[strategy]))
+    accuracy = [mark["args"]["value"] for mark in found["i"] if mark["name"] == "test_accuracy"]
+    assert accuracy == events.loc[events["phase"] == "test_accuracy", "value"].tolist()
+    steps = {x["args"]["step"] for x in found["X"] if "step" in x["args"]}
+    assert steps == set(range(1, int(events["step"].max()) + 1))
+
+
+def test_every_wait_tells_for_whom(results: Path) -> None:
+    for strategy in ("param_server", "ring_all_reduce"):
+        events = load_events(results / f"{strategy}.1")
+        waits = [x for x in by_phase(trace(events, ["worker"] * 3))["X"] if x["name"] == "wait"]
+        assert waits
+        assert all(0 <= x["args"]["peer"] < 3 and x["args"]["peer"] != x["tid"] for x in waits)
+
+
+@pytest.mark.parametrize("suffix", ["", ".csv", ".json", EVENTS_SUFFIX])
+def test_any_file_names_the_run(own: Path, suffix: str) -> None:
+    command = [sys.executable, "-m", "records.timeline", f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=own, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (own / "ring_all_reduce.1.timeline.png").exists()
+
+
+def test_no_backend_is_chosen_for_others() -> None:
+    code = "import sys, records.timeline; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def made_up() -> pd.DataFrame:
+    """A server and two workers, two epochs of three steps of a second each, with a pause of 10 s between the epochs.
+
+    In each, a worker computes for its first half; rank 2 lags 0.1 s behind. The server's step stays what it was.
+    """
+    server, *workers = recorders = [Recorder(rank) for rank in range(3)]
+    for recorder in recorders:
+        recorder.add("communicate", 0.0, 0.5, "send", peer=(recorder.rank + 1) % 3, tag="start")
+    for epoch in (1, 2):
+        for step in range(3 * epoch - 3, 3 * epoch):
+            t0 = 1.0 + step + 10 * (epoch - 1)
+            for worker in workers:
+                begin = t0 + 0.1 * (worker.rank - 1)
+                worker.epoch, worker.step = epoch, step
+                worker.add("forward", begin, begin + 0.5)
+                worker.add("wait", begin + 0.5, t0 + 1, peer=0, tag="parameters")
+            server.epoch, server.step = epoch, 3 * (epoch - 1)
+            server.add("wait", t0, t0 + 0.9, peer=2, tag="push")
+            server.add("wait", t0 + 0.9, t0 + 0.90001, peer=1, tag="push")
+            server.add("update", t0 + 0.95, t0 + 0.950001, version_applied=step)
+            server.add(HIDDEN, t0, t0, "send", 1, "from formula", 9)
+    return pd.concat([recorder.frame() for recorder in recorders], ignore_index=True)
+
+
+def test_the_window_is_that_of_the_workers_steps() -> None:
+    events = made_up()
+    assert window(events, ROLES, 1, 1) == (1.0, 2.0)
+    assert window(events, ROLES, 2, 2) == (2.0, 4.0)
+    assert window(events, ROLES, 3, 2) == (3.0, 15.0)
+    late = events.assign(t0=events["t0"].where(events["rank"] != 1, events["t1"]))
+    assert window(late, ROLES, 2, 1) == (2.1, 3.0), "the earliest of all workers"
+    for first, n in ((0, 1), (7, 1), (6, 2), (2, 0), (2, -1), (1, 10**30), (10**30, 1)):
+        with pytest.raises(ValueError, match="the run has the steps 1 to 6"):
+            window(events, ROLES, first, n)
+
+
+def test_the_middle_lies_past_the_warm_up_and_inside_an_epoch() -> None:
+    assert [middle(made_up(), ROLES, n) for n in (1, 2, 3, 4, 6, 7, 10**30)] == [5, 4, 4, 3, 1, 1, 1]
+
+
+def test_the_picture_shows_all_ranks_and_for_whom_they_wait() -> None:
+    figure = Figure(figsize=(6, 3), dpi=150, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    assert draw(left, made_up(), ROLES, 2, 1) == {"forward", "wait", "update"}
+    assert draw(right, made_up(), ["worker"] * 3, 2, 2) == {"forward", "wait", "update"}
+    legend(figure)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "data", "forward", "backward", "compress", "communicate", "wait (← for rank)", "update"
+    ]  # fmt: skip
+    figure.canvas.draw()
+    assert [label.get_text() for label in left.get_yticklabels()] == [
+        "rank 0 (server)", "rank 1 (worker)", "rank 2 (worker)"
+    ]  # fmt: skip
+    assert [text.get_text() for text in left.texts] == ["← 2", "← 0", "← 0"], "no label where none fits"
+    assert left.get_xlabel() == "time (ms)"
+    assert left.get_xlim() == pytest.approx((0, 1000))
+    (top,) = left.child_axes
+    assert [label.get_text() for label in top.get_xticklabels()] == ["step 2"]
+    for bars in left.collections:
+        for path in bars.get_paths():
+            assert path.vertices[:, 0].min() > -1e-6
+            assert path.vertices[:, 0].max() < 1000 + 1e-6, "clipped"
+
+
+def test_a_span_of_a_microsecond_can_be_seen() -> None:
+    figure = Figure(figsize=(6, 3), dpi=150)
+    draw(figure.subplots(), made_up(), ROLES, 2, 1)
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    image.seek(0)
+    wanted = [int(COLOURS["update"][i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    assert (np.abs(imread(image)[..., :3] - wanted).max(axis=-1) < 0.2).any()
+
+
+def test_the_trace_leaves_out_what_is_unknown() -> None:
+    found = by_phase(trace(made_up(), ROLES))
+    assert not any("from formula" in str(event) for event in found["X"] + found["s"])
+    start, forward, wait, update = (
+        next(x for x in found["X"] if x["name"] == name) for name in ("communicate", "forward", "wait", "update")
+    )
+    assert start["args"] == {"epoch": 0, "peer": 1, "tag": "start", "bytes": 0}
+    assert not any("step" in x["args"] for x in found["X"] if x["args"]["epoch"] == 0), "the start is no step"
+    assert forward["args"] == {"epoch": 1, "step": 1}
+    assert wait["args"] == {"epoch": 1, "peer": 2, "tag": "push"}, "a server knows no step"
+    assert update["args"] == {"epoch": 1, "version_applied": 0}
+    assert (forward["ts"], forward["dur"]) == (1e6, 5e5)
+
+
+def test_messages_held_at_once_get_threads_of_their_own() -> None:
+    recorder, sender = Recorder(0), Recorder(1)
+    for k in range(3):
+        sender.add("communicate", k, k + 0.5, "send", 0, "push", 8)
+    for k in range(3):  # each begins before the one before it ends, and outlives it
+        recorder.add("communicate", k + 1.0, k + 2.5, "recv", 1, "push", 8)
+    events = pd.concat([recorder.frame(), sender.frame()], ignore_index=True)
+    found = by_phase(trace(events, ["worker"] * 2))
+    assert [(x["tid"], x["ts"]) for x in found["X"] if x["cat"] == "recv"] == [(0, 1e6), (2, 2e6), (0, 3e6)]
+    assert [(s["ts"], f["ts"], f["tid"]) for s, f in zip(found["s"], found["f"], strict=True)] == [
+        (0, 1e6, 0), (1e6, 2e6, 2), (2e6, 3e6, 0)
+    ]  # fmt: skip
+    order = {m["tid"]: m["args"]["sort_index"] for m in found["M"] if m["name"] == "thread_sort_index"}
+    assert sorted(order, key=lambda tid: order[tid]) == [0, 2, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.floats(0, 1e-7)), max_size=20))
+def test_slices_nest_whatever_was_recorded(spans: list[tuple[int, int, float]]) -> None:
+    recorder = Recorder()
+    for start, length, more in spans:
+        recorder.add("communicate", start / 1e6 + more, (start + length) / 1e6 + 2 * more, "recv", 1, "a")
+    found = by_phase(trace(recorder.frame(), ["worker"] * 2))
+    assert len(found["X"]) == len(spans)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing"], ["missing", "no such run", "RESULTS_DIR/RUN_NAME"]),
+        (["notes.txt"], ["notes.txt", "no such run"]),
+        (["."], ["no such run"]),
+        (["silent"], ["silent.events.csv.gz", "without events", "--no_events"]),
+        (["torn"], ["torn.events.csv.gz", "damaged", "repeat"]),
+        (["foreign"], ["foreign.events.csv.gz", "other columns", "repeat"]),
+        (["text"], ["text.events.csv.gz", "ot a gzip", "repeat"]),
+        (["backwards"], ["backwards.events.csv.gz", "damaged", "repeat"]),
+        (["alone"], ["alone.json", "No such file", "copy"]),
+        (["broken"], ["broken.json", "repeat"]),
+        (["fewer"], ["fewer.events.csv.gz", "same run", "fewer.json"]),
+        (["roleless"], ["roleless.json", "roles"]),
+        (["single.1", "--step", "99"], ["--step 99", "steps 1 to 24"]),
+        (["single.1", "--step", "0"], ["--step 0", "steps 1 to 24"]),
+        (["single.1", "--step", "24"], ["--step 24 --steps 2", "steps 1 to 24"]),
+        (["single.1", "--steps", "25"], ["--steps 25", "steps 1 to 24"]),
+        (["single.1", "--steps", "0"], ["--steps 0", "steps 1 to 24"]),
+        (["single.1", "--step", "two"], ["--step", "two", "--help"]),
+        (["single.1", "--steep", "2"], ["--steep", "--help"]),
+        ([], ["RUN", "--help"]),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_written(
+    own: Path,
+    arguments: list[str],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(own)
+    events, facts = Path("single.1.events.csv.gz").read_bytes(), json.loads(Path("single.1.json").read_text())
+    table = load_events("param_server.1")
+    backwards = table.assign(t1=-1.0).to_csv(index=False).encode()
+    for name, content, metadata in (
+        ("torn", events[:-20], facts),
+        ("foreign", gzip.compress(b"a,b\n1,2\n"), facts),
+        ("text", b"a,b\n1,2\n", facts),
+        ("backwards", gzip.compress(backwards), facts | {"roles": ROLES}),
+        ("alone", events, None),
+        ("broken", events, [1]),
+        ("fewer", gzip.compress(table.to_csv(index=False).encode()), facts),
+        ("roleless", events, {key: value for key, value in facts.items() if key != "roles"}),
+    ):
+        Path(name + EVENTS_SUFFIX).write_bytes(content)
+        if metadata is not None:
+            Path(f"{name}.json").write_text(json.dumps(metadata))
+    Path("notes.txt").touch()
+    before = sorted(os.listdir())
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("timeline: ")
+    for part in said:
+        assert part in err
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("where", [(os, "replace"), (Figure, "savefig"), (Path, "write_text")])
+def test_a_failed_write_leaves_nothing(
+    own: Path, where: tuple[Any, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = sorted(os.listdir(own))
+    monkeypatch.setattr(*where, fail)
+    assert main([str(own / "single.1")]) == 2
+    monkeypatch.undo()
+    (line,) = capsys.readouterr().err.splitlines()
+    for part in ("cannot write", "single.1.timeline.png", "single.1.trace.json", "No space left", "copy"):
+        assert part in line
+    assert sorted(os.listdir(own)) == before

@@ -1,19 +1,20 @@
-"""The figures of the notebooks and the README: lines and bars are means over seeds, bands and whiskers their range."""
+"""How results are drawn: lines and bars are means over seeds, bands and whiskers the range of the seeds."""
 
+import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from experiments.collect import Results, pick, seconds_to
-from experiments.runs import BATCH
+from experiments.runs import BATCH, LINES, TWO_WORKERS, Case, strong, weak
 from records.events import PHASES
 from records.timeline import COLOURS as PHASE_COLOURS
-
-Case = dict[str, Any]  # what `collect.pick` takes: model, strategy, n_gpus, ...
 
 NAMES = {
     "single": "one process",
@@ -33,33 +34,33 @@ COLOURS = {
     "naive_all_reduce": "#5a9e6f",
     "none": "#999999",
 }
+SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
+MEASURES = {"accuracy": "held-out accuracy, %", "train_loss": "training loss"}
 _SERVER, _WORKER = "#c25b4e", "#3b6ea5"
 _WIDTH = 9.0  # inches, at 100 dpi the width of a README
-MEASURES = {"accuracy": "held-out accuracy, %", "train_loss": "training loss", "test_loss": "held-out loss"}
 
 
-def case(strategy: str, n_gpus: int, model: str = "cnn", **others: Any) -> Case:
-    """Return a case on all training samples, with the global batch that most have."""
-    return {
-        "strategy": strategy,
-        "n_gpus": n_gpus,
-        "model": model,
-        "global_batch_size": BATCH,
-        "train_size": 0,
-    } | others
+def ranks(case: Case) -> str:
+    """Return how many processes a case has, in words."""
+    if case.strategy in ("single", "param_server_builtin"):  # DataParallel is one, whatever its --n_gpus
+        return "1 process"
+    return f"{case.n_gpus} ranks"
 
 
-def title(one: Case) -> str:
+def title(case: Case) -> str:
     """Return how a case is called in a legend."""
-    ranks = "" if one["strategy"] == "single" else f", {one['n_gpus']} ranks"
-    return NAMES[one["strategy"]] + ranks
+    return NAMES[case.strategy] + ("" if case.strategy == "single" else f", {ranks(case)}")
 
 
-def curves(results: Results, cases: Sequence[Case], measures: Sequence[str] = ("accuracy", "train_loss")) -> Figure:
-    """Draw each measure against epochs (left) and against seconds (right)."""
-    figure = Figure((_WIDTH, 3.1 * len(measures)), layout="constrained")
-    grid = figure.subplots(len(measures), 2, squeeze=False)
-    for row, measure in zip(grid, measures, strict=True):
+def _below(case: Case, width: int = 12) -> str:
+    return "\n".join([*textwrap.wrap(NAMES[case.strategy], width), ranks(case)])
+
+
+def curves(results: Results, cases: Sequence[Case]) -> Figure:
+    """Draw accuracy and loss against epochs (left) and against seconds (right)."""
+    figure = Figure((_WIDTH, 6.2), layout="constrained")
+    grid = figure.subplots(2, 2)
+    for row, measure in zip(grid, MEASURES, strict=True):
         for axes, x in zip(row, ("epoch", "seconds"), strict=True):
             against(axes, results, cases, x, measure)
     _legend_below(figure, grid[0][0])
@@ -73,51 +74,50 @@ def against(axes: Axes, results: Results, cases: Sequence[Case], x: str, measure
     """
     scale = 100 if measure == "accuracy" else 1
     seen: set[str] = set()
-    for one in cases:
-        epochs = pick(results.epochs, **one).groupby("epoch")
+    for case in cases:
+        epochs = pick(results.epochs, case).groupby("epoch")
         values = epochs[measure].agg(["mean", "min", "max"]) * scale
         across = values.index if x == "epoch" else epochs["seconds"].mean()
         # Two strategies that take the same steps lie on one another: the dashes let both be seen.
-        style = "--" if one["strategy"].endswith("_builtin") else "-"
-        colour = COLOURS[one["strategy"]]
-        marker, alpha = ("s", 0.5) if one["strategy"] in seen else ("o", 1.0)
-        seen.add(one["strategy"])
-        axes.plot(across, values["mean"], style, color=colour, marker=marker, ms=4, alpha=alpha, label=title(one))
+        style = "--" if case.strategy.endswith("_builtin") else "-"
+        marker, alpha = ("s", 0.5) if case.strategy in seen else ("o", 1.0)
+        seen.add(case.strategy)
+        colour = COLOURS[case.strategy]
+        axes.plot(across, values["mean"], style, color=colour, marker=marker, ms=4, alpha=alpha, label=title(case))
         axes.fill_between(across, values["min"], values["max"], color=colour, alpha=0.15 * alpha, lw=0)
     axes.set(xlabel="epoch" if x == "epoch" else "seconds of training", ylabel=MEASURES[measure])
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
     axes.grid(alpha=0.3)
 
 
 def time_by_phase(results: Results, cases: Sequence[Case]) -> Figure:
     """Draw where the seconds of an epoch go, one bar a case and role."""
-    figure = Figure((_WIDTH, 1.4 + 0.42 * len(cases)), layout="constrained")
+    figure = Figure((_WIDTH, 1.4 + 0.6 * len(cases)), layout="constrained")
     phases(figure.subplots(), results, cases)
     return figure
 
 
-def phases(axes: Axes, results: Results, cases: Sequence[Case], legend: bool = True) -> None:
+def phases(axes: Axes, results: Results, cases: Sequence[Case]) -> None:
     """Draw one bar a case and role: the mean seconds of an epoch in each phase."""
     labels: list[str] = []
-    for one in cases:
-        roles = pick(results.phases, **one)
+    for case in cases:
+        roles = pick(results.phases, case)
         for role, seconds in roles.groupby("role"):
-            labels.append(_two_lines(one) + (f": {role}" if roles["role"].nunique() > 1 else ""))
+            labels.append(_below(case, 30) + (f": {role}" if roles["role"].nunique() > 1 else ""))
+            bar: dict[str, Any] = {"y": len(labels) - 1, "height": 0.7}
             left = 0.0
             for phase in PHASES:
                 width = float(seconds[f"{phase}_s"].fillna(0).mean())
-                axes.barh(len(labels) - 1, width, left=left, color=PHASE_COLOURS[phase], height=0.7)
+                axes.barh(width=width, left=left, color=PHASE_COLOURS[phase], **bar)
                 left += width
             rest = max(0.0, float(seconds["epoch_s"].mean()) - left)
-            axes.barh(len(labels) - 1, rest, left=left, color="white", edgecolor="#bbbbbb", height=0.7, lw=0.6)
+            axes.barh(width=rest, left=left, color="white", edgecolor="#bbbbbb", lw=0.6, **bar)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("seconds per epoch")
-    if legend:  # one is enough where several such axes stand together
-        patches = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in PHASES if phase != "compress"]
-        patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="outside any phase"))
-        axes.legend(
-            handles=patches, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False, fontsize=8
-        )
+    patches = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in PHASES if phase != "compress"]
+    patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="outside any phase"))
+    axes.legend(handles=patches, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False, fontsize=8)
 
 
 def bytes_by_rank(results: Results, cases: Sequence[Case]) -> Figure:
@@ -129,16 +129,20 @@ def bytes_by_rank(results: Results, cases: Sequence[Case]) -> Figure:
 
 def traffic(axes: Axes, results: Results, cases: Sequence[Case]) -> None:
     """Draw one bar a rank, one group of bars a case: the MB that the rank sends in a step."""
-    width, left, middles = 0.8, 0.0, []
-    for one in cases:
-        ranks = pick(results.traffic, **one).groupby(["rank", "role"], as_index=False)["mb_sent"].mean()
-        for role, rows in ranks.groupby("role"):
+    groups: dict[float, str] = {}
+    left = 0.0
+    for case in cases:
+        sent = pick(results.traffic, case).groupby(["rank", "role"], as_index=False)["mb_sent"].mean()
+        if sent.empty:
+            continue
+        for role, rows in sent.groupby("role"):
             colour = _SERVER if role == "server" else _WORKER
-            axes.bar(left + rows["rank"], rows["mb_sent"], width, color=colour, label=str(role))
-        middles.append(left + (len(ranks) - 1) / 2)
-        left += len(ranks) + 1
-    axes.set_xticks(middles, [_two_lines(one) for one in cases], fontsize=8)
-    axes.set_ylabel("MB sent per step and rank")
+            axes.bar(left + rows["rank"], rows["mb_sent"], 0.8, color=colour, label=str(role))
+        formula = "" if pick(results.runs, case)["counted"].all() else "\n(formula)"
+        groups[left + (len(sent) - 1) / 2] = _below(case) + formula
+        left += len(sent) + 1
+    axes.set_xticks(list(groups), list(groups.values()), fontsize=8)
+    axes.set_ylabel(f"MB sent per step and rank ({cases[0].model.upper()})", fontsize=9)
     axes.grid(axis="y", alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
@@ -147,14 +151,11 @@ def traffic(axes: Axes, results: Results, cases: Sequence[Case]) -> None:
 
 def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: Sequence[Case]) -> Figure:
     """Draw the README's figure: accuracy against seconds, where the time goes, and MB by rank."""
-    figure = Figure((_WIDTH, 6.2), layout="constrained")
+    figure = Figure((_WIDTH, 6.4), layout="constrained")
     top, bottom = figure.subplots(2, 2)
-    for axes, cases, name in (
-        (top[0], cnn, "CNN, 62 thousand parameters"),
-        (top[1], mlp, "MLP, 5.8 million parameters"),
-    ):
+    for axes, cases in ((top[0], cnn), (top[1], mlp)):
         against(axes, results, cases, "seconds", "accuracy")
-        axes.set_title(name, fontsize=10)
+        axes.set_title(SIZES[cases[0].model], fontsize=10)
         axes.legend(fontsize=8, loc="lower right")
     phases(bottom[0], results, mlp)
     bottom[0].set_title("where an epoch's time goes (MLP)", fontsize=10)
@@ -163,104 +164,85 @@ def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: S
     return figure
 
 
-def _two_lines(one: Case) -> str:
-    return title(one).replace(" (", "\n(").replace(", ", "\n", 1)
-
-
-# Scaling
-
-LINES: dict[str, tuple[int, ...]] = {
-    "single": (1,),
-    "param_server": (2, 3, 4),
-    "ring_all_reduce": (2, 4),
-    "ring_all_reduce_builtin": (2, 4),
-    "none": (2, 4),
-}
-
-
-TWO_WORKERS = tuple((name, 3 if name == "param_server" else ranks[0]) for name, ranks in LINES.items())
-
-
-def strong(strategy: str, n_gpus: int) -> Case:
-    """Return the case of strong scaling: the global batch is the same, whatever the number of workers."""
-    return case(strategy, n_gpus)
-
-
-def weak(strategy: str, n_gpus: int) -> Case:
-    """Return the case of weak scaling: each worker has the same batch."""
-    workers = n_gpus - 1 if strategy == "param_server" else n_gpus
-    return case(strategy, n_gpus, global_batch_size=workers * BATCH // 2)
-
-
 def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
     """Draw epoch time and time to an accuracy against ranks (strong, weak) and against the training-set size."""
     figure = Figure((_WIDTH, 5.4), layout="constrained")
     times, reached = figure.subplots(2, 3)
-    for axes, to, make, name in (
-        (times[0], reached[0], strong, f"strong: {BATCH} samples a step"),
-        (times[1], reached[1], weak, f"weak: {BATCH // 2} samples a worker and step"),
+
+    def epoch_s(case: Case) -> pd.Series:
+        return pick(results.runs, case)["epoch_s"]
+
+    for column, (make, name) in enumerate(
+        ((strong, f"strong: {BATCH} samples a step"), (weak, f"weak: {BATCH // 2} samples a worker"))
     ):
-        axes.set_title(name, fontsize=10)
-        against_ranks(axes, make, lambda one: pick(results.runs, **one)["epoch_s"])
-        axes.set(ylabel="seconds per epoch", ylim=(0, None))
-        against_ranks(to, make, lambda one: seconds_to(results, target, **one)["seconds"])
-        to.set(ylabel=f"seconds to {100 * target:.0f} % accuracy", ylim=(0, None))
+        times[column].set_title(name, fontsize=10)
+        against_ranks(times[column], make, epoch_s)
+        against_ranks(reached[column], make, lambda case: seconds_to(results, target, case))
+        reached[column].set_ylabel(f"seconds to {100 * target:.0f} % accuracy")
     times[2].set_title("size of the training set", fontsize=10)
-    against_size(times[2], results, lambda one: pick(results.runs, **one)["epoch_s"])
-    times[2].set_ylabel("seconds per epoch")
-    against_size(reached[2], results, lambda one: seconds_to(results, target_of_sizes, **one)["seconds"])
+    against_size(times[2], results, epoch_s)
+    against_size(reached[2], results, lambda case: seconds_to(results, target_of_sizes, case))
     reached[2].set_ylabel(f"seconds to {100 * target_of_sizes:.0f} % accuracy")
+    for axes in times:
+        axes.set_ylabel("seconds per epoch")
     _legend_below(figure, times[0])
     return figure
 
 
 def against_ranks(axes: Axes, make: Callable[[str, int], Case], values: Callable[[Case], pd.Series]) -> None:
     """Draw what `values` gives for a case, one line a strategy, against the number of ranks."""
-    missing = []
-    for strategy, ranks in LINES.items():
-        missing += _line(axes, strategy, {n: values(make(strategy, n)) for n in ranks}, "{} with {}")
+    missed = []
+    for strategy, numbers in LINES.items():
+        missed += _line(axes, strategy, {n: values(make(strategy, n)) for n in numbers}, "{}, {}")
     axes.set_xticks([1, 2, 3, 4])
-    axes.set(xlabel="ranks", xlim=(0.8, 4.2))
-    _note(axes, missing)
+    axes.set(xlabel="ranks", xlim=(0.8, 4.2), ylim=(0, None))
+    _note(axes, missed)
 
 
 def against_size(axes: Axes, results: Results, values: Callable[[Case], pd.Series]) -> None:
     """Draw what `values` gives for a case, one line a strategy, against the size of the training set."""
-    missing, n_points = [], 0
-    for strategy, n in TWO_WORKERS:
-        runs = pick(results.runs, strategy=strategy, n_gpus=n, model="cnn", global_batch_size=BATCH)
-        sizes = runs.groupby("samples")["train_size"].first()
-        measured = {size: values(case(strategy, n, train_size=option)) for size, option in sizes.items()}
-        missing += _line(axes, strategy, measured, "{} on {:,}")
-        n_points += len(measured)
-    axes.set(xscale="log", yscale="log" if len(missing) < n_points else "linear", xlabel="training samples")
-    axes.set_xticks(list(sizes.index), [f"{size:,}" for size in sizes.index])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:g}")
-    _note(axes, missing)
+    missed: list[str] = []
+    every: set[int] = set()
+    for strategy, n in TWO_WORKERS.items():
+        case = strong(strategy, n)
+        alike = results.runs.query("strategy == @strategy and n_gpus == @n and model == @case.model")
+        sizes = alike.groupby("samples")["train_size"].first()
+        measured = {size: values(replace(case, train_size=option)) for size, option in sizes.items()}
+        missed += _line(axes, strategy, measured, "{}, {:,}")
+        every |= set(sizes.index)
+    axes.set(xscale="log", yscale="log" if len(missed) < len(every) * len(TWO_WORKERS) else "linear")
+    axes.set_xticks(sorted(every), [f"{size:,}" for size in sorted(every)])
+    axes.xaxis.set_minor_locator(LogLocator(subs=[]))
+    if axes.get_yscale() == "log":
+        axes.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5]))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(LogLocator(subs=[]))
+    axes.set_xlabel("training samples (two workers)")
+    _note(axes, missed)
 
 
 def _line(axes: Axes, strategy: str, measured: dict[Any, pd.Series], name: str) -> list[str]:
-    """Draw a line through the means, with their ranges; return the names of the points that some seed lacks."""
-    whole = {x: values for x, values in measured.items() if len(values) and values.notna().all()}
+    """Draw a line through the means, with their ranges; return the names of the points that some seed did not reach."""
+    reached = {x: values for x, values in measured.items() if len(values) and values.notna().all()}
     style = {"none": ":"}.get(strategy, "--" if strategy.endswith("_builtin") else "-")
-    means = pd.Series({x: values.mean() for x, values in whole.items()}, dtype=float)
-    below = [means[x] - values.min() for x, values in whole.items()]
-    above = [values.max() - means[x] for x, values in whole.items()]
+    means = pd.Series({x: values.mean() for x, values in reached.items()}, dtype=float)
+    below = [means[x] - values.min() for x, values in reached.items()]
+    above = [values.max() - means[x] for x, values in reached.items()]
     axes.errorbar(
         means.index, means, [below, above], fmt="o" + style, color=COLOURS[strategy], ms=4, capsize=2, lw=1.5,
         label=NAMES[strategy],
     )  # fmt: skip
-    return [name.format(NAMES[strategy].split(" (")[0], x) for x in measured if x not in whole]
+    short = NAMES[strategy].split(" (")[0]
+    return [name.format(short, x) for x, values in measured.items() if len(values) and x not in reached]
 
 
-def _note(axes: Axes, missing: Sequence[str]) -> None:
+def _note(axes: Axes, missed: Sequence[str]) -> None:
     axes.grid(alpha=0.3)
-    if missing:
-        text = "not reached by every seed:\n" + "\n".join(missing)
-        axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=6, color="#555555")
+    if missed:
+        text = "not reached by every seed:\n" + "\n".join(missed)
+        axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=6.5, color="#555555")
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=8.5)

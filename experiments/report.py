@@ -1,14 +1,21 @@
 """Bring everything that shows the results up to date with them: notebooks, media/, and the table in the README.
 
-python experiments/report.py
+python experiments/report.py                                   # of the results in the repository
+python experiments/report.py --results_dir results/HARDWARE    # of your own
 
 Executes the notebooks in place, draws the figures with the notebooks' code, the timelines and the animation from the
 recorded events, and writes the README's table. Reads nothing but the results. Needs what requirements-dev.txt lists.
 """
 
+import signal
+import sys
+
+FINISHED = "what was finished is written"
+if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(f"\nerror: ended by SIGINT; {FINISHED}"))
+
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,15 +24,19 @@ from pathlib import Path
 import nbformat
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
-from tqdm.auto import tqdm
+from nbclient.exceptions import CellExecutionError
+from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments import cases, collect, ring_animation
 from experiments.collect import KEPT, ROOT, Results
 from experiments.run import RING_TRACE
-from records.files import write_atomically
+from experiments.runs import TIMELINE, declared
+from records.files import EVENTS_SUFFIX, write_atomically
 from training.cli import guarded, parse
+from training.failures import RunFailed
+from workloads.errors import UsageError
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -42,28 +53,46 @@ class Settings:
 
 
 def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
-    """Return the notebook with the outputs that it has on these results. Raises nbclient's CellExecutionError."""
-    os.environ["EXPERIMENT_RESULTS"] = str(results_dir.resolve())  # the kernel inherits it
+    """Return the notebook with the outputs that it has on these results. Raises RunFailed."""
     node = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
-    NotebookClient(node, timeout=_LIMIT_S, kernel_name="python3", resources=where).execute()
+    client = NotebookClient(node, timeout=_LIMIT_S, kernel_name="python3", resources=where)
+    try:
+        client.execute(env=os.environ | {"EXPERIMENT_RESULTS": str(results_dir.resolve())})
+    except CellExecutionError as error:
+        raise RunFailed(f"{notebook.name}: {error.ename}: {error.evalue}") from error
     for cell in node.cells:
         cell.metadata.pop("execution", None)  # when each cell ran is no result
     return node
 
 
 def with_table(readme: str, results: Results) -> str:
-    """Return the text of the README with the table of these results between its two marks."""
+    """Return the text of the README with the table of these results, and their provenance, between its two marks."""
     table = cases.markdown(cases.table(results, cases.TABLE))
-    text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", readme)
+    provenance = collect.provenance(results).replace("\n", "\n    ")
+    text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n    {provenance}\n\n{found[2]}", readme)
     assert n == 1, "the README has one place for the table"
     return text
 
 
+def complete(folder: Path) -> Results:
+    """Return the results of all declared runs. Raises UsageError if one is missing."""
+    names = [str(one.run_name) for one in declared("all")]
+    needed = [f"{name}{suffix}" for name in names for suffix in (".csv", ".json")]
+    needed += [f"{name}{EVENTS_SUFFIX}" for name in names if name.startswith(TIMELINE)]
+    missing = [name for name in (*needed, RING_TRACE) if not (folder / name).exists()]
+    if missing:
+        raise UsageError(
+            f"--results_dir {folder}: {len(missing)} files are missing, such as {missing[0]}; "
+            f"make them with python experiments/run.py all --results_dir {folder}"
+        )
+    return collect.load(folder)
+
+
 def main(settings: Settings) -> None:
-    """Write the notebooks, the pictures and the table. Raises UsageError if there are no results."""
+    """Write the notebooks, the pictures and the table. Raises UsageError if results are missing, RunFailed."""
     folder = Path(settings.results_dir)
-    results = collect.load(folder)
+    results = complete(folder)
     media, readme = ROOT / "media", ROOT / "README.md"
     jobs: dict[str, Callable[[], None]] = {path.name: partial(_notebook, path, folder) for path in NOTEBOOKS}
     for name, draw in cases.FIGURES.items():
@@ -92,5 +121,4 @@ def _text(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    kept = "what was finished is written"
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), kept))
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), FINISHED))

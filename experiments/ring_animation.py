@@ -1,16 +1,11 @@
-"""Draw the ring all-reduce as an animation, from the recorded events of a real run of 4 processes.
+"""The ring all-reduce as an animation, from the recorded events of a real run of 4 processes.
 
-python experiments/ring_animation.py results/cpu-2-cores/ring_trace.csv media/ring_all_reduce.gif
-
-With --record, the trace is recorded first. Nothing of the algorithm is computed here: which chunk a message carried,
+`run.py` records it, `report.py` has it drawn. Nothing of the algorithm is computed here: which chunk a message carried,
 its value, and what became of it at the receiver are read from the trace.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from records.events import Recorder, clock
-from records.files import AnyPath, check_writable, write_atomically
+from records.files import AnyPath, write_atomically
 from strategies.ring_all_reduce import ring_all_reduce
 from training import launch
-from training.failures import RunFailed
 from transports.base import Transport
 from workloads.errors import UsageError
 
@@ -250,31 +242,3 @@ def animate(trace_path: AnyPath, gif_path: AnyPath, between: int = 9) -> None:
     first, *rest = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
     with write_atomically(gif_path) as path:
         first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 0, 1 (the run failed) or 2 (bad input, one line on stderr)."""
-    parser = argparse.ArgumentParser(description="Draw a recorded ring all-reduce as a GIF.")
-    parser.add_argument("trace", type=Path, metavar="TRACE.csv")
-    parser.add_argument("gif", type=Path, metavar="OUT.gif")
-    parser.add_argument("--record", action="store_true", help="record TRACE.csv first, from 4 processes")
-    options = parser.parse_args(arguments)
-    try:
-        if options.gif.suffix != ".gif":
-            raise UsageError(f"{options.gif}: must end in .gif")
-        check_writable(options.gif.parent)
-        if options.record:
-            check_writable(options.trace.parent)
-            record(options.trace)
-        animate(options.trace, options.gif)
-    except RunFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except (UsageError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

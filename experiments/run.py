@@ -8,12 +8,20 @@ The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that
 interrupted command goes on where it was. A run that fails is reported, and the others are carried on with.
 """
 
+import signal
 import sys
+
+KEPT = "finished runs are kept, and the same command goes on from there"
+if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(f"\nerror: ended by SIGINT; {KEPT}"))
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from tyro.conf import Positional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -26,7 +34,7 @@ from training import Options, run
 from training.cli import guarded, parse
 from training.failures import RunFailed
 from workloads import datasets
-from workloads.errors import UsageError, one_line
+from workloads.errors import UsageError
 
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 
@@ -54,43 +62,42 @@ def main(settings: Settings) -> None:
     runs = declared(settings.experiment, settings.quick)
     device = replace(runs[0], device=settings.device).resolve().device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
-    runs = [
-        replace(one, device=device, data_dir=settings.data_dir, results_dir=str(directory), run_name=one.run_name)
-        for one in runs
-    ]
-    datasets.load(runs[0].dataset, settings.data_dir, settings.download, 0, 0)  # its absence is not each run's failure
+    runs = [replace(one, device=device, data_dir=settings.data_dir, results_dir=str(directory)) for one in runs]
+    datasets.load(runs[0].dataset, settings.data_dir, settings.download)  # its absence is not each run's failure
     try:
         check_writable(directory)
     except OSError as error:
         raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
     todo = [one for one in runs if not is_there(one)]
-    failed = []
-    bar = tqdm(todo, unit="run")
-    for one in bar:
-        bar.set_description(str(one.run_name))
-        try:
-            run(one, quiet=True)
-        except (RunFailed, UsageError) as error:
-            failed.append(str(one.run_name))
-            bar.write(f"failed: {one.run_name}: {one_line(error)}", file=sys.stderr)
+    jobs: dict[str, Callable[[], object]] = {str(one.run_name): partial(run, one, quiet=True) for one in todo}
     if settings.experiment in ("ring_all_reduce", "all") and not (directory / RING_TRACE).exists():
-        ring_animation.record(directory / RING_TRACE)
-    rows = [("runs made", len(todo) - len(failed)), ("there already", len(runs) - len(todo)), ("failed", len(failed))]
+        jobs[RING_TRACE] = partial(ring_animation.record, directory / RING_TRACE)
+    failed = []
+    bar = tqdm(jobs.items(), unit="run")
+    for name, job in bar:
+        bar.set_description(name)
+        try:
+            job()
+        except (RunFailed, UsageError, OSError) as error:
+            failed.append(name)
+            bar.write(f"failed: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+    rows = [("runs made", len(jobs) - len(failed)), ("there already", len(runs) - len(todo)), ("failed", len(failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; a run whose files are deleted is made again")
     if failed:
-        raise RunFailed(f"{len(failed)} of {len(todo)} runs failed: {', '.join(failed)}")
+        raise RunFailed(f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}")
 
 
 def is_there(options: Options) -> bool:
-    """Return whether the files of this very run exist: its name, and what it measured."""
+    """Return whether this very run is there, whole and good: its files, what it measured, and that it did not fail."""
     path = Path(options.results_dir) / f"{options.run_name}.json"
     try:
-        return same_run(options, load_metadata(path)["options"]) and path.with_name(f"{options.run_name}.csv").exists()
+        metadata = load_metadata(path)
+        good = metadata["replicas_identical"] or not options.kind.replicas_agree
+        return good and same_run(options, metadata["options"]) and path.with_name(f"{options.run_name}.csv").exists()
     except (FileNotFoundError, ValueError, KeyError):
         return False
 
 
 if __name__ == "__main__":
-    kept = "finished runs are kept, and the same command goes on from there"
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), kept))
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), KEPT))

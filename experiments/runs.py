@@ -14,7 +14,7 @@ from ring_all_reduce_builtin import BuiltinRingAllReduce
 from training import Options
 
 BUILTIN = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
-MODELS = {"cnn": "lenet", "mlp": "benchmarks.networks:mlp"}  # 62 thousand parameters; 5.8 million
+MODELS = {"cnn": "lenet", "mlp": "benchmarks.networks:mlp"}  # 108 thousand parameters; 5.8 million
 EPOCHS = {"cnn": 6, "mlp": 3}
 BATCH = 128
 SEEDS = (0, 1, 2)
@@ -32,56 +32,52 @@ class Case:
     model: str = "cnn"
     global_batch_size: int = BATCH
     train_size: int = 0
-    timeline: bool = False
-    """A short run whose events are kept, to be drawn."""
 
-    def name(self, seed: int) -> str:
-        """Return the name of the run's files."""
-        size = self.train_size or "all"
-        kind = TIMELINE if self.timeline else self.model
-        return f"{kind}-{self.strategy}-{self.n_gpus}-b{self.global_batch_size}-{size}-s{seed}"
+
+# The strategies whose scaling is measured, and the numbers of ranks.
+LINES: dict[str, tuple[int, ...]] = {
+    "single": (1,),
+    "param_server": (2, 3, 4),
+    "ring_all_reduce": (2, 4),
+    "ring_all_reduce_builtin": (2, 4),
+    "none": (2, 4),
+}
+TWO_WORKERS = {strategy: 3 if strategy == "param_server" else ranks[0] for strategy, ranks in LINES.items()}
+
+
+def strong(strategy: str, n_gpus: int) -> Case:
+    """Return the case of strong scaling: the global batch is the same, whatever the number of workers."""
+    return Case(strategy, n_gpus)
+
+
+def weak(strategy: str, n_gpus: int) -> Case:
+    """Return the case of weak scaling: every worker has the same batch."""
+    workers = n_gpus - 1 if strategy == "param_server" else n_gpus
+    return Case(strategy, n_gpus, global_batch_size=workers * BATCH // 2)
 
 
 def _param_server() -> list[Case]:
-    return [
-        *(Case(strategy, n, model) for model in MODELS for strategy, n in _SERVER_AGAINST_BUILTIN),
-        *(Case("param_server", n) for n in (2, 4)),
-        Case("param_server", 3, "mlp", train_size=_TIMELINE_SIZE, timeline=True),
-    ]
+    both = (("param_server", 3), (BuiltinParamServer.name, 2))
+    return [*(Case(*one, model) for model in MODELS for one in both), *(strong("param_server", n) for n in (2, 4))]
 
 
 def _ring_all_reduce() -> list[Case]:
     both = ("ring_all_reduce", BuiltinRingAllReduce.name)
     return [
         *(Case(strategy, 2, model) for model in MODELS for strategy in both),
-        *(Case(strategy, 4) for strategy in (*both, "naive_all_reduce")),
-        Case("ring_all_reduce", 3, "mlp", train_size=_TIMELINE_SIZE, timeline=True),
+        *(strong(strategy, 4) for strategy in (*both, "naive_all_reduce")),
     ]
 
 
 def _scaling() -> list[Case]:
-    rings = ("ring_all_reduce", BuiltinRingAllReduce.name, "none")
-    strong = [
-        Case("single", 1),
-        *(Case(strategy, n) for n in (2, 4) for strategy in rings),
-        *(Case("param_server", n) for n in (2, 3, 4)),
-    ]
-    per_worker = BATCH // 2
-    weak = [
-        Case("single", 1, global_batch_size=per_worker),
-        *(Case(strategy, n, global_batch_size=n * per_worker) for n in (2, 4) for strategy in rings),
-        *(Case("param_server", n, global_batch_size=(n - 1) * per_worker) for n in (2, 3, 4)),
-    ]
-    sizes = [
-        Case(strategy, n, train_size=size)
-        for size in SIZES
-        for strategy, n in (("single", 1), *((ring, 2) for ring in rings), ("param_server", 3))
-    ]
-    return [*strong, *weak, *sizes]
+    every = [(strategy, n) for strategy, ranks in LINES.items() for n in ranks]
+    sizes = [Case(strategy, n, train_size=size) for size in SIZES for strategy, n in TWO_WORKERS.items()]
+    return [*(strong(*one) for one in every), *(weak(*one) for one in every), *sizes]
 
 
-_SERVER_AGAINST_BUILTIN = (("param_server", 3), (BuiltinParamServer.name, 2))
 EXPERIMENTS = {"param_server": _param_server, "ring_all_reduce": _ring_all_reduce, "scaling": _scaling}
+# Short runs whose events are kept, to be drawn: two workers each.
+TIMELINES = {"param_server": 3, "ring_all_reduce": 2}
 
 
 def declared(experiment: str, quick: bool = False) -> list[Options]:
@@ -89,13 +85,15 @@ def declared(experiment: str, quick: bool = False) -> list[Options]:
 
     `quick`: the same runs on scikit-learn's digits, three epochs.
     """
-    chosen = EXPERIMENTS.values() if experiment == "all" else [EXPERIMENTS[experiment]]
-    cases = dict.fromkeys(case for cases in chosen for case in cases())
-    runs = [_options(case, seed) for seed in SEEDS for case in cases if not case.timeline or seed == SEEDS[0]]
+    chosen = list(EXPERIMENTS) if experiment == "all" else [experiment]
+    cases = dict.fromkeys(case for name in chosen for case in EXPERIMENTS[name]())
+    runs = [_options(case, seed) for seed in SEEDS for case in cases]
+    runs += [_timeline(name) for name in chosen if name in TIMELINES]
     return [_quick(run) for run in runs] if quick else runs
 
 
 def _options(case: Case, seed: int) -> Options:
+    size = case.train_size or "all"
     return Options(
         strategy=case.strategy,
         n_gpus=case.n_gpus,
@@ -103,30 +101,42 @@ def _options(case: Case, seed: int) -> Options:
         dataset="fashion_mnist",
         train_size=case.train_size,
         global_batch_size=case.global_batch_size,
-        epochs=1 if case.timeline else SIZES.get(case.train_size, EPOCHS[case.model]),
+        epochs=SIZES.get(case.train_size, EPOCHS[case.model]),
         lr=0.02,
         momentum=0.9,
         seed=seed,
-        run_name=case.name(seed),
+        run_name=f"{case.model}-{case.strategy}-{case.n_gpus}-b{case.global_batch_size}-{size}-s{seed}",
         builtin=BUILTIN.get(case.strategy),
     )
+
+
+def _timeline(strategy: str) -> Options:
+    run = _options(Case(strategy, TIMELINES[strategy], "mlp"), SEEDS[0])
+    return replace(run, train_size=_TIMELINE_SIZE, epochs=1, run_name=f"{TIMELINE}-{strategy}-{run.n_gpus}")
 
 
 def _quick(run: Options) -> Options:
     sizes = dict(zip(SIZES, (300, 600), strict=True)) | {_TIMELINE_SIZE: 1_280}  # digits has 1,437 for training
     size = sizes.get(run.train_size, run.train_size)
-    return replace(run, dataset="digits", train_size=size, epochs=min(run.epochs, 3))
+    # The name differs, so that no quick run ever takes the place of a long one.
+    return replace(run, dataset="digits", train_size=size, epochs=min(run.epochs, 3), run_name=f"{run.run_name}-quick")
 
 
 def hardware(device: str) -> str:
     """Return the name of the folder for results of this machine's `device`: cpu or cuda."""
     here = machine()
-    name = here["gpus"][0] if device == "cuda" else f"{here['cpu']} {here['cores']} cores"
+    gpus, cores = here["gpus"], here["cores"]
+    name = f"{len(gpus)} {gpus[0]}" if device == "cuda" else f"{here['cpu']} {cores} cores"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+MEASURED = (
+    *("strategy", "n_gpus", "model", "dataset", "train_size", "global_batch_size", "epochs", "device", "dtype"),
+    *("optimizer", "lr", "momentum", "weight_decay", "clip_norm", "accumulate", "seed", "events"),
+)
+"""The options that make a run what it is, wherever its files are."""
+
+
 def same_run(options: Options, recorded: dict[str, Any]) -> bool:
-    """Return whether a run with the options in `recorded` measured what `options` ask for, wherever it was written."""
-    measured = ("strategy", "n_gpus", "model", "dataset", "train_size", "global_batch_size", "epochs", "lr", "momentum",
-                "optimizer", "weight_decay", "clip_norm", "accumulate", "dtype", "seed", "events")  # fmt: skip
-    return all(recorded.get(name, "absent") == getattr(options, name) for name in measured)
+    """Return whether a run with the options in `recorded` measured what `options` ask for."""
+    return all(recorded.get(name, "absent") == getattr(options, name) for name in MEASURED)

@@ -42,12 +42,13 @@ def write_atomically(path: AnyPath) -> Iterator[Path]:
 
     If the block raises, the temporary file is removed and an older `path` stays as it was.
     """
-    with _together([Path(path)]) as (temporary,):
+    with write_together([Path(path)]) as (temporary,):
         yield temporary
 
 
 @contextmanager
-def _together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """`write_atomically` for several files: none gets its name before all are written."""
     temporaries = [path.with_name(f".{os.getpid()}.{path.name}") for path in paths]
     try:
         yield temporaries
@@ -84,7 +85,7 @@ def write_run(
         text.encode(),
     )
     others = others or {}
-    with _together([*paths.values(), *map(Path, others)]) as temporaries:
+    with write_together([*paths.values(), *map(Path, others)]) as temporaries:
         for temporary, content in zip(temporaries, (*contents, *others.values()), strict=True):
             temporary.write_bytes(content)
     return paths

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pandas as pd
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from records.events import HIDDEN, MARKS, OPS, PHASES
-from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_atomically
+from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_together
 from records.tables import SERVER
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
@@ -243,7 +244,7 @@ def _write(path: str, step: int | None, n_steps: int) -> tuple[str, str]:
     text = json.dumps(trace(events, metadata["roles"], _describe(metadata), about), allow_nan=False)
     paths = f"{run}.timeline.png", run + TRACE_SUFFIX
     try:
-        with write_atomically(paths[0]) as png, write_atomically(paths[1]) as chrome:
+        with write_together([Path(path) for path in paths]) as (png, chrome):
             figure.savefig(png)
             chrome.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -269,6 +270,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadRun as error:
         print("timeline:", *str(error).splitlines(), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\ntimeline: ended by SIGINT; nothing was written", file=sys.stderr)
+        return 130
     print(f"picture        {png}\ntrace          {chrome} (open it at https://ui.perfetto.dev or in chrome://tracing)")
     return 0
 

@@ -1,7 +1,8 @@
 """No communication: every worker trains a model of its own on its part of each batch, and nobody learns of it.
 
-Not an algorithm but a limit: no strategy that sends anything can take its steps in less time. What that speed is worth
-is its accuracy, which is that of one worker's model: it has seen one sample in N, in batches of one N-th of the size.
+Not an algorithm but a limit: a strategy in which as many workers compute and update, and then also exchange something,
+takes longer for its steps. What that speed is worth is its accuracy, which is that of one worker's model: in every
+epoch it sees one sample in N (not the same ones in the next), in batches of one N-th of the size.
 """
 
 from strategies.single import Single
@@ -16,4 +17,4 @@ class NoCommunication(Single):
     @classmethod
     def remark(cls, n_gpus: int) -> str:
         """Say whose accuracy will be shown."""
-        return f"none: {n_gpus} models trained apart; the accuracy is that of rank 0's, on its part of the data."
+        return f"none: {n_gpus} models trained apart; the accuracy is that of rank 0's, on its part of the samples."

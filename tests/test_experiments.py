@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,94 +14,156 @@ import nbformat
 import pandas as pd
 import pytest
 
+from benchmarks import networks
 from experiments import cases, collect, plots, report, run, runs
-from records.files import load_metadata
+from experiments.runs import Case
+from records.files import TRACE_SUFFIX, load_metadata
 from strategies import STRATEGIES
 from training import Options
 from training.failures import RunFailed
+from workloads import models
+from workloads.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 KEPT = collect.KEPT
+SHOWN = [
+    *cases.TABLE, *cases.STRONG, *cases.WEAK, *cases.STRONG_2, *cases.SERVERS, *cases.TRAFFIC,
+    *(case for pair in (*cases.SERVER.values(), *cases.RING.values()) for case in pair),
+]  # fmt: skip
 
 
-def command(*arguments: str, limit: float = 110) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     python = [sys.executable, "experiments/run.py", *arguments]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False)
+    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
+
+
+def declared(experiment: str = "all", quick: bool = False) -> dict[str, Options]:
+    return {str(one.run_name): one for one in runs.declared(experiment, quick)}
+
+
+def recorded(options: Options) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in Options.__dataclass_fields__ if name != "builtin"}
 
 
 # What is declared
 
 
 def test_every_case_has_every_seed_and_all_else_alike() -> None:
-    declared = [one for one in runs.declared("all") if not str(one.run_name).startswith(runs.TIMELINE)]
-    assert len({one.run_name for one in declared}) == len(declared)
     seeds: dict[str, list[int]] = {}
-    for one in declared:
-        seeds.setdefault(str(one.run_name).rpartition("-s")[0], []).append(one.seed)
+    for name, one in declared().items():
         assert (one.lr, one.momentum, one.optimizer, one.dataset) == (0.02, 0.9, "sgd", "fashion_mnist")
-        assert one.builtin is None or one.builtin.name == one.strategy
+        assert one.strategy in (one.builtin.name if one.builtin else "", *STRATEGIES)
+        if not name.startswith(runs.TIMELINE):
+            seeds.setdefault(name.rpartition("-s")[0], []).append(one.seed)
     assert all(found == list(runs.SEEDS) for found in seeds.values())
-    assert {one.strategy for one in declared} == {*STRATEGIES, *runs.BUILTIN}
-    every = {one.run_name for name in runs.EXPERIMENTS for one in runs.declared(name)}
-    assert every == {one.run_name for one in runs.declared("all")}
+    assert {name for experiment in runs.EXPERIMENTS for name in declared(experiment)} == set(declared())
+    assert not set(declared()) & set(declared(quick=True)), "a quick run never takes the place of a long one"
 
 
-def plan_of(case: dict[str, Any]) -> Any:
-    (options,) = (
-        one
-        for one in runs.declared("all")
-        if one.seed == 0
-        and not str(one.run_name).startswith(runs.TIMELINE)
-        and one.model == runs.MODELS[case["model"]]
-        and all(getattr(one, name) == case[name] for name in collect.CASE if name != "model")
-    )
-    return options.resolve().plan(options.train_size or 60_000)
+def options_of(case: Case) -> Options:
+    wanted = asdict(case) | {"model": runs.MODELS[case.model], "seed": 0}
+    names = [name for name, one in declared().items() if wanted.items() <= recorded(one).items()]
+    (name,) = (name for name in names if not name.startswith(runs.TIMELINE))
+    return declared()[name]
+
+
+def test_whatever_is_shown_is_declared() -> None:
+    for case in SHOWN:
+        options_of(case)
 
 
 def test_both_sides_of_a_comparison_have_the_same_workers_and_batches() -> None:
-    pairs = [(*cases.SERVER[model],) for model in cases.SERVER]
-    pairs += [(cases.RING["cnn"][i], cases.RING["cnn"][i + 1]) for i in (0, 2)] + [(*cases.RING["mlp"],)]
-    for ours, built_in in pairs:
-        assert plan_of(ours) == plan_of(built_in)
-    for n in (2, 4):
-        assert plan_of(plots.strong("ring_all_reduce", n)).global_batch_size == runs.BATCH
-        weak = plan_of(plots.weak("param_server", n))
-        assert weak.global_batch_size == weak.workers * runs.BATCH // 2
+    pairs = [pair for shown in (cases.SERVER, cases.RING) for pair in shown.values()]
+    for ours, built_in in [(pair[i], pair[i + 1]) for pair in pairs for i in range(0, len(pair), 2)]:
+        assert built_in.strategy == f"{ours.strategy}_builtin"
+        one, other = options_of(ours), options_of(built_in)
+        assert one.resolve().plan(60_000) == other.resolve().plan(60_000)
+        assert one.epochs == other.epochs
+    for case in cases.STRONG:
+        assert options_of(case).resolve().plan(60_000).global_batch_size == runs.BATCH
+    for case in cases.WEAK:
+        plan = options_of(case).resolve().plan(60_000)
+        assert plan.global_batch_size == plan.workers * runs.BATCH // 2
+    assert {options_of(case).resolve().plan(60_000).workers for case in cases.STRONG_2[1:]} == {2}
 
 
-def test_a_run_counts_as_done_only_if_it_measured_the_same(tmp_path: Path) -> None:
-    one = runs.declared("ring_all_reduce")[0]
-    recorded = {name: getattr(one, name) for name in Options.__dataclass_fields__ if name != "builtin"}
-    assert runs.same_run(one, recorded | {"data_dir": "elsewhere", "timeout": 5.0})
-    for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}):
-        assert not runs.same_run(one, recorded | change)
-    recorded.pop("momentum")
-    assert not runs.same_run(one, recorded)
+def test_the_sizes_of_the_networks_are_those_that_the_figures_name() -> None:
+    for label, name, build in (
+        ("CNN, 108 thousand parameters", "cnn", lambda: models.build("lenet", (1, 28, 28), 10)),
+        ("MLP, 5.8 million parameters", "mlp", lambda: networks.mlp((1, 28, 28), 10)),
+    ):
+        size = sum(p.numel() for p in build().parameters())
+        assert plots.SIZES[name] == label
+        assert label.split()[1] == (f"{size / 1e6:.1f}" if "million" in label else f"{size / 1e3:.0f}")
 
 
 # What is run
 
 
+def test_a_run_counts_as_done_only_if_it_measured_the_same() -> None:
+    one = runs.declared("ring_all_reduce")[0]
+    assert runs.same_run(one, recorded(one) | {"data_dir": "elsewhere", "timeout": 5.0, "run_name": "x"})
+    for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
+        assert not runs.same_run(one, recorded(one) | change)
+    assert not runs.same_run(one, {name: value for name, value in recorded(one).items() if name != "momentum"})
+
+
+def test_a_run_whose_replicas_differed_is_not_done(tmp_path: Path) -> None:
+    one = replace(runs.declared("ring_all_reduce")[0], results_dir=str(tmp_path), device="cpu")
+    metadata = {"strategy": one.strategy, "n_gpus": one.n_gpus, "replicas_identical": True, "options": recorded(one)}
+    path = tmp_path / f"{one.run_name}.json"
+    for identical in (True, False):
+        path.write_text(json.dumps(metadata | {"replicas_identical": identical}, default=str))
+        assert not run.is_there(one), "without its table"
+        path.with_suffix(".csv").touch()
+        assert run.is_there(one) == identical
+        path.with_suffix(".csv").unlink()
+    path.write_text("{")
+    assert not run.is_there(one)
+
+
+@pytest.mark.timeout(300)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     results = tmp_path / "quick"
-    done = command("param_server", "--quick", "--results_dir", str(results), "--device", "cpu")
+    arguments = ("ring_all_reduce", "--quick", "--results_dir", str(results), "--device", "cpu")
+    done = command(*arguments)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    expected = runs.declared("param_server", quick=True)
-    assert f"runs made      {len(expected)}" in done.stdout
-    assert {path.stem for path in results.glob("*.json")} == {one.run_name for one in expected}
+    expected = declared("ring_all_reduce", quick=True)
+    assert f"runs made      {len(expected) + 1}\n" in done.stdout  # and the ring that is drawn
+    assert {path.stem for path in results.glob("*.json")} == set(expected)
     assert all(load_metadata(path)["options"]["dataset"] == "digits" for path in results.glob("*.json"))
 
     victim = next(results.glob("mlp-*.json"))
     victim.unlink()
-    again = command("param_server", "--quick", "--results_dir", str(results), "--device", "cpu")
+    again = command(*arguments)
     assert again.returncode == 0, again.stderr
     assert "runs made      1\n" in again.stdout
     assert victim.exists()
 
-    table = cases.table(collect.load(results), cases.SERVER["mlp"])
-    assert [row[1] for row in table[1:]] == ["parameter server", "DataParallel (built-in)"]
-    report.execute(next(path for path in report.NOTEBOOKS if "server" in path.name), results)
+    report.execute(next(path for path in report.NOTEBOOKS if "ring" in path.name), results)
+    with pytest.raises(UsageError, match="files are missing, such as"):
+        report.complete(results)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    arguments = ["scaling", "--quick", "--results_dir", str(tmp_path), "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "experiments/run.py", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("[!.]*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.splitlines()[-1] == f"error: ended by {number.name}; {run.KEPT}"
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob(".*"))
+    for path in tmp_path.glob("*.json"):
+        assert path.with_suffix(".csv").exists()
+        assert load_metadata(path)["options"]["dataset"] == "digits"
 
 
 def test_a_failed_run_is_reported_and_the_rest_carried_on(
@@ -112,14 +177,14 @@ def test_a_failed_run_is_reported_and_the_rest_carried_on(
             raise RunFailed("rank 1 (worker) was killed by SIGKILL")
 
     monkeypatch.setattr(run, "run", fails_once)
-    with pytest.raises(RunFailed, match="^1 of") as failed:
+    with pytest.raises(RunFailed, match=r"^1 of") as failed:
         run.main(run.Settings("scaling", quick=True, results_dir=str(tmp_path), device="cpu"))
-    expected = [one.run_name for one in runs.declared("scaling", quick=True)]
+    expected = list(declared("scaling", quick=True))
     assert tried == expected
-    assert str(failed.value).endswith(str(expected[1]))
+    assert str(failed.value).endswith(expected[1])
     said = capsys.readouterr()
-    assert f"failed: {expected[1]}: RunFailed: rank 1 (worker) was killed by SIGKILL" in said.err
-    assert f"runs made      {len(expected) - 1}" in said.out
+    assert f"failed: {expected[1]}: rank 1 (worker) was killed by SIGKILL" in said.err
+    assert f"runs made      {len(expected) - 1}\n" in said.out
 
 
 @pytest.mark.parametrize(
@@ -145,86 +210,115 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str) -> None:
 
 
 def test_the_committed_results_are_those_of_the_declared_runs() -> None:
-    declared = {one.run_name: one for one in runs.declared("all")}
-    found = {path.stem: load_metadata(path) for path in KEPT.glob("*.json")}
-    assert set(found) == set(declared)
-    for name, metadata in found.items():
-        assert runs.same_run(declared[name], metadata["options"])
+    found = {path.stem: path for path in KEPT.glob("[!.]*.json") if not path.name.endswith(TRACE_SUFFIX)}
+    assert set(found) == set(declared())
+    for name, path in found.items():
+        metadata = load_metadata(path)
+        assert runs.same_run(replace(declared()[name], device="cpu"), metadata["options"])
         assert metadata["replicas_identical"] or metadata["strategy"] == "none"
         assert not metadata["git_commit"].endswith("-dirty")
-    assert len({json.dumps(metadata["machine"]) for metadata in found.values()}) == 1
+    assert len({json.dumps(load_metadata(path)["machine"]) for path in found.values()}) == 1
 
 
 def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> None:
-    results = collect.load(KEPT)
-    runs_on_all = collect.pick(results.runs, model="cnn", train_size=0, global_batch_size=runs.BATCH)
-    assert (runs_on_all.loc[runs_on_all["strategy"] != "none", "accuracy"] > 0.88).all()
+    table = collect.load(KEPT).runs.query("model == 'cnn' and train_size == 0 and global_batch_size == @runs.BATCH")
+    communicating = table[table["strategy"] != "none"]
+    assert set(communicating["strategy"]) == {*STRATEGIES, *runs.BUILTIN} - {"none"}
+    assert (communicating["accuracy"] > 0.88).all()
 
 
 @pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_the_committed_results(notebook: Path) -> None:
+    def outputs(node: nbformat.NotebookNode) -> list[Any]:
+        return [output for cell in node.cells if cell.cell_type == "code" for output in cell.outputs]
+
     def printed(node: nbformat.NotebookNode) -> list[str]:
-        outputs = [output for cell in node.cells if cell.cell_type == "code" for output in cell.outputs]
-        return ["".join(output["text"]) for output in outputs if output["output_type"] == "stream"]
+        return ["".join(output["text"]) for output in outputs(node) if output["output_type"] == "stream"]
 
     def pictures(node: nbformat.NotebookNode) -> int:
-        outputs = [output for cell in node.cells if cell.cell_type == "code" for output in cell.outputs]
-        return sum("image/png" in output.get("data", {}) for output in outputs)
+        return sum("image/png" in output.get("data", {}) for output in outputs(node))
 
-    saved = nbformat.read(notebook, as_version=4)
-    executed = report.execute(notebook, KEPT)
+    saved, executed = nbformat.read(notebook, as_version=4), report.execute(notebook, KEPT)
     assert printed(executed) == printed(saved), "python experiments/report.py brings the notebooks up to date"
     assert pictures(executed) == pictures(saved) >= 4
 
 
 def test_the_readme_shows_the_committed_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert report.with_table(readme, collect.load(KEPT)) == readme, "python experiments/report.py brings it up to date"
+    assert report.with_table(readme, report.complete(KEPT)) == readme, "python experiments/report.py does so"
 
 
-def test_the_pictures_of_the_readme_exist_and_are_small() -> None:
-    for name in (*(f"{name}.png" for name in cases.FIGURES), "timelines.png"):
-        assert (ROOT / "media" / name).read_bytes().startswith(b"\x89PNG")
+def test_the_pictures_are_drawn_and_those_of_the_readme_exist(tmp_path: Path) -> None:
+    results = collect.load(KEPT)
+    figures = {name: draw(results) for name, draw in cases.FIGURES.items()} | {"timelines": cases.timelines(KEPT)}
+    for name, figure in figures.items():
+        figure.savefig(tmp_path / "figure.png")
+        for path in (tmp_path / "figure.png", ROOT / "media" / f"{name}.png"):
+            assert path.read_bytes().startswith(b"\x89PNG")
+            assert path.stat().st_size > 10_000
     assert (ROOT / "media" / "ring_all_reduce.gif").stat().st_size < 1.5e6
 
 
 # How it is computed
 
 
+def kept(tmp_path: Path, *names: str) -> collect.Results:
+    for name in names:
+        for suffix in (".csv", ".json"):
+            shutil.copy(KEPT / f"{name}{suffix}", tmp_path)
+    (tmp_path / ".1.torn.json").write_text("{")
+    (tmp_path / "x.trace.json").write_text("{}")
+    return collect.load(tmp_path)
+
+
 def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
     name = "cnn-param_server-4-b128-all-s1"
-    for suffix in (".csv", ".json"):
-        shutil.copy(KEPT / f"{name}{suffix}", tmp_path)
-    results = collect.load(tmp_path)
+    results = kept(tmp_path, name)
     table = pd.read_csv(tmp_path / f"{name}.csv")
     (one,) = results.runs.to_dict("records")
-    assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"], one["samples"]) == (
-        "param_server",
-        4,
-        3,
-        1,
-        60_000,
-    )
+    assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"]) == ("param_server", 4, 3, 1)
+    assert (one["samples"], one["counted"]) == (60_000, True)
     slowest = table.groupby("epoch")["epoch_s"].max()
     assert one["epoch_s"] == pytest.approx(slowest[1:].mean())
     assert one["mb_per_step"] == pytest.approx(table["bytes_sent"].sum() / table["step"].max() / 1e6)
     assert results.epochs["seconds"].tolist() == pytest.approx(slowest.cumsum().tolist())
     assert results.epochs["accuracy"].tolist() == table["test_accuracy"].dropna().tolist()
     assert results.traffic["mb_sent"].sum() == pytest.approx(one["mb_per_step"])
+    server = results.phases[results.phases["role"] == "server"]
+    assert server["wait_s"].tolist() == pytest.approx(
+        [table[(table["rank"] == 0) & (table["epoch"] > 1)]["wait_s"].mean()]
+    )
+    case = runs.strong("param_server", 4)
     third = results.epochs["accuracy"].iloc[2]
     first = int((results.epochs["accuracy"] >= third).to_numpy().argmax())
-    assert collect.seconds_to(results, third)["seconds"].tolist() == [results.epochs["seconds"].iloc[first]]
-    assert collect.seconds_to(results, 0.999)["seconds"].isna().all()
+    assert collect.seconds_to(results, third, case).to_dict() == {1: results.epochs["seconds"].iloc[first]}
+    assert collect.seconds_to(results, 0.999, case).isna().tolist() == [True]
 
 
-def test_spread_is_the_mean_and_half_the_range() -> None:
-    assert collect.spread([1.0, 2.0, 6.0], 1) == "3.0 ± 2.5"
-    assert collect.spread([0.5], 0, 100) == "50 ± 0"
+def test_runs_of_one_case_that_were_not_made_alike_are_refused(tmp_path: Path) -> None:
+    names = [f"cnn-ring_all_reduce-2-b128-all-s{seed}" for seed in (0, 1)]
+    kept(tmp_path, *names)
+    path = tmp_path / f"{names[1]}.json"
+    metadata = json.loads(path.read_text())
+    metadata["options"]["lr"] = 0.5
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(UsageError, match="were not made alike"):
+        collect.load(tmp_path)
+    with pytest.raises(UsageError, match=r"python experiments/run\.py"):
+        collect.load(tmp_path / "nothing")
+
+
+def test_spread_is_the_mean_and_the_standard_deviation() -> None:
+    assert collect.spread([1.0, 2.0, 6.0], 1) == "3.0 ± 2.6"
+    assert collect.spread([0.5], 0, 100) == "50 (n=1)"
+    assert collect.spread([1.0, 2.0], 1) == "1.5 ± 0.7 (n=2)"
     assert collect.spread([], 1) == collect.spread([float("nan")], 1) == "-"
 
 
 def test_a_ratio_is_taken_seed_by_seed() -> None:
-    runs_of = {"a": {0: 10.0, 1: 30.0}, "b": {0: 5.0, 1: 10.0, 2: 1.0}}
-    rows = [{"strategy": s, "seed": k, "samples_per_s": v} for s, rates in runs_of.items() for k, v in rates.items()]
-    results = collect.Results(pd.DataFrame(rows), pd.DataFrame(), pd.DataFrame(), pd.DataFrame(), {})
-    assert collect.ratio_to(results, {"strategy": "a"}, {"strategy": "b"}).to_dict() == {0: 2.0, 1: 3.0}
+    ours, peer = Case("param_server", 3), Case("param_server_builtin", 2)
+    rates = {ours: {0: 10.0, 1: 30.0}, peer: {0: 5.0, 1: 10.0, 2: 1.0}}
+    rows = [{**asdict(case), "seed": k, "samples_per_s": v} for case, of in rates.items() for k, v in of.items()]
+    empty = pd.DataFrame()
+    results = collect.Results(pd.DataFrame(rows), empty, empty, empty, {})
+    assert collect.ratio_to(results, ours, peer).to_dict() == {0: 2.0, 1: 3.0}

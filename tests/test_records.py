@@ -354,6 +354,14 @@ def test_compare_names_the_bad_file_in_one_line(results: Path, argument: str, na
     assert done.stderr.startswith(f"compare: {named}")
 
 
+def test_compare_passes_over_the_traces_beside_the_runs(results: Path) -> None:
+    (results / "ps.1.trace.json").write_text('{"traceEvents": []}')
+    assert compare(results, "ps*.json").stdout == compare(results, "ps.1.json").stdout
+    done = compare(results, "ps.1.trace.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "compare: ps.1.trace.json: the trace of a run; give its .json\n"
+
+
 def test_compare_explains_itself(tmp_path: Path) -> None:
     nothing, wanted = compare(tmp_path), compare(tmp_path, "--help")
     assert (nothing.returncode, nothing.stdout) == (2, "")

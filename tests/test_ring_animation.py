@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.ring_animation import VALUES, animate, load, main, record
+from experiments.ring_animation import VALUES, animate, load, record
+from workloads.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +73,7 @@ def test_the_animation(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "foreign", "torn row", "torn between rows", "other value", "missing"])
-def test_what_is_not_a_whole_trace_gets_one_line(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
+def test_what_is_not_a_whole_trace_gets_one_line(trace: Path, tmp_path: Path, damage: str) -> None:
     text = trace.read_text()
     damaged = {
         "empty": "",
@@ -86,9 +85,7 @@ def test_what_is_not_a_whole_trace_gets_one_line(
     path = tmp_path / "damaged.csv"
     if damage in damaged:
         path.write_text(damaged[damage])
-    assert main([str(path), str(tmp_path / "out.gif")]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert "damaged.csv" in err
+    with pytest.raises((UsageError, OSError), match=r"damaged\.csv") as error:
+        animate(path, tmp_path / "out.gif", between=1)
+    assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("*.gif"))

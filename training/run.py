@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import nn
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from records import files, tables
 from records.events import Recorder
@@ -35,7 +35,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
         warm_up()
     data = prepare(options)
     if not quiet and os.environ.get("RANK", "0") == "0":
-        _say_where(options)
+        print(_where(options), file=sys.stderr)
     if under_torchrun:
         results = _train_under_torchrun(options, data, quiet)
     else:
@@ -108,15 +108,16 @@ def _parent(path: str | None) -> str | None:
     return str(Path(path).parent)
 
 
-def _say_where(options: Options) -> None:
-    """Say in one line when processes do not have a GPU each."""
-    gpus = torch.cuda.device_count() if options.device == "cuda" else 0
+def _where(options: Options) -> str:
+    """Return in one line what must be known of where the processes run."""
     if remark := options.kind.remark(options.n_gpus or 1):
-        print(remark, file=sys.stderr)
-    elif options.device == "cpu":
-        print(f"No GPU in use: {options.world_size} CPU process(es).", file=sys.stderr)
-    elif gpus < options.world_size:
-        print(f"Warning: {options.world_size} processes share {gpus} GPU(s); timings will show it.", file=sys.stderr)
+        return remark
+    if options.device == "cpu":
+        return f"No GPU in use: {options.world_size} CPU process(es)."
+    gpus = torch.cuda.device_count()
+    if gpus < options.world_size:
+        return f"Warning: {options.world_size} processes share {gpus} GPU(s); timings will show it."
+    return f"{options.world_size} process(es), one GPU each."
 
 
 class _Progress:
@@ -182,7 +183,7 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         "options": {name: getattr(options, name) for name in option_names()},
         "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),
         "bytes": options.kind.bytes_are,
-        "remark": options.kind.remark(options.n_gpus or 1),
+        "remark": _where(options),
         "machine": files.machine(),
         "git_commit": files.git_commit(),
     }

@@ -28,8 +28,8 @@ class Results:
     """What was measured in one folder; the columns of CASE and `seed` are in all tables.
 
     runs: one row a run: run (name of its files), workers, samples (of an epoch), accuracy (0 to 1, held out, of the
-    last epoch), epoch_s (seconds, mean without the first), samples_per_s (likewise), mb_per_step (MB sent by all ranks in a
-    step; NaN where it is not counted), counted (False where the MB come from a formula).
+    last epoch), epoch_s (seconds, mean without the first), samples_per_s (likewise), mb_per_step (MB sent by all
+    ranks in a step; NaN where it is not counted), counted (False where the MB come from a formula).
     epochs: one row a run and epoch: epoch, seconds (since the start, evaluation excluded), train_loss, accuracy.
     phases: one row a run and role: role, and the seconds of an epoch in each phase, mean over ranks and epochs without
     the first.
@@ -152,8 +152,8 @@ def provenance(results: Results) -> str:
     commits = ", ".join(sorted({str(entry["git_commit"])[:10] for entry in results.metadata.values()}))
     return "\n".join(
         (
-            f"machine   {every(machines, 'cpu')}, {every(machines, 'cores')} cores, "
-            f"{every(machines, 'memory_gib')} GiB, GPUs: {', '.join(gpus) or 'none'}, device {every(options, 'device')}",
+            f"machine   {every(machines, 'cpu')}, {every(machines, 'cores')} cores, {every(machines, 'memory_gib')} "
+            f"GiB, {', '.join(gpus) or 'no GPU'}, device {every(options, 'device')}",
             f"software  torch {every(machines, 'torch')}, Python {every(machines, 'python')}, {system}",
             f"training  {every(options, 'dataset')}, {every(options, 'optimizer')}, learning rate "
             f"{every(options, 'lr')}, momentum {every(options, 'momentum')}, {every(options, 'dtype')}",

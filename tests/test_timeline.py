@@ -1,3 +1,5 @@
+"""The timeline of a run and its trace: valid, complete, and one clear line for whatever cannot be drawn."""
+
 import errno
 import gzip
 import io

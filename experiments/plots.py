@@ -53,7 +53,8 @@ def title(case: Case) -> str:
 
 
 def _below(case: Case, width: int = 12) -> str:
-    return "\n".join([*textwrap.wrap(NAMES[case.strategy], width), ranks(case)])
+    name = textwrap.wrap(NAMES[case.strategy], width, break_on_hyphens=False)
+    return "\n".join(name if case.strategy == "single" else [*name, ranks(case)])
 
 
 def curves(results: Results, cases: Sequence[Case]) -> Figure:
@@ -94,6 +95,7 @@ def time_by_phase(results: Results, cases: Sequence[Case]) -> Figure:
     """Draw where the seconds of an epoch go, one bar a case and role."""
     figure = Figure((_WIDTH, 1.4 + 0.6 * len(cases)), layout="constrained")
     phases(figure.subplots(), results, cases)
+    figure.legend(handles=_phase_patches(), loc="outside lower center", ncols=7, frameon=False, fontsize=8.5)
     return figure
 
 
@@ -115,9 +117,11 @@ def phases(axes: Axes, results: Results, cases: Sequence[Case]) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("seconds per epoch")
+
+
+def _phase_patches() -> list[Patch]:
     patches = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in PHASES if phase != "compress"]
-    patches.append(Patch(facecolor="white", edgecolor="#bbbbbb", label="outside any phase"))
-    axes.legend(handles=patches, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False, fontsize=8)
+    return [*patches, Patch(facecolor="white", edgecolor="#bbbbbb", label="outside any phase")]
 
 
 def bytes_by_rank(results: Results, cases: Sequence[Case]) -> Figure:
@@ -158,6 +162,8 @@ def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: S
         axes.set_title(SIZES[cases[0].model], fontsize=10)
         axes.legend(fontsize=8, loc="lower right")
     phases(bottom[0], results, mlp)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.4, -0.2)}
+    bottom[0].legend(handles=_phase_patches(), ncols=4, frameon=False, fontsize=8, **place)
     bottom[0].set_title("where an epoch's time goes (MLP)", fontsize=10)
     traffic(bottom[1], results, sent)
     bottom[1].set_title("traffic (CNN)", fontsize=10)

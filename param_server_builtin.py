@@ -12,7 +12,10 @@ import signal
 import sys
 
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(signal.SIGINT, lambda *_: sys.exit("\nerror: ended by SIGINT; nothing was written"))
+    signal.signal(
+        signal.SIGINT,
+        lambda *_: (print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr), sys.exit(130)),
+    )
 
 
 import torch

@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.runs import MEASURED, MODELS, SEEDS, TIMELINE, Case
 from records.files import TRACE_SUFFIX, load_metadata, load_table
 from records.tables import finished_epochs, phase_times, totals, workers
-from workloads.errors import UsageError
+from workloads.errors import UsageError, one_line
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
@@ -51,27 +51,38 @@ def load(directory: str | Path | None = None) -> Results:
     """
     folder = Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT)
     paths = [path for path in sorted(folder.glob("[!.]*.json")) if not path.name.endswith(TRACE_SUFFIX)]
-    paths = [path for path in paths if not path.name.startswith(TIMELINE)]
     if not paths:
         raise UsageError(f"no results in {folder}: make them with python experiments/run.py all")
     parts: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": [], "phases": [], "traffic": []}
     metadata: dict[str, dict[str, Any]] = {}
     made: dict[tuple[Any, ...], tuple[str, list[Any]]] = {}
     for path in paths:
-        entry = metadata[path.stem] = load_metadata(path)
-        options = entry["options"]
-        case = {name: options[name] for name in CASE} | {"model": _MODEL.get(options["model"], options["model"])}
-        alike = [options[name] for name in _ALIKE]
-        other, of_other = made.setdefault(tuple(case.values()), (path.stem, alike))
-        if of_other != alike:
-            raise UsageError(f"{folder}: {path.stem} and {other} were not made alike; delete one and make it again")
-        for name, part in _tables(path, entry).items():
-            parts[name].append(part.assign(**case, seed=options["seed"]))
+        try:
+            entry = metadata[path.stem] = load_metadata(path)
+            options = entry["options"]
+            case = {name: options[name] for name in CASE} | {"model": _MODEL.get(options["model"], options["model"])}
+            alike = [entry["machine"], *(options[name] for name in _ALIKE)]
+            tables = _tables(path, entry)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path}: not a whole run ({one_line(error)}); delete it and make it again") from error
+        # Machine and versions must be the same for all runs, the options for all of a case.
+        for key, what in ((tuple(case.values()), alike), ((), alike[:1])):
+            other, of_other = made.setdefault(key, (path.stem, what))
+            if of_other != what:
+                raise UsageError(f"{folder}: {path.stem} and {other} were not made alike; delete one and make it again")
+        if not path.name.startswith(TIMELINE):
+            for name, part in tables.items():
+                parts[name].append(part.assign(**case, seed=options["seed"]))
+    if not parts["runs"]:
+        raise UsageError(f"no results in {folder}: make them with python experiments/run.py all")
     return Results(**{name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}, metadata=metadata)
 
 
 def _tables(path: Path, metadata: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    table = load_table(path.with_name(f"{path.stem}.csv"))
+    table, options = load_table(path.with_name(f"{path.stem}.csv")), metadata["options"]
+    found = (path.stem, table["strategy"].unique().tolist(), table["n_gpus"].unique().tolist(), finished_epochs(table))
+    if found != (options["run_name"], [options["strategy"]], [options["n_gpus"]], options["epochs"]):
+        raise ValueError("its table and its metadata are not of one whole run of this name")
     numbers, trained, steps = totals(table), workers(table), int(table["step"].max())
     later = table[table["epoch"] > 1] if finished_epochs(table) > 1 else table
     seconds = table.groupby("epoch")["epoch_s"].max()
@@ -138,6 +149,10 @@ def spread(values: Sequence[float] | pd.Series, digits: int, scale: float = 1.0)
     return f"{series.mean():.{digits}f}{deviation}" + (f" (n={len(series)})" if len(series) != len(SEEDS) else "")
 
 
+def _short(commit: str) -> str:
+    return commit[:10] + ("-dirty" if commit.endswith("-dirty") else "")
+
+
 def provenance(results: Results) -> str:
     """Return on what, with what, how and by which code the results were measured, from their records."""
     machines = [entry["machine"] for entry in results.metadata.values()]
@@ -149,7 +164,7 @@ def provenance(results: Results) -> str:
     gpus = sorted({gpu for machine in machines for gpu in machine["gpus"]})
     system = ", ".join(sorted({machine["platform"].split("-")[0] for machine in machines}))
     seeds = ", ".join(map(str, sorted(results.runs["seed"].unique())))
-    commits = ", ".join(sorted({str(entry["git_commit"])[:10] for entry in results.metadata.values()}))
+    commits = ", ".join(sorted({_short(str(entry["git_commit"])) for entry in results.metadata.values()}))
     return "\n".join(
         (
             f"machine   {every(machines, 'cpu')}, {every(machines, 'cores')} cores, {every(machines, 'memory_gib')} "

@@ -88,6 +88,8 @@ def against(axes: Axes, results: Results, cases: Sequence[Case], x: str, measure
         axes.fill_between(across, values["min"], values["max"], color=colour, alpha=0.15 * alpha, lw=0)
     axes.set(xlabel="epoch" if x == "epoch" else "seconds of training", ylabel=MEASURES[measure])
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
+    if x == "seconds":
+        axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
 
 
@@ -185,7 +187,7 @@ def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
         against_ranks(times[column], make, epoch_s)
         against_ranks(reached[column], make, lambda case: seconds_to(results, target, case))
         reached[column].set_ylabel(f"seconds to {100 * target:.0f} % accuracy")
-    times[2].set_title("size of the training set", fontsize=10)
+    times[2].set_title("training set, two workers", fontsize=10)
     against_size(times[2], results, epoch_s)
     against_size(reached[2], results, lambda case: seconds_to(results, target_of_sizes, case))
     reached[2].set_ylabel(f"seconds to {100 * target_of_sizes:.0f} % accuracy")
@@ -199,7 +201,9 @@ def against_ranks(axes: Axes, make: Callable[[str, int], Case], values: Callable
     """Draw what `values` gives for a case, one line a strategy, against the number of ranks."""
     missed = []
     for strategy, numbers in LINES.items():
-        missed += _line(axes, strategy, {n: values(make(strategy, n)) for n in numbers}, "{}, {}")
+        aside = 0.06 * (list(LINES).index(strategy) - 2)  # whiskers beside, not over, one another
+        measured = {n + aside: values(make(strategy, n)) for n in numbers}
+        missed += _line(axes, strategy, measured, "{}, {:.0f} ranks")
     axes.set_xticks([1, 2, 3, 4])
     axes.set(xlabel="ranks", xlim=(0.8, 4.2), ylim=(0, None))
     _note(axes, missed)
@@ -214,7 +218,7 @@ def against_size(axes: Axes, results: Results, values: Callable[[Case], pd.Serie
         alike = results.runs.query("strategy == @strategy and n_gpus == @n and model == @case.model")
         sizes = alike.groupby("samples")["train_size"].first()
         measured = {size: values(replace(case, train_size=option)) for size, option in sizes.items()}
-        missed += _line(axes, strategy, measured, "{}, {:,}")
+        missed += _line(axes, strategy, measured, "{}, {:,} samples")
         every |= set(sizes.index)
     axes.set(xscale="log", yscale="log" if len(missed) < len(every) * len(TWO_WORKERS) else "linear")
     axes.set_xticks(sorted(every), [f"{size:,}" for size in sorted(every)])
@@ -223,7 +227,7 @@ def against_size(axes: Axes, results: Results, values: Callable[[Case], pd.Serie
         axes.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5]))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(LogLocator(subs=[]))
-    axes.set_xlabel("training samples (two workers)")
+    axes.set_xlabel("training samples")
     _note(axes, missed)
 
 
@@ -246,7 +250,7 @@ def _note(axes: Axes, missed: Sequence[str]) -> None:
     axes.grid(alpha=0.3)
     if missed:
         text = "not reached by every seed:\n" + "\n".join(missed)
-        axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=6.5, color="#555555")
+        axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=8, color="#555555")
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:

@@ -12,12 +12,14 @@ import sys
 
 FINISHED = "what was finished is written"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(f"\nerror: ended by SIGINT; {FINISHED}"))
+    signal.signal(
+        signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {FINISHED}", file=sys.stderr), sys.exit(130))
+    )
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments import cases, collect, ring_animation
 from experiments.collect import KEPT, ROOT, Results
-from experiments.run import RING_TRACE
+from experiments.run import RING_TRACE, is_there
 from experiments.runs import TIMELINE, declared
 from records.files import EVENTS_SUFFIX, write_atomically
 from training.cli import guarded, parse
@@ -77,13 +79,20 @@ def with_table(readme: str, results: Results) -> str:
 
 def complete(folder: Path) -> Results:
     """Return the results of all declared runs. Raises UsageError if one is missing."""
-    names = [str(one.run_name) for one in declared("all")]
-    needed = [f"{name}{suffix}" for name in names for suffix in (".csv", ".json")]
-    needed += [f"{name}{EVENTS_SUFFIX}" for name in names if name.startswith(TIMELINE)]
-    missing = [name for name in (*needed, RING_TRACE) if not (folder / name).exists()]
+    runs = [replace(one, results_dir=str(folder)) for one in declared("all")]
+    # Of one device or the other; `collect.load` refuses a mixture.
+    absent = [one for one in runs if not any(is_there(replace(one, device=device)) for device in ("cpu", "cuda"))]
+    missing = [str(one.run_name) for one in absent]
+    events = [f"{one.run_name}{EVENTS_SUFFIX}" for one in runs if str(one.run_name).startswith(TIMELINE)]
+    missing += [name for name in (*events, RING_TRACE) if not (folder / name).exists()]
+    if missing and any(folder.glob("*-quick.json")):
+        raise UsageError(
+            f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
+            f"EXPERIMENT_RESULTS={folder.resolve()}"
+        )
     if missing:
         raise UsageError(
-            f"--results_dir {folder}: {len(missing)} files are missing, such as {missing[0]}; "
+            f"--results_dir {folder}: {len(missing)} runs are missing or damaged, such as {missing[0]}; "
             f"make them with python experiments/run.py all --results_dir {folder}"
         )
     return collect.load(folder)
@@ -104,6 +113,8 @@ def main(settings: Settings) -> None:
     for name, job in bar:
         bar.set_description(name)
         job()
+    if folder.resolve() != KEPT:
+        print(f"The sentences in the README and in the notebooks are about {KEPT.name}; mend what is no longer so.")
 
 
 def _notebook(path: Path, folder: Path) -> None:

@@ -13,7 +13,9 @@ import sys
 
 KEPT = "finished runs are kept, and the same command goes on from there"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(f"\nerror: ended by SIGINT; {KEPT}"))
+    signal.signal(
+        signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {KEPT}", file=sys.stderr), sys.exit(130))
+    )
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments import ring_animation
 from experiments.runs import declared, hardware, same_run
-from records.files import check_writable, load_metadata
-from records.tables import aligned
+from records.files import check_writable, load_metadata, load_table
+from records.tables import aligned, finished_epochs
 from training import Options, run
 from training.cli import guarded, parse
 from training.failures import RunFailed
@@ -59,6 +61,8 @@ class Settings:
 
 def main(settings: Settings) -> None:
     """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
+    if settings.results_dir == "":
+        raise UsageError("--results_dir: is empty; name a folder, or leave it out")
     runs = declared(settings.experiment, settings.quick)
     device = replace(runs[0], device=settings.device).resolve().device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
@@ -85,17 +89,18 @@ def main(settings: Settings) -> None:
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; a run whose files are deleted is made again")
     if failed:
-        raise RunFailed(f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}")
+        named = ", ".join(failed[:3]) + (", ..." if len(failed) > 3 else "")
+        raise RunFailed(f"{len(failed)} of {len(jobs)} runs failed: {named}")
 
 
 def is_there(options: Options) -> bool:
     """Return whether this very run is there, whole and good: its files, what it measured, and that it did not fail."""
-    path = Path(options.results_dir) / f"{options.run_name}.json"
+    path = Path(options.results_dir) / f"{options.run_name}"
     try:
-        metadata = load_metadata(path)
+        metadata, table = load_metadata(f"{path}.json"), load_table(f"{path}.csv")
         good = metadata["replicas_identical"] or not options.kind.replicas_agree
-        return good and same_run(options, metadata["options"]) and path.with_name(f"{options.run_name}.csv").exists()
-    except (FileNotFoundError, ValueError, KeyError):
+        return good and same_run(options, metadata["options"]) and finished_epochs(table) == options.epochs
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

@@ -211,6 +211,8 @@ def load(path: str) -> tuple[str, pd.DataFrame, dict[str, Any]]:
     # Not with_suffix, and `path` itself first: the name of a run may hold dots.
     run = next((name for name in (path, stem) if os.path.exists(name + EVENTS_SUFFIX)), None)
     if run is None:
+        if os.path.exists(f"{path}.json") or os.path.exists(f"{stem}.json"):
+            raise BadRun(f"{path}: the events of this run were not kept; repeat the run")
         raise BadRun(f"{path}: no such run (there is no {stem}{EVENTS_SUFFIX}); give RESULTS_DIR/RUN_NAME")
     try:
         at = run + EVENTS_SUFFIX

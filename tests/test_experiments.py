@@ -113,18 +113,34 @@ def test_a_run_counts_as_done_only_if_it_measured_the_same() -> None:
     assert not runs.same_run(one, {name: value for name, value in recorded(one).items() if name != "momentum"})
 
 
-def test_a_run_whose_replicas_differed_is_not_done(tmp_path: Path) -> None:
-    one = replace(runs.declared("ring_all_reduce")[0], results_dir=str(tmp_path), device="cpu")
-    metadata = {"strategy": one.strategy, "n_gpus": one.n_gpus, "replicas_identical": True, "options": recorded(one)}
-    path = tmp_path / f"{one.run_name}.json"
-    for identical in (True, False):
-        path.write_text(json.dumps(metadata | {"replicas_identical": identical}, default=str))
-        assert not run.is_there(one), "without its table"
-        path.with_suffix(".csv").touch()
-        assert run.is_there(one) == identical
-        path.with_suffix(".csv").unlink()
-    path.write_text("{")
+def copied(tmp_path: Path, name: str, **changes: Any) -> Path:
+    """Copy a committed run, with changes of its metadata; return the path of that."""
+    shutil.copy(KEPT / f"{name}.csv", tmp_path)
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(load_metadata(KEPT / path.name) | changes))
+    return path
+
+
+RING = "cnn-ring_all_reduce-2-b128-all-s{}"
+
+
+def test_only_a_whole_good_run_is_done(tmp_path: Path) -> None:
+    name = RING.format(0)
+    one = replace(declared()[name], results_dir=str(tmp_path), device="cpu")
     assert not run.is_there(one)
+    copied(tmp_path, name)
+    assert run.is_there(one)
+    assert not run.is_there(replace(one, lr=0.5))
+    copied(tmp_path, name, replicas_identical=False)
+    assert not run.is_there(one)
+    path = copied(tmp_path, name)
+    for text in ("", "{", "[1]", '{"strategy": "x", "n_gpus": 2, "replicas_identical": true, "options": [1]}'):
+        path.write_text(text)
+        assert not run.is_there(one)
+    table = copied(tmp_path, name).with_suffix(".csv")
+    for text in ("", table.read_text()[:700], "".join(table.read_text().splitlines(keepends=True)[:5])):
+        table.write_text(text)
+        assert not run.is_there(one)
 
 
 @pytest.mark.timeout(300)
@@ -147,8 +163,10 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     assert victim.exists()
 
     report.execute(next(path for path in report.NOTEBOOKS if "ring" in path.name), results)
-    with pytest.raises(UsageError, match="files are missing, such as"):
+    with pytest.raises(UsageError, match="EXPERIMENT_RESULTS"):
         report.complete(results)
+    with pytest.raises(UsageError, match=r"runs are missing or damaged, such as .*make them"):
+        report.complete(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -201,6 +219,7 @@ def test_a_failed_run_is_reported_and_the_rest_carried_on(
         (["all", "--data_dir", "/nowhere"], "--download"),
         (["all", "--quick", "--results_dir", "/dev/null/x"], "--results_dir"),
         (["all", "--quick", "--device", "tpu"], "--device"),
+        (["all", "--quick", "--results_dir", ""], "--results_dir: is empty"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], expected: str) -> None:
@@ -267,18 +286,12 @@ def test_the_pictures_are_drawn_and_those_of_the_readme_exist(tmp_path: Path) ->
 # How it is computed
 
 
-def kept(tmp_path: Path, *names: str) -> collect.Results:
-    for name in names:
-        for suffix in (".csv", ".json"):
-            shutil.copy(KEPT / f"{name}{suffix}", tmp_path)
-    (tmp_path / ".1.torn.json").write_text("{")
-    (tmp_path / "x.trace.json").write_text("{}")
-    return collect.load(tmp_path)
-
-
 def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
     name = "cnn-param_server-4-b128-all-s1"
-    results = kept(tmp_path, name)
+    copied(tmp_path, name)
+    (tmp_path / ".1.torn.json").write_text("{")
+    (tmp_path / "x.trace.json").write_text("{}")
+    results = collect.load(tmp_path)
     table = pd.read_csv(tmp_path / f"{name}.csv")
     (one,) = results.runs.to_dict("records")
     assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"]) == ("param_server", 4, 3, 1)
@@ -300,17 +313,38 @@ def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
     assert collect.seconds_to(results, 0.999, case).isna().tolist() == [True]
 
 
-def test_runs_of_one_case_that_were_not_made_alike_are_refused(tmp_path: Path) -> None:
-    names = [f"cnn-ring_all_reduce-2-b128-all-s{seed}" for seed in (0, 1)]
-    kept(tmp_path, *names)
-    path = tmp_path / f"{names[1]}.json"
-    metadata = json.loads(path.read_text())
-    metadata["options"]["lr"] = 0.5
-    path.write_text(json.dumps(metadata))
-    with pytest.raises(UsageError, match="were not made alike"):
-        collect.load(tmp_path)
+def test_runs_that_were_not_made_alike_are_refused(tmp_path: Path) -> None:
+    copied(tmp_path, RING.format(0))
+    other = RING.format(1)
+    options = load_metadata(KEPT / f"{other}.json")["options"]
+    machine = load_metadata(KEPT / f"{other}.json")["machine"]
+    for changes in ({"options": options | {"lr": 0.5}}, {"machine": machine | {"torch": "3.0"}}):
+        copied(tmp_path, other, **changes)
+        with pytest.raises(UsageError, match="were not made alike"):
+            collect.load(tmp_path)
+    copied(tmp_path, other)
+    assert len(collect.load(tmp_path).runs) == 2
+
+
+def test_what_is_not_a_whole_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"python experiments/run\.py"):
-        collect.load(tmp_path / "nothing")
+        collect.load(tmp_path)
+    path = copied(tmp_path, RING.format(0))
+    table, metadata = path.with_suffix(".csv"), path.read_text()
+    whole = table.read_text()
+    other = (KEPT / "cnn-single-1-b128-all-s0.csv").read_text()
+    first_rows = "".join(whole.splitlines(keepends=True)[:5])
+    bad_tables = ["", whole[:700], whole.splitlines()[0] + "\n", first_rows, "a,b\n1,2\n", other]
+    bad_metadata = ["", metadata[:300], "{}", "[1]", metadata.replace(RING.format(0), "another name")]
+    for file, texts in ((table, bad_tables), (path, bad_metadata)):
+        right = file.read_text()
+        for text in texts:
+            file.write_text(text)
+            with pytest.raises(UsageError, match="delete it and make it again") as error:
+                collect.load(tmp_path)
+            assert "\n" not in str(error.value)
+        file.write_text(right)
+    assert len(collect.load(tmp_path).runs) == 1
 
 
 def test_spread_is_the_mean_and_the_standard_deviation() -> None:

@@ -130,8 +130,8 @@ class _Ranks:
                 args=(endpoint, theirs, work, args, device, self.timeout, record, reports),
                 name=f"rank {rank}",
             )
+            self.processes.append(process)  # first: an interrupt may come right after the start
             process.start()
-            self.processes.append(process)
             # Only the rank may hold its ends of the pipes: then their closing is its death.
             theirs.close()
             endpoint.close()
@@ -204,11 +204,12 @@ class _Ranks:
     def end(self, patience: float = 0.0) -> None:
         """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
         deadline = time.monotonic() + patience
-        for process in self.processes:
+        started = [process for process in self.processes if process.pid is not None]
+        for process in started:
             process.join(max(0.0, deadline - time.monotonic()))
-        for process in self.processes:
+        for process in started:
             process.kill()
-        for process in self.processes:
+        for process in started:
             process.join()
         for connection in (*self.pipes, *self.notices):
             connection.close()

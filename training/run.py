@@ -3,6 +3,7 @@
 import os
 import pickle
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),
         "bytes": options.kind.bytes_are,
         "remark": _where(options),
+        "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         "machine": files.machine(),
         "git_commit": files.git_commit(),
     }
@@ -191,7 +193,8 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
     try:
         paths = files.write_run(options.results_dir, options.run_name, events, table, metadata, model)
     except OSError as error:
-        raise RunFailed(f"cannot write {error.filename}: {error.strerror}; nothing was written") from error
+        where = error.filename or options.results_dir
+        raise RunFailed(f"cannot write {where}: {error.strerror}; nothing was written") from error
     if not quiet:
         world = {"strategy": options.strategy, "n_gpus": options.n_gpus, "device": options.device}
         print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))

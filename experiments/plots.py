@@ -249,6 +249,8 @@ def _line(axes: Axes, strategy: str, measured: dict[Any, pd.Series], name: str) 
 def _note(axes: Axes, missed: Sequence[str]) -> None:
     axes.grid(alpha=0.3)
     if missed:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.15 * (high - low))  # room above the data
         text = "not reached by every seed:\n" + "\n".join(missed)
         axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=8, color="#555555")
 

@@ -88,10 +88,11 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
         axes.broken_barh(bars, (rank - 0.4, 0.8), facecolor=colours, edgecolor=colours, linewidth=0.4)
     points_per_ms = axes.bbox.width / axes.figure.dpi * 72 / total
     for wait in spans[(spans["phase"] == "wait") & (spans["peer"] >= 0)].itertuples():
-        text = f"← {wait.peer}"
-        if wait.ms * points_per_ms > 0.75 * _LABEL_POINTS * len(text):
-            place = (wait.t0 + wait.ms / 2, wait.rank)
-            axes.text(*place, text, ha="center", va="center", fontsize=_LABEL_POINTS, color="#333333")
+        place = (wait.t0 + wait.ms / 2, wait.rank)
+        for text in (f"← {wait.peer}", str(wait.peer)):  # the longest that has room
+            if wait.ms * points_per_ms > 0.75 * _LABEL_POINTS * len(text):
+                axes.text(*place, text, ha="center", va="center", fontsize=_LABEL_POINTS, color="#333333")
+                break
     begins = worker_spans(events, roles).query("rank == rank.min()").groupby("step")["t0"].min()
     begins = 1e3 * (begins.loc[first_step - 1 : first_step + n_steps - 2] - start)
     every = math.ceil(n_steps / 8)

@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -63,7 +64,8 @@ def launch(
     warm_up()
     ranks = _Ranks(timeout, roles)
     try:
-        ranks.start(work, args, device, record, reports=on_report is not None)
+        with _interrupts_wait():
+            ranks.start(work, args, device, record, reports=on_report is not None)
         results = ranks.results(on_report)
         ranks.end(patience=5.0)
         return results
@@ -106,6 +108,23 @@ def warm_up() -> None:
         signal.signal(signal.SIGINT, handler)
 
 
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM act after the block: amid it, a process may run that nobody could end yet."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for arrived in came:
+        signal.raise_signal(arrived)
+
+
 @dataclass
 class _Ranks:
     """The processes of one run, as their launcher sees them."""
@@ -130,8 +149,8 @@ class _Ranks:
                 args=(endpoint, theirs, work, args, device, self.timeout, record, reports),
                 name=f"rank {rank}",
             )
-            self.processes.append(process)  # first: an interrupt may come right after the start
             process.start()
+            self.processes.append(process)
             # Only the rank may hold its ends of the pipes: then their closing is its death.
             theirs.close()
             endpoint.close()
@@ -204,12 +223,11 @@ class _Ranks:
     def end(self, patience: float = 0.0) -> None:
         """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
         deadline = time.monotonic() + patience
-        started = [process for process in self.processes if process.pid is not None]
-        for process in started:
+        for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
-        for process in started:
+        for process in self.processes:
             process.kill()
-        for process in started:
+        for process in self.processes:
             process.join()
         for connection in (*self.pipes, *self.notices):
             connection.close()

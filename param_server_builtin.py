@@ -17,12 +17,14 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
         lambda *_: (print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr), sys.exit(130)),
     )
 
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from strategies import Strategy
+from strategies.replica import copy_into
 from training.cli import main
 from transports.base import Transport
 
@@ -32,6 +34,7 @@ class BuiltinParamServer(Strategy):
 
     name = "param_server_builtin"
     carrier = "threads of one process"
+    one_for_all = True
     bytes_are = "not counted: DataParallel copies between GPUs inside the forward and backward pass"
 
     @classmethod
@@ -51,22 +54,35 @@ class BuiltinParamServer(Strategy):
         """Wrap the model in DataParallel."""
         self.transport = transport
         self.original = model
-        self.optimizer = self._make_optimizer(list(model.parameters()))
+        self.make_optimizer(list(model.parameters()))
         if transport.device.type == "cpu":
             return model
         return nn.DataParallel(model, list(range(min(n_gpus, torch.cuda.device_count()))))
 
     def step(self, n_samples: int) -> None:
         """The optimizer, on the first GPU."""
-        with self.transport.recorder.phase("update"):
-            if self.clip_norm:
-                nn.utils.clip_grad_norm_(self.original.parameters(), self.clip_norm)
-            self.optimizer.step()
+        self.update(n_samples)
         self.optimizer.zero_grad()
 
     def parameters(self) -> torch.Tensor:
         """The parameters [n]."""
         return parameters_to_vector(p for p in self.original.parameters() if p.requires_grad).detach()
+
+    def buffers(self) -> list[torch.Tensor]:
+        """The floating-point buffers."""
+        return [b for b in self.original.buffers() if b.is_floating_point()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the strategies': parameters x and buffers b as vectors."""
+        b = torch.cat([b.reshape(-1) for b in self.buffers()]) if self.buffers() else torch.empty(0)
+        return {"x": self.parameters(), "b": b, "optimizer": self.optimizer.state_dict(), "samples": self.samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        copy_into([p for p in self.original.parameters() if p.requires_grad], state["x"])
+        copy_into(self.buffers(), state["b"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.samples = state["samples"]
 
     def model(self) -> torch.Tensor:
         """The parameters are the model."""

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ from torch.nn.utils import parameters_to_vector
 
 from records.events import HIDDEN, clock
 from strategies import Strategy
+from strategies.replica import copy_into
 from training.cli import main
 from transports.base import Transport
 
@@ -64,11 +66,12 @@ class BuiltinRingAllReduce(Strategy):
         join(transport, "nccl" if gpu_each else "gloo")
         self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
         _KEPT.append(self.ddp)
-        self.optimizer = self._make_optimizer(list(model.parameters()))
+        self.make_optimizer(list(model.parameters()))
         return self.ddp
 
     def loss_weight(self, n_samples: int, n_of_all: int) -> float:
         """n_k N / sum n: DDP divides the sum of the gradients by N."""
+        self.n_of_all = n_of_all
         return n_samples * self.transport.world_size / n_of_all
 
     def piece(self, last: bool) -> AbstractContextManager[None]:
@@ -83,10 +86,7 @@ class BuiltinRingAllReduce(Strategy):
             sent, now = 2 * (N - 1) * P // N, clock()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
                 recorder.add(HIDDEN, now, now, op, peer % N, "from formula", sent)
-        with recorder.phase("update"):
-            if self.clip_norm:
-                nn.utils.clip_grad_norm_(self.ddp.parameters(), self.clip_norm)
-            self.optimizer.step()
+        self.update(self.n_of_all)
         self.optimizer.zero_grad()
 
     def finish(self) -> None:
@@ -99,6 +99,22 @@ class BuiltinRingAllReduce(Strategy):
     def parameters(self) -> torch.Tensor:
         """This rank's parameters [n]."""
         return parameters_to_vector(p for p in self.ddp.parameters() if p.requires_grad).detach()
+
+    def buffers(self) -> list[torch.Tensor]:
+        """The floating-point buffers."""
+        return [b for b in self.ddp.buffers() if b.is_floating_point()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the strategies': parameters x and buffers b as vectors."""
+        b = torch.cat([b.reshape(-1) for b in self.buffers()]) if self.buffers() else torch.empty(0)
+        return {"x": self.parameters(), "b": b, "optimizer": self.optimizer.state_dict(), "samples": self.samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        copy_into([p for p in self.ddp.parameters() if p.requires_grad], state["x"])
+        copy_into(self.buffers(), state["b"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.samples = state["samples"]
 
     def model(self) -> torch.Tensor:
         """The parameters of any rank are the model."""

@@ -57,7 +57,7 @@ class GlooServer(Strategy):
             g_and_n.zero_()
             dist.reduce(g_and_n, SERVER)
             self.replica.g.div_(g_and_n[-1])
-            self.update()
+            self.update(int(g_and_n[-1]))
             dist.broadcast(self.replica.x, SERVER)
 
 

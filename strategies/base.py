@@ -26,7 +26,8 @@ class Strategy(ABC):
     and on a server rank `strategy.serve()` stands in the place of the `for` loop.
 
     `optimizer` makes any torch optimizer from a list of one parameter, the flat vector x; it runs where the algorithm
-    runs it. `clip_norm` bounds the norm of the gradient that the optimizer is given (0: no bound).
+    runs it. `clip_norm` bounds the norm of the gradient that the optimizer is given (0: no bound). `schedule`, if
+    given, maps the samples processed so far by all workers to a factor of the learning rate.
     """
 
     min_ranks = 1
@@ -35,11 +36,18 @@ class Strategy(ABC):
     # Only what is not ours sets these: its name, what carries its messages, where its count of bytes comes from.
     name = ""
     carrier = ""
+    one_for_all = False  # one process that computes for all workers
     bytes_are = "counted"
 
-    def __init__(self, optimizer: OptimizerFactory, clip_norm: float = 0.0) -> None:
-        self._make_optimizer = optimizer
+    def __init__(
+        self, optimizer: OptimizerFactory, clip_norm: float = 0.0, schedule: Callable[[float], float] | None = None
+    ) -> None:
+        self._new_optimizer = optimizer
         self.clip_norm = clip_norm
+        self.schedule = schedule
+        self.steps = 0  # that this rank has served
+        self.on_served: Callable[[int], None] | None = None  # told of each
+        self.samples = 0  # that all workers' gradients were computed on, as far as this rank has applied them
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:
@@ -62,13 +70,18 @@ class Strategy(ABC):
         self.transport = transport
         self.parameter = torch.nn.Parameter(replica.x)
         self.parameter.grad = replica.g
-        self.optimizer = self._make_optimizer([self.parameter])
+        self.make_optimizer([self.parameter])
         for vector, tag in ((replica.x, "initial parameters"), (replica.b, "initial buffers")):
             if transport.rank == 0:
                 for work in [transport.isend(vector, peer, tag) for peer in transport.peers]:
                     work.wait()
             else:
                 transport.recv(0, tag).copy_to(vector)
+
+    def make_optimizer(self, parameters: list[torch.Tensor]) -> None:
+        """Have the optimizer for `parameters`."""
+        self.optimizer = self._new_optimizer(parameters)
+        self.lr = self.optimizer.param_groups[0]["lr"]
 
     def loss_weight(self, n_samples: int, n_of_all: int) -> float:
         """Return what the loop multiplies the mean loss over `n_samples` by, of `n_of_all` in the global batch."""
@@ -105,20 +118,37 @@ class Strategy(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to go on later."""
-        return {"x": self.replica.x, "b": self.replica.b, "optimizer": self.optimizer.state_dict()}
+        return {
+            "x": self.replica.x.clone(),
+            "b": self.replica.b.clone(),
+            "optimizer": self.optimizer.state_dict(),
+            "samples": self.samples,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict` of the same model and rank; called after `start`."""
         self.replica.x.copy_(state["x"])
         self.replica.b.copy_(state["b"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.samples = state["samples"]
 
     def close(self) -> None:  # noqa: B027 - there may be nothing to do
         """Give back what `wrap` took."""
 
-    def update(self) -> None:
-        """Take one optimizer step on x with the gradient in `replica.g`."""
+    def served(self) -> None:
+        """On a server rank: note that one more step has been answered."""
+        self.steps += 1
+        if self.on_served:
+            self.on_served(self.steps)
+
+    def update(self, n_samples: int) -> None:
+        """Take one optimizer step on x with the gradient in `replica.g`, the mean over `n_samples` of all workers."""
+        groups = self.optimizer.param_groups
         with self.transport.recorder.phase("update"):
+            if self.schedule:
+                for group in groups:
+                    group["lr"] = self.lr * self.schedule(self.samples + n_samples / 2)
             if self.clip_norm:
-                torch.nn.utils.clip_grad_norm_([self.parameter], self.clip_norm)
+                torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self.clip_norm)
             self.optimizer.step()
+        self.samples += n_samples

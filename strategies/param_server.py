@@ -50,8 +50,10 @@ class ParamServer(Strategy):
                 reply.wait()
             if workers:
                 g.div_(n)
-                self.update()
+                self.update(int(n))
             replies = [self.transport.isend(x, k, "parameters") for k in workers]
+            if workers:
+                self.served()
 
     def finish(self) -> None:
         """Say goodbye, and average the workers' buffers b on the server, which sends the mean to all."""

@@ -1,6 +1,6 @@
 """A model seen as three flat vectors, the way the papers write it: parameters x, gradient g, buffers b."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -56,6 +56,14 @@ class Replica:
                 parameter.grad = view
         self.g_and_n[-1] = n_samples
         return self.g_and_n
+
+
+@torch.no_grad()
+def copy_into(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
+    """Copy the elements of a vector into `tensors`, one after the other. Raises RuntimeError if the lengths differ."""
+    parts = vector.split([tensor.numel() for tensor in tensors]) if tensors else []
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def _views(vector: torch.Tensor, tensors: list[nn.Parameter] | list[torch.Tensor]) -> Iterator[torch.Tensor]:

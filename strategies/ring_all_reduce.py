@@ -50,7 +50,7 @@ class RingAllReduce(Strategy):
         self.replica.g.mul_(n_samples)
         self.all_reduce(g_and_n, self.transport)
         self.replica.g.div_(g_and_n[-1])
-        self.update()
+        self.update(int(g_and_n[-1]))
         self.replica.g.zero_()
 
     def finish(self) -> None:

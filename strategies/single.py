@@ -11,5 +11,5 @@ class Single(Strategy):
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g)."""
         self.replica.collect(n_samples)
-        self.update()
+        self.update(n_samples * self.transport.world_size)
         self.replica.g.zero_()

@@ -16,8 +16,8 @@ from training.options import option_names
 from training.run import prepare
 
 NAMES = """
-strategy n_gpus batch_size global_batch_size workers_like epochs lr momentum weight_decay optimizer clip_norm accumulate
-dataset data_dir download train_size model device dtype seed timeout results_dir run_name events save
+strategy n_gpus batch_size global_batch_size workers_like epochs lr momentum weight_decay optimizer optimizer_options lr_schedule warmup clip_norm accumulate
+dataset data_dir download train_size model device dtype seed slow jitter timeout results_dir run_name events save
 """.split()
 
 
@@ -59,6 +59,18 @@ def test_the_names_of_the_options_are_frozen() -> None:
         (["--momentum", "1"], "--momentum 1.0"),
         (["--epochs", "1.5"], "--epochs"),
         (["--timeout", "inf"], "--timeout inf"),
+        (["--optimizer", "lbfgs"], "--optimizer lbfgs: does not work on one vector"),
+        (["--optimizer_options", "nestrov=True"], "--optimizer_options nestrov=True: must be NAME=VALUE, of sgd's: lr,"),
+        (["--optimizer_options", "nesterov=yes"], "'yes' is no number"),
+        (["--optimizer_options", "momentum=-1"], "Invalid momentum"),
+        (["--lr_schedule", "cosin"], "did you mean cosine?"),
+        (["--warmup", "11"], "--warmup 11.0: must be from 0 to the number of epochs, 10"),
+        (["--slow", "fast"], "--slow fast: must be RANK:FACTOR"),
+        (["--slow", "1:0.5"], "a factor from 1 to 1000"),
+        (["--slow", "1:nan"], "a factor from 1 to 1000"),
+        (["--slow", "7:2", "--n_gpus", "2"], "--slow 7: not a rank that computes; those are 0, 1"),
+        (["--slow", "0:2", "--strategy", "param_server", "--n_gpus", "3"], "those are 1, 2"),
+        (["--jitter", "-1"], "--jitter -1.0: must be from 0 to 5"),
         (["--seed", "-1"], "--seed -1"),
         (["--seed"], "--seed"),
         (["stray"], "stray"),

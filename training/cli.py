@@ -15,8 +15,9 @@ from typing import TypeVar, cast
 import tyro
 
 from strategies import Strategy
+from training import checkpoints
 from training.failures import RunFailed
-from training.options import Options
+from training.options import Options, option_names
 from training.run import run
 from transports.base import PeerLost, WaitTimeout
 from workloads.errors import UsageError
@@ -31,7 +32,24 @@ def main(description: str, builtin: type[Strategy] | None = None, arguments: Seq
     """
     default = Options(strategy=builtin.name, builtin=builtin) if builtin else Options()
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda: run(parse(given, Options, default, description)), "nothing was written")
+    return guarded(
+        lambda: run(parse(given, Options, _from_checkpoint(given, default), description)), "nothing was written"
+    )
+
+
+def _from_checkpoint(arguments: Sequence[str], default: Options) -> Options:
+    """Return `default`, or the options of the checkpoint that --resume names. Raises UsageError."""
+    path = None
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == "--resume":
+            path = value if equals else following
+    if not path:
+        return default
+    recorded = checkpoints.load_run(checkpoints.latest(path))["options"]
+    names = set(option_names()) & set(recorded)
+    values = {name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name] for name in names}
+    return dataclasses.replace(default, **values)
 
 
 def guarded(work: Callable[[], object], kept: str) -> int:

@@ -5,17 +5,18 @@ import difflib
 import os
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tyro.conf import Suppress
 
 from strategies import STRATEGIES, OptimizerFactory, Strategy
+from training.optimizers import OPTIMIZERS, factory
+from training.schedules import SCHEDULES, schedule
 from workloads.batches import BatchPlan
 from workloads.errors import UsageError
 
-OPTIMIZERS = ("sgd", "adam")
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -40,11 +41,19 @@ class Options:
     lr: float = 0.1
     """Learning rate."""
     momentum: float = 0.9
-    """Momentum of sgd; the first beta of adam."""
+    """Momentum of sgd; the first beta of the adam family."""
     weight_decay: float = 0.0
     """Weight decay (L2) of the optimizer."""
     optimizer: str = "sgd"
-    """The optimizer: sgd or adam. It runs where the algorithm runs it: on the server, or on every rank."""
+    """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop. It runs where the algorithm runs
+    it, on the server or on every rank, and sees all parameters as one vector."""
+    optimizer_options: tuple[str, ...] = ()
+    """More of its options, NAME=VALUE, such as nesterov=True or eps=1e-6."""
+    lr_schedule: str = "constant"
+    """How the learning rate changes with the samples processed: constant, step (a tenth after a half, and after three
+    quarters) or cosine (down to 0)."""
+    warmup: float = 0.0
+    """Epochs in which the learning rate first rises from 0."""
     clip_norm: float = 0.0
     """Bound on the norm of the averaged gradient; 0: none."""
     accumulate: int = 1
@@ -67,6 +76,10 @@ class Options:
     """Floating-point type of the training: float32 or float64."""
     seed: int = 0
     """Seed of the weights, the order of the samples, and everything else that is random."""
+    slow: tuple[str, ...] = ()
+    """Make ranks slow on purpose: RANK:FACTOR, such as 2:5, stretches what rank 2 computes to 5 times its time."""
+    jitter: float = 0.0
+    """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
     timeout: float = 120.0
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
     results_dir: str = "results"
@@ -75,6 +88,14 @@ class Options:
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
     events: bool = True
     """Record every phase and message; without, the tables have losses and accuracy only."""
+    checkpoint_every: int = 0
+    """Write a checkpoint after so many steps; 0: never."""
+    checkpoint_dir: str | None = None
+    """Where checkpoints are written. Default: RESULTS_DIR/RUN_NAME.checkpoints."""
+    checkpoint_keep: int = 3
+    """How many checkpoints are kept, the newest."""
+    resume: str | None = None
+    """Go on from this checkpoint, or from the newest in this folder, with the options that it was made with."""
     save: str | None = None
     """Write the final model to this path, as an ordinary state_dict."""
     builtin: Suppress[type[Strategy] | None] = None
@@ -97,6 +118,8 @@ class Options:
             raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} needs at least {kind.min_ranks} processes")
         if n_gpus > 100:
             raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 100 processes")
+        self._check_stragglers(kind.roles(n_gpus))
+        self.make_optimizer()
         name = f"{self.strategy}-{n_gpus}-{self.dataset}-{self.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
         return dataclasses.replace(
             self, n_gpus=n_gpus, device=device, run_name=self.run_name or name.replace(":", ".").replace("/", ".")[:200]
@@ -114,6 +137,17 @@ class Options:
             raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or a torch built for CUDA")
         return self.device
 
+    def _check_stragglers(self, roles: list[str]) -> None:
+        if not (self.slow or self.jitter):
+            return
+        if self.kind.one_for_all:
+            option = "slow" if self.slow else "jitter"
+            raise UsageError(f"--{option}: {self.strategy} is one process, in which no worker can be slow alone")
+        for rank in self.slowdowns:
+            if not (rank < len(roles) and roles[rank] == "worker"):
+                workers = ", ".join(str(rank) for rank, role in enumerate(roles) if role == "worker")
+                raise UsageError(f"--slow {rank}: not a rank that computes; those are {workers}")
+
     def _check_values(self) -> None:
         for name in option_names():
             text = getattr(self, name)
@@ -121,7 +155,8 @@ class Options:
                 raise UsageError(f"--{name} {text!r}: has characters that no file name can have")
         for option, value, known in (
             ("strategy", self.strategy, [self.builtin.name] if self.builtin else list(STRATEGIES)),
-            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("optimizer", self.optimizer, list(OPTIMIZERS)),
+            ("lr_schedule", self.lr_schedule, SCHEDULES),
             ("device", self.device, DEVICES),
             ("dtype", self.dtype, list(DTYPES)),
         ):
@@ -137,6 +172,8 @@ class Options:
             ("epochs", self.epochs, 1),
             ("accumulate", self.accumulate, 1),
             ("train_size", self.train_size, 0),
+            ("checkpoint_every", self.checkpoint_every, 0),
+            ("checkpoint_keep", self.checkpoint_keep, 1),
             ("seed", self.seed, 0),
         ):
             if number is not None and number < least:
@@ -150,6 +187,10 @@ class Options:
         for option, amount in (("weight_decay", self.weight_decay), ("clip_norm", self.clip_norm)):
             if not 0 <= amount <= 1e30:
                 raise UsageError(f"--{option} {amount}: must be 0 or a positive number")
+        if not 0 <= self.warmup <= self.epochs:
+            raise UsageError(f"--warmup {self.warmup}: must be from 0 to the number of epochs, {self.epochs}")
+        if not 0 <= self.jitter <= 5:
+            raise UsageError(f"--jitter {self.jitter}: must be from 0 to 5")
         if not 1 <= self.timeout <= 1e6:
             raise UsageError(f"--timeout {self.timeout}: must be from 1 to 1000000 seconds")
         if self.workers_like > 1 and self.strategy != "single":
@@ -166,6 +207,20 @@ class Options:
         return len(self.roles)
 
     @property
+    def slowdowns(self) -> dict[int, float]:
+        """How many times its time each slow rank computes. Raises UsageError."""
+        factors = {}
+        for text in self.slow:
+            try:
+                rank, factor = text.split(":")
+                factors[int(rank)] = float(factor)
+            except ValueError:
+                raise UsageError(f"--slow {text}: must be RANK:FACTOR, such as 2:5") from None
+            if not (int(rank) >= 0 and 1 <= float(factor) <= 1000):
+                raise UsageError(f"--slow {text}: a rank from 0 on, and a factor from 1 to 1000")
+        return factors
+
+    @property
     def kind(self) -> type[Strategy]:
         """The class of the strategy, or of the built-in baseline."""
         return self.builtin or STRATEGIES[self.strategy]
@@ -175,6 +230,15 @@ class Options:
         """Each rank's role, "worker" or "server"."""
         assert self.n_gpus is not None, "only of resolved options"
         return self.kind.roles(self.n_gpus)
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where checkpoints are written; only of resolved options."""
+        return Path(self.checkpoint_dir or Path(self.results_dir) / f"{self.run_name}.checkpoints")
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options as they are written into records and checkpoints."""
+        return {name: getattr(self, name) for name in option_names()}
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -188,15 +252,17 @@ class Options:
             workers = self.workers_like if self.strategy == "single" else self.n_gpus or 1
         return BatchPlan(n_samples, workers, self.global_batch_size or self.batch_size * workers, self.seed)
 
-    def make_strategy(self) -> Strategy:
-        """Return the strategy, with its optimizer."""
-        return self.kind(self.make_optimizer(), self.clip_norm)
+    def make_strategy(self, n_samples: int) -> Strategy:
+        """Return the strategy, with its optimizer, for a training set of `n_samples`."""
+        changes = self.lr_schedule != "constant" or self.warmup
+        total, warmup = self.epochs * n_samples, round(self.warmup * n_samples)
+        return self.kind(
+            self.make_optimizer(), self.clip_norm, schedule(self.lr_schedule, total, warmup) if changes else None
+        )
 
     def make_optimizer(self) -> OptimizerFactory:
-        """Return what makes the optimizer from a list of parameters."""
-        if self.optimizer == "adam":
-            return partial(torch.optim.Adam, lr=self.lr, betas=(self.momentum, 0.999), weight_decay=self.weight_decay)
-        return partial(torch.optim.SGD, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        """Return what makes the optimizer from a list of parameters. Raises UsageError."""
+        return factory(self.optimizer, self.lr, self.momentum, self.weight_decay, self.optimizer_options)
 
 
 def _possible_in_a_path(text: str) -> bool:

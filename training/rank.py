@@ -14,8 +14,10 @@ from torch import nn
 
 from records.events import clock
 from strategies import Strategy
+from training import checkpoints
 from training.failures import RunFailed
 from training.options import Options
+from training.straggler import Straggler
 from transports.base import Transport
 from workloads import models
 from workloads.batches import BatchPlan
@@ -50,21 +52,31 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
     recorder, roles = transport.recorder, options.roles
     model = build_model(options, data).to(transport.device)
     torch.manual_seed(options.seed + 1 + transport.rank)  # dropout differs between ranks
-    strategy = options.make_strategy()
+    strategy = options.make_strategy(data.n_train)
     module = strategy.wrap(model, transport, options.n_gpus or 1)
     plan = options.plan(data.n_train)
     first_worker = roles.index("worker")
     worker = _Worker(
         transport, strategy, module, data, plan, options, transport.rank - first_worker,
         report if transport.rank == first_worker else lambda value: None,
+        Straggler(options.slowdowns.get(transport.rank, 1.0), options.jitter, options.seed + transport.rank,
+                  transport.device),
     )  # fmt: skip
-    for epoch in range(1, options.epochs + 1):
+    done = 0
+    if options.resume:
+        state = checkpoints.load_rank(checkpoints.latest(options.resume), transport.rank)
+        done = worker.load_state_dict(state)
+    strategy.steps = done
+    if options.checkpoint_every:
+        strategy.on_served = worker.checkpoint
+    # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
+    for epoch in range(1 + max(0, done - 1) // plan.n_steps, options.epochs + 1):
         recorder.epoch = epoch
         t0 = clock()
         if roles[transport.rank] == "server":
             strategy.serve()
         else:
-            worker.train_epoch(epoch)
+            worker.train_epoch(epoch, done - (epoch - 1) * plan.n_steps)
         strategy.finish()
         recorder.step = epoch * plan.n_steps
         recorder.mark("epoch_s", clock() - t0)
@@ -101,14 +113,18 @@ class _Worker:
     options: Options
     number: int
     report: Callable[[Any], None]
+    straggler: Straggler
     reported: float = 0.0
+    loss_sum: float = 0.0  # of this epoch's samples
+    samples: int = 0
 
-    def train_epoch(self, epoch: int) -> None:
-        """Take this worker's part of every batch of the epoch."""
+    def train_epoch(self, epoch: int, done: int) -> None:
+        """Take this worker's part of every batch of the epoch, without the first `done` if that is positive."""
         recorder, plan = self.transport.recorder, self.plan
-        loss_sum, samples = 0.0, 0
+        if done <= 0:
+            self.loss_sum, self.samples = 0.0, 0
         self.module.train()
-        for step in range(plan.n_steps):
+        for step in range(max(0, done), plan.n_steps):
             recorder.step = (epoch - 1) * plan.n_steps + step
             batch = plan.batch(epoch, step)
             part = batch if self.transport.world_size == 1 else plan.part(epoch, step, self.number)
@@ -119,13 +135,41 @@ class _Worker:
                     "take a smaller --lr, or bound the gradient with --clip_norm"
                 )
             self.strategy.step(len(part))
-            loss_sum += loss * len(part)
-            samples += len(part)
+            self.loss_sum += loss * len(part)
+            self.samples += len(part)
+            self.checkpoint(recorder.step + 1)
             if clock() - self.reported > _REPORT_S or step == plan.n_steps - 1:
                 self.reported = clock()
                 self.report(("step", recorder.step + 1))
-        recorder.mark("samples", samples)
-        recorder.mark("train_loss", loss_sum / samples)
+        recorder.mark("samples", self.samples)
+        recorder.mark("train_loss", self.loss_sum / self.samples)
+
+    def checkpoint(self, step: int) -> None:
+        """Write a checkpoint after `step` steps if one is due. Raises RunFailed if it cannot be written."""
+        if not self.options.checkpoint_every or step % self.options.checkpoint_every:
+            return
+        device = self.transport.device
+        state = {
+            "strategy": self.strategy.state_dict(),
+            "position": {"step": step, "loss_sum": self.loss_sum, "samples": self.samples},
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+        with self.transport.recorder.paused():
+            try:
+                checkpoints.save(self.transport, self.options, step, state)
+            except OSError as error:
+                raise RunFailed(f"cannot write the checkpoint {error.filename}: {error.strerror}") from error
+
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Go on from what `checkpoint` wrote; return how many steps are done."""
+        self.strategy.load_state_dict(state["strategy"])
+        position = state["position"]
+        self.loss_sum, self.samples = position["loss_sum"], position["samples"]
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] is not None and self.transport.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
+        return int(position["step"])
 
     def gradient(self, part: torch.Tensor, weight: float) -> float:
         """Add the gradient of the mean loss over the samples of `part`, times `weight`; return the loss itself."""
@@ -136,10 +180,10 @@ class _Worker:
             with phase("data"):
                 x, y = self.data.fetch(piece, "train", device, self.options.torch_dtype)
             with self.strategy.piece(last=piece is pieces[-1]):
-                with phase("forward"):
+                with phase("forward"), self.straggler.stretched():
                     loss = F.cross_entropy(self.module(x), y) * (len(piece) / len(part))
                     total += loss.item()
-                with phase("backward"):
+                with phase("backward"), self.straggler.stretched():
                     (loss if weight == 1 else loss * weight).backward()
         return total
 

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from records import files, tables
 from records.events import Recorder
+from training import checkpoints
 from training.devices import device_of, synchronizer, use_share_of_cores
 from training.failures import RunFailed
 from training.launch import launch, warm_up
@@ -56,9 +57,14 @@ def prepare(options: Options) -> Data:
         model = build_model(options, data)
         models.check(options.model, model, data.input_shape, data.n_classes)
         _check_smallest_batch(options, model, data)
+    if options.resume:
+        checkpoints.check(options)
     if torchrun_world_size() is None:
         _share(options, data)
-    for option, directory in (("save", _parent(options.save)), ("results_dir", options.results_dir)):
+    written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
+    if options.checkpoint_every:
+        written.append(("checkpoint_dir", str(options.checkpoint_folder)))
+    for option, directory in written:
         if directory is not None:
             try:
                 files.check_writable(directory)
@@ -181,7 +187,7 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         **totals,
         "replicas_identical": identical,
         "parameter_hash": hashes,
-        "options": {name: getattr(options, name) for name in option_names()},
+        "options": options.recorded(),
         "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),
         "bytes": options.kind.bytes_are,
         "remark": _where(options),

@@ -1,0 +1,55 @@
+"""Any optimizer of torch.optim by its name, with its options."""
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from strategies import OptimizerFactory
+from workloads.errors import UsageError, one_line
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    name.lower(): kind
+    for name, kind in vars(torch.optim).items()
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+}
+
+
+def factory(name: str, lr: float, momentum: float, weight_decay: float, options: Sequence[str]) -> OptimizerFactory:
+    """Return what makes the optimizer from a list of parameters; `options` are NAME=VALUE, as the class takes them.
+
+    `momentum` is that of SGD, and the first beta of the Adam family. Raises UsageError.
+    """
+    kind = OPTIMIZERS[name]
+    takes = inspect.signature(kind).parameters
+    arguments: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
+    if name == "sgd":
+        arguments["momentum"] = momentum
+    elif "betas" in takes:
+        arguments["betas"] = (momentum, *takes["betas"].default[1:])
+    arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
+    make = partial(kind, **arguments)
+    try:
+        vector = torch.nn.Parameter(torch.zeros(2))
+        vector.grad = torch.ones(2)
+        make([vector]).step()
+    except Exception as error:
+        raise UsageError(f"--optimizer {name}: does not work on one vector with these options: {one_line(error)}") from error
+    return make
+
+
+def _parsed(name: str, options: Sequence[str], takes: Mapping[str, Any]) -> dict[str, Any]:
+    parsed = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals or key not in takes or key == "params":
+            known = ", ".join(key for key in takes if key != "params")
+            raise UsageError(f"--optimizer_options {option}: must be NAME=VALUE, of {name}'s: {known}")
+        try:
+            parsed[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise UsageError(f"--optimizer_options {option}: {text!r} is no number, True, False or (a, b)") from None
+    return parsed

@@ -3,8 +3,8 @@
 python train.py --strategy param_server --n_gpus 4 --checkpoint_every 100 --checkpoint_dir checkpoints &
 python evaluate.py --checkpoint_dir checkpoints
 
-Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, into evaluation.csv beside them. May
-be started before the training; ends when that has ended, however it did. `train.py --evaluator` starts it by itself.
+Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, into evaluation.csv beside them.
+May be started before the training; ends when that has ended, however it did.
 """
 
 import signal
@@ -79,7 +79,9 @@ def main(settings: Settings) -> None:
             with write_atomically(output) as temporary:
                 pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(temporary, index=False)
             last = rows[-1]
-            print(f"step {last['step']:>8}  loss {last['loss']:.4f}  top-1 {last['top1']:.4f}  top-5 {last['top5']:.4f}")
+            print(
+                f"step {last['step']:>8}  loss {last['loss']:.4f}  top-1 {last['top1']:.4f}  top-5 {last['top5']:.4f}"
+            )
         if ended:
             break
         time.sleep(_POLL_S)
@@ -93,9 +95,13 @@ class Scorer:
 
     def __init__(self, checkpoint: Path) -> None:
         options = checkpoints.load_run(checkpoint)["options"]
-        self.data: Data = datasets.load(options["dataset"], options["data_dir"], False, options["train_size"], options["seed"])
+        self.data: Data = datasets.load(
+            options["dataset"], options["data_dir"], False, options["train_size"], options["seed"]
+        )
         self.dtype = DTYPES[options["dtype"]]
-        self.model: nn.Module = models.build(options["model"], self.data.input_shape, self.data.n_classes).to(self.dtype)
+        self.model: nn.Module = models.build(options["model"], self.data.input_shape, self.data.n_classes).to(
+            self.dtype
+        )
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.buffers = [b for b in self.model.buffers() if b.is_floating_point()]
 
@@ -120,7 +126,13 @@ class Scorer:
             top1 += int(right[:, 0].sum())
             top5 += int(right.any(1).sum())
         n = self.data.n_test
-        return {"step": run["step"], "loss": loss / n, "top1": top1 / n, "top5": top5 / n, "checkpoint": checkpoint.name}
+        return {
+            "step": run["step"],
+            "loss": loss / n,
+            "top1": top1 / n,
+            "top5": top5 / n,
+            "checkpoint": checkpoint.name,
+        }
 
 
 if __name__ == "__main__":

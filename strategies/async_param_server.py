@@ -1,13 +1,15 @@
 """Asynchronous parameter server: the server applies gradients as they come, and nobody waits for the slowest.
 
-On arrival of (n_k, g_k), computed on version v: x <- optimizer(x, g_k), version <- version + 1, and worker k gets the new x.
-The staleness of a gradient is the version that it is applied to, less v (Lian et al., 2015, arXiv 1506.08272, AsySG-con).
+On arrival of (n_k, g_k), computed on version v: x <- optimizer(x, g_k), version <- version + 1, and worker k gets the
+new x. The staleness of a gradient is the version that it is applied to, less v (AsySG-con; Lian et al., 2015, arXiv
+1506.08272).
 
-- `aggregate` M: M gradients make one update, their sample-weighted mean in the order of arrival's ranks (the paper sums
-  them; with the mean a learning rate keeps its meaning). Workers get x at once, also between two updates.
-- `max_staleness` s (stale synchronous parallel, Ho et al., 2013): a worker may be at most s of its own steps (clocks) ahead
-  of the slowest; one that is further ahead gets its x when the slowest has caught up. In versions, with one gradient an
-  update and W workers, no gradient is then staler than (2 s + 1) (W - 1). s = 0 with M = W is ParamServer, bit for bit.
+- `aggregate` M: M gradients make one update, their sample-weighted mean (the paper sums them; with the mean a learning
+  rate keeps its meaning). Workers get x at once, also between two updates.
+- `max_staleness` s (stale synchronous parallel, Ho et al., 2013): a worker may be at most s of its own steps (clocks)
+  ahead of the slowest; one that is further ahead gets its x when the slowest has caught up. In versions, with one
+  gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1). s = 0 with M = W is ParamServer,
+  bit for bit.
 
 An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them. What
 comes later opens the next epoch.
@@ -130,7 +132,7 @@ class AsyncParamServer(ParamServer):
         for k, version_read, g_and_n in sorted(self.due, key=lambda due: due[0]):
             g.addcmul_(g_and_n[:-1], g_and_n[-1:])
             n.add_(g_and_n[-1:])
-            self.note(k, version_read, self.version)
+            self.applied(k, version_read, self.version)
         g.div_(n)
         self.update(int(n))
         self.version += 1

@@ -1,9 +1,9 @@
 """Backup workers: a synchronous server that does not wait for its slowest b workers.
 
-Every gradient belongs to the step whose x it was computed on. Of N workers, the first N - b gradients of step t close it:
-g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes to these workers. A gradient that comes after
-its step has closed is received, counted and dropped, and its worker goes on with the current x and step: its samples of
-the steps in between are skipped. (Chen et al., 2016, "Revisiting Distributed Synchronous SGD".) b = 0 is ParamServer.
+Every gradient belongs to the step whose x it was computed on. Of N workers, the first N - b gradients of step t close
+it: g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes to these workers. A gradient that comes
+after its step has closed is received, counted and dropped, and its worker goes on with the current x and step: its
+samples of the steps in between are skipped. (Chen et al., 2016, arXiv 1604.00981.) b = 0 is ParamServer, bit for bit.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from strategies.param_server import SERVER, ParamServer
-from transports.base import ANY, Message, Work
+from transports.base import ANY, Message
 
 
 class BackupParamServer(ParamServer):

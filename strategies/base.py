@@ -1,13 +1,14 @@
 """What a strategy is: what happens between `backward()` and the next `forward()`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
+from records.events import clock
 from strategies.replica import Replica
 from transports.base import Transport
 
@@ -134,6 +135,16 @@ class Strategy(ABC):
 
     def close(self) -> None:  # noqa: B027 - there may be nothing to do
         """Give back what `wrap` took."""
+
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the steps of an epoch that this worker is to take, of `start` to `stop` - 1, counted over all epochs."""
+        yield from range(start, stop)
+
+    def applied(self, worker: int, version_read: int, version: int) -> None:
+        """Record that a gradient of `worker`, computed on one version of x, was applied to another."""
+        now = clock()
+        versions = {"version_read": version_read, "version_applied": version}
+        self.transport.recorder.add("update", now, now, peer=worker, **versions)
 
     def served(self) -> None:
         """On a server rank: note that one more step has been answered."""

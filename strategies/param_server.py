@@ -56,10 +56,15 @@ class ParamServer(Strategy):
                 self.served()
 
     def finish(self) -> None:
-        """Say goodbye, and average the workers' buffers b on the server, which sends the mean to all."""
-        b = self.replica.b
+        """Say goodbye, and average the buffers."""
         if self.transport.rank != SERVER:
             self.transport.isend(None, SERVER, "push")
+        self.average_buffers()
+
+    def average_buffers(self) -> None:
+        """Average the workers' buffers b on the server, which sends the mean to all."""
+        b = self.replica.b
+        if self.transport.rank != SERVER:
             if b.numel():
                 self.transport.isend(b, SERVER, "buffers").wait()
                 self.transport.recv(SERVER, "mean buffers").copy_to(b)

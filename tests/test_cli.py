@@ -16,8 +16,9 @@ from training.options import option_names
 from training.run import prepare
 
 NAMES = """
-strategy n_gpus batch_size global_batch_size workers_like epochs lr momentum weight_decay optimizer optimizer_options lr_schedule warmup clip_norm accumulate
-dataset data_dir download train_size model device dtype seed slow jitter timeout results_dir run_name events save
+strategy n_gpus batch_size global_batch_size workers_like epochs lr momentum weight_decay optimizer optimizer_options
+lr_schedule warmup clip_norm accumulate dataset data_dir download train_size model device dtype seed slow jitter timeout
+results_dir run_name events checkpoint_every checkpoint_dir checkpoint_keep resume save
 """.split()
 
 
@@ -60,7 +61,10 @@ def test_the_names_of_the_options_are_frozen() -> None:
         (["--epochs", "1.5"], "--epochs"),
         (["--timeout", "inf"], "--timeout inf"),
         (["--optimizer", "lbfgs"], "--optimizer lbfgs: does not work on one vector"),
-        (["--optimizer_options", "nestrov=True"], "--optimizer_options nestrov=True: must be NAME=VALUE, of sgd's: lr,"),
+        (
+            ["--optimizer_options", "nestrov=True"],
+            "--optimizer_options nestrov=True: must be NAME=VALUE, of sgd's: lr,",
+        ),
         (["--optimizer_options", "nesterov=yes"], "'yes' is no number"),
         (["--optimizer_options", "momentum=-1"], "Invalid momentum"),
         (["--lr_schedule", "cosin"], "did you mean cosine?"),

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import tyro
 
@@ -48,7 +48,9 @@ def _from_checkpoint(arguments: Sequence[str], default: Options) -> Options:
         return default
     recorded = checkpoints.load_run(checkpoints.latest(path))["options"]
     names = set(option_names()) & set(recorded)
-    values = {name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name] for name in names}
+    values: dict[str, Any] = {
+        name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name] for name in names
+    }
     return dataclasses.replace(default, **values)
 
 

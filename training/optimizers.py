@@ -31,13 +31,15 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
     elif "betas" in takes:
         arguments["betas"] = (momentum, *takes["betas"].default[1:])
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
-    make = partial(kind, **arguments)
+    make: OptimizerFactory = partial(kind, **arguments)
     try:
         vector = torch.nn.Parameter(torch.zeros(2))
         vector.grad = torch.ones(2)
         make([vector]).step()
     except Exception as error:
-        raise UsageError(f"--optimizer {name}: does not work on one vector with these options: {one_line(error)}") from error
+        raise UsageError(
+            f"--optimizer {name}: does not work on one vector with these options: {one_line(error)}"
+        ) from error
     return make
 
 

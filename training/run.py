@@ -18,7 +18,7 @@ from training import checkpoints
 from training.devices import device_of, synchronizer, use_share_of_cores
 from training.failures import RunFailed
 from training.launch import launch, warm_up
-from training.options import Options, option_names, torchrun_world_size
+from training.options import Options, torchrun_world_size
 from training.rank import RankResult, build_model, train_rank
 from workloads import datasets, models
 from workloads.datasets import Data, LazyData

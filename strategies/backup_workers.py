@@ -11,13 +11,21 @@ from collections.abc import Iterator
 import torch
 
 from strategies.param_server import SERVER, ParamServer
-from transports.base import ANY, Message
+from strategies.replica import Replica
+from transports.base import ANY, Message, Transport
 
 
 class BackupParamServer(ParamServer):
     """ParamServer that closes a step with the first N - b gradients."""
 
     backup_workers = 0
+
+    def start(self, replica: Replica, transport: Transport) -> None:
+        """Also have an answer for each worker: a slow reader must not hold up the next update."""
+        super().start(replica, transport)
+        self.answers = [transport.allocate(replica.x.numel(), replica.x.dtype) for _ in range(transport.world_size)]
+        self.step_of = dict.fromkeys(transport.peers, 0)  # whose x each worker computes on
+        self.dropped = 0
 
     def step(self, n_samples: int) -> None:
         """Worker: send (g_k, n_k); get the step to go on with, and its x."""
@@ -36,25 +44,24 @@ class BackupParamServer(ParamServer):
     def serve(self) -> None:
         """Server: close step after step until every worker has said goodbye."""
         workers = set(self.transport.peers)
-        step_of = dict.fromkeys(workers, self.steps)  # whose x each worker computes on
         on_time: dict[int, Message] = {}
         while workers:
             push = self.transport.recv(ANY, "push")
             k = push.src
             if push.tensor is None:  # goodbye
                 workers.remove(k)
-            elif step_of[k] < self.steps:
+            elif self.step_of[k] < self.steps:
                 push.release()
                 self.dropped += 1
-                self._answer(k, step_of)
+                self._answer(k)
             else:
                 on_time[k] = push
             if on_time and len(on_time) >= min(len(workers), len(self.transport.peers) - self.backup_workers):
                 self._close_step(on_time)
-                for k in sorted(on_time):
-                    self._answer(k, step_of)
-                on_time.clear()
                 self.served()
+                for k in sorted(on_time):
+                    self._answer(k)
+                on_time.clear()
 
     def _close_step(self, on_time: dict[int, Message]) -> None:
         """g <- sum of n_k g_k / sum of n_k, in the order of ranks; x <- optimizer(x, g)."""
@@ -66,9 +73,9 @@ class BackupParamServer(ParamServer):
         g.div_(n)
         self.update(int(n))
 
-    def _answer(self, k: int, step_of: dict[int, int]) -> None:
-        """Send the current step and x, from a buffer of k's own: a slow reader must not hold up the next update."""
+    def _answer(self, k: int) -> None:
+        """Send the current step and x, from a buffer of k's own."""
         self.answers[k].copy_(self.replica.x)
-        step_of[k] = self.steps
+        self.step_of[k] = self.steps
         self.transport.isend(self.steps, k, "step")
         self.transport.isend(self.answers[k], k, "parameters")

@@ -137,7 +137,7 @@ class Strategy(ABC):
         """Give back what `wrap` took."""
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """Yield the steps of an epoch that this worker is to take, of `start` to `stop` - 1, counted over all epochs."""
+        """Yield which of the steps `start` to `stop` - 1, counted over all epochs, this worker is to take."""
         yield from range(start, stop)
 
     def applied(self, worker: int, version_read: int, version: int) -> None:

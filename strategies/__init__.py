@@ -1,5 +1,6 @@
 """The algorithms, by name. A new one is one new file here, and its line in this table."""
 
+from strategies.async_param_server import AsyncParamServer
 from strategies.base import OptimizerFactory, Strategy
 from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.none import NoCommunication
@@ -11,6 +12,7 @@ from strategies.single import Single
 STRATEGIES: dict[str, type[Strategy]] = {
     "single": Single,
     "param_server": ParamServer,
+    "async_param_server": AsyncParamServer,
     "ring_all_reduce": RingAllReduce,
     "naive_all_reduce": NaiveAllReduce,
     "none": NoCommunication,

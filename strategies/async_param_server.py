@@ -28,9 +28,9 @@ class AsyncParamServer(ParamServer):
     """One server, and N - 1 workers, each at its own pace."""
 
     replicas_agree = False
+    takes = ("aggregate", "max_staleness")
     aggregate = 1
     max_staleness: int | None = None  # in clocks; None: no bound
-    samples_of_epoch: int | None = None  # None: `serve` ends when all workers have said goodbye
     replay: Iterator[int] | None = None  # whose gradients come when, as in an earlier run
 
     def start(self, replica: Replica, transport: Transport) -> None:

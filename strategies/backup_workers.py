@@ -18,6 +18,7 @@ from transports.base import ANY, Message, Transport
 class BackupParamServer(ParamServer):
     """ParamServer that closes a step with the first N - b gradients."""
 
+    takes = ("backup_workers",)
     backup_workers = 0
 
     def start(self, replica: Replica, transport: Transport) -> None:

@@ -34,6 +34,8 @@ class Strategy(ABC):
     min_ranks = 1
     max_ranks: int | None = None
     replicas_agree = True  # whether all replicas are bit-identical after every step
+    samples_of_epoch: int | None = None  # set by the training loop; where workers have their own pace, it ends epochs
+    takes: tuple[str, ...] = ()  # options of the run that are attributes of the strategy
     # Only what is not ours sets these: its name, what carries its messages, where its count of bytes comes from.
     name = ""
     carrier = ""
@@ -143,8 +145,9 @@ class Strategy(ABC):
     def applied(self, worker: int, version_read: int, version: int) -> None:
         """Record that a gradient of `worker`, computed on one version of x, was applied to another."""
         now = clock()
-        versions = {"version_read": version_read, "version_applied": version}
-        self.transport.recorder.add("update", now, now, peer=worker, **versions)
+        self.transport.recorder.add(
+            "update", now, now, peer=worker, version_read=version_read, version_applied=version
+        )
 
     def served(self) -> None:
         """On a server rank: note that one more step has been answered."""

@@ -12,6 +12,7 @@ import torch
 from tyro.conf import Suppress
 
 from strategies import STRATEGIES, OptimizerFactory, Strategy
+from strategies.backup_workers import BackupParamServer
 from training.optimizers import OPTIMIZERS, factory
 from training.schedules import SCHEDULES, schedule
 from workloads.batches import BatchPlan
@@ -30,6 +31,12 @@ class Options:
     n_gpus: int | None = None
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
     there are, at least 2 (under torchrun: what it started; for single: 1)."""
+    backup_workers: int = 0
+    """For param_server: close a step without its so many slowest workers."""
+    max_staleness: int | None = None
+    """For async_param_server: how many of its own steps a worker may be ahead of the slowest. Default: any number."""
+    aggregate: int = 1
+    """For async_param_server: how many gradients make one update."""
     batch_size: int = 64
     """Samples per worker and step."""
     global_batch_size: int | None = None
@@ -119,6 +126,11 @@ class Options:
         if n_gpus > 100:
             raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 100 processes")
         self._check_stragglers(kind.roles(n_gpus))
+        for name, default in (("backup_workers", 0), ("max_staleness", None), ("aggregate", 1)):
+            if getattr(self, name) != default and name not in kind.takes:
+                raise UsageError(f"--{name} {getattr(self, name)}: not an option of --strategy {self.strategy}")
+        if self.backup_workers >= kind.roles(n_gpus).count("worker"):
+            raise UsageError(f"--backup_workers {self.backup_workers}: must be fewer than the workers")
         self.make_optimizer()
         name = f"{self.strategy}-{n_gpus}-{self.dataset}-{self.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
         return dataclasses.replace(
@@ -223,6 +235,8 @@ class Options:
     @property
     def kind(self) -> type[Strategy]:
         """The class of the strategy, or of the built-in baseline."""
+        if self.strategy == "param_server" and self.backup_workers:
+            return BackupParamServer
         return self.builtin or STRATEGIES[self.strategy]
 
     @property
@@ -256,9 +270,12 @@ class Options:
         """Return the strategy, with its optimizer, for a training set of `n_samples`."""
         changes = self.lr_schedule != "constant" or self.warmup
         total, warmup = self.epochs * n_samples, round(self.warmup * n_samples)
-        return self.kind(
+        strategy = self.kind(
             self.make_optimizer(), self.clip_norm, schedule(self.lr_schedule, total, warmup) if changes else None
         )
+        for name in strategy.takes:
+            setattr(strategy, name, getattr(self, name))
+        return strategy
 
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters. Raises UsageError."""

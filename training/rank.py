@@ -55,6 +55,7 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
     strategy = options.make_strategy(data.n_train)
     module = strategy.wrap(model, transport, options.n_gpus or 1)
     plan = options.plan(data.n_train)
+    strategy.samples_of_epoch = data.n_train
     first_worker = roles.index("worker")
     worker = _Worker(
         transport, strategy, module, data, plan, options, transport.rank - first_worker,
@@ -124,10 +125,12 @@ class _Worker:
         if done <= 0:
             self.loss_sum, self.samples = 0.0, 0
         self.module.train()
-        for step in range(max(0, done), plan.n_steps):
-            recorder.step = (epoch - 1) * plan.n_steps + step
-            batch = plan.batch(epoch, step)
-            part = batch if self.transport.world_size == 1 else plan.part(epoch, step, self.number)
+        start = (epoch - 1) * plan.n_steps
+        for i in self.strategy.steps_of_epoch(start + max(0, done), start + plan.n_steps):
+            recorder.step = i
+            at, step = 1 + i // plan.n_steps, i % plan.n_steps  # an asynchronous worker has its own pace
+            batch = plan.batch(at, step)
+            part = batch if self.transport.world_size == 1 else plan.part(at, step, self.number)
             loss = self.gradient(part, self.strategy.loss_weight(len(part), len(batch)))
             if not math.isfinite(loss):
                 raise RunFailed(

@@ -3,6 +3,7 @@
 import os
 import pickle
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,17 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     if under_torchrun:
         results = _train_under_torchrun(options, data, quiet)
     else:
-        with _Progress(options, data.n_train, quiet) as progress:
+        with _writing(options), _Progress(options, data.n_train, quiet) as progress:
             results = launch(
                 train_rank, options.world_size, options, data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                 on_report=progress,
             )  # fmt: skip
     return _write(options, results, quiet) if results else pd.DataFrame()
+
+
+def _writing(options: Options) -> AbstractContextManager[None]:
+    return checkpoints.in_training(options.checkpoint_folder) if options.checkpoint_every else nullcontext()
 
 
 def prepare(options: Options) -> Data:

@@ -145,9 +145,7 @@ class Strategy(ABC):
     def applied(self, worker: int, version_read: int, version: int) -> None:
         """Record that a gradient of `worker`, computed on one version of x, was applied to another."""
         now = clock()
-        self.transport.recorder.add(
-            "update", now, now, peer=worker, version_read=version_read, version_applied=version
-        )
+        self.transport.recorder.add("update", now, now, peer=worker, version_read=version_read, version_applied=version)
 
     def served(self) -> None:
         """On a server rank: note that one more step has been answered."""

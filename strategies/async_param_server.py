@@ -28,6 +28,7 @@ class AsyncParamServer(ParamServer):
     """One server, and N - 1 workers, each at its own pace."""
 
     replicas_agree = False
+    own_pace = True
     takes = ("aggregate", "max_staleness")
     aggregate = 1
     max_staleness: int | None = None  # in clocks; None: no bound

@@ -34,6 +34,7 @@ class Strategy(ABC):
     min_ranks = 1
     max_ranks: int | None = None
     replicas_agree = True  # whether all replicas are bit-identical after every step
+    own_pace = False  # whether each worker goes at its own, so that the result depends on who comes when
     samples_of_epoch: int | None = None  # set by the training loop; where workers have their own pace, it ends epochs
     takes: tuple[str, ...] = ()  # options of the run that are attributes of the strategy
     # Only what is not ours sets these: its name, what carries its messages, where its count of bytes comes from.

@@ -14,7 +14,7 @@ import pandas as pd
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy")
-OPS = ("", "send", "recv")
+OPS = ("", "send", "recv", "drop", "read")
 
 # epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, value
 _ROW = struct.Struct("<iqddiiiiqqqd")

@@ -2,6 +2,7 @@
 
 from strategies.async_param_server import AsyncParamServer
 from strategies.base import OptimizerFactory, Strategy
+from strategies.downpour import Downpour
 from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.none import NoCommunication
 from strategies.param_server import ParamServer
@@ -13,6 +14,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "single": Single,
     "param_server": ParamServer,
     "async_param_server": AsyncParamServer,
+    "downpour": Downpour,
     "ring_all_reduce": RingAllReduce,
     "naive_all_reduce": NaiveAllReduce,
     "none": NoCommunication,

@@ -11,46 +11,40 @@ new x. The staleness of a gradient is the version that it is applied to, less v 
   gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1). s = 0 with M = W is ParamServer,
   bit for bit.
 
-An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them. What
-comes later opens the next epoch.
+An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them, and
+all those of a dead one. A gradient that comes later opens the next epoch.
 """
 
 from collections.abc import Iterator
 
 import torch
 
-from strategies.param_server import SERVER, ParamServer
-from strategies.replica import Replica
-from transports.base import ANY, Message, PeerLost, Transport
+from strategies.first_come_server import FirstComeServer
+from strategies.param_server import SERVER
+from transports.base import Message
 
 
-class AsyncParamServer(ParamServer):
+class AsyncParamServer(FirstComeServer):
     """One server, and N - 1 workers, each at its own pace."""
 
-    replicas_agree = False
-    own_pace = True
-    takes = ("aggregate", "max_staleness")
+    takes = ("aggregate", "max_staleness", "reads")
     aggregate = 1
     max_staleness: int | None = None  # in clocks; None: no bound
-    replay: Iterator[int] | None = None  # whose gradients come when, as in an earlier run
 
-    def start(self, replica: Replica, transport: Transport) -> None:
-        """Also have room for the gradients of an update, and an answer for each worker."""
-        super().start(replica, transport)
-        n, dtype = replica.x.numel(), replica.x.dtype
-        self.version = 0
-        self.goal = 0
+    def prepare(self) -> None:
+        """Also have room for the gradients of an update."""
+        super().prepare()
         self.over = False
-        self.active = set(transport.peers)
-        self.clocks = dict.fromkeys(transport.peers, 0)  # gradients that came from each worker
-        self.read = dict.fromkeys(transport.peers, 0)  # the version that each worker computes on
         self.waiting: set[int] = set()  # workers whose gradient is here, and that have no answer yet
         self.held: dict[int, Message] = {}  # gradients that came after the end of an epoch
         self.due: list[tuple[int, int, torch.Tensor]] = []  # worker, version read and gradient, of the next update
-        # From a buffer of its own for each worker, for x changes while one reads.
-        self.answers = [transport.allocate(n, dtype) for _ in range(transport.world_size)]
-        is_server = transport.rank == SERVER
-        self.slots = [torch.empty_like(replica.g_and_n) for _ in range(self.aggregate if is_server else 0)]
+        self.slots = []
+        if self.transport.rank == SERVER and not self._one_of_several():
+            self.slots = [torch.empty_like(self.replica.g_and_n) for _ in range(self.aggregate)]
+
+    def _one_of_several(self) -> bool:
+        """Whether an update has one gradient of one of several workers, and there is no mean to form."""
+        return self.aggregate == 1 < len(self.transport.peers)
 
     # Worker
 
@@ -79,81 +73,73 @@ class AsyncParamServer(ParamServer):
     # Server
 
     def serve(self) -> None:
-        """Apply one epoch's samples, or, if it is not known how many these are, all until the workers' goodbyes."""
-        self.goal += self.samples_of_epoch or 0
+        """Apply the samples of one epoch, or, if it is not known how many these are, all until the goodbyes."""
+        self.here = set(self.active)
         self._answer()
-        while self.active and (self.samples_of_epoch is None or self.samples < self.goal):
-            push = self._next_push()
-            if push is None:
-                continue
-            self._take(push)
-            if self.samples_of_epoch is None or self.samples < self.goal:
+        while self.here if self.goal is None else self.samples < self.goal:
+            k = next(iter(self.held)) if self.held and not self.replay else self.next_arrival()
+            push = self.held.pop(k) if k in self.held else self.receive(k)
+            if push is not None:
+                self._take(push)
+            if self.goal is None or self.samples < self.goal:
                 self._answer()
-        if self.samples_of_epoch is not None:
-            for k in self.active - self.waiting:
-                self.held[k] = self.transport.recv(k, "push")
-            for k in self.active:
-                self.transport.isend(None, k, "parameters")
-
-    def _next_push(self) -> Message | None:
-        """Return the gradient that is next, None if a worker has gone instead."""
-        k = next(self.replay) if self.replay else next(iter(self.held), ANY)
-        if k in self.held:
-            return self.held.pop(k)
-        try:
-            push = self.transport.recv(k, "push")
-        except PeerLost as lost:
-            self._leave(lost.rank)
-            return None
-        if push.tensor is None:  # goodbye
-            self._leave(push.src)
-            return None
-        return push
-
-    def _leave(self, k: int) -> None:
-        """Wait for worker k no longer."""
-        self.active.discard(k)
-        self.waiting.discard(k)
-        self._answer()
+        if self.goal is not None:
+            self._end_epoch()
 
     def _take(self, push: Message) -> None:
         """Keep one gradient, and update x if it is the M-th."""
-        k = push.src
+        k, g_and_n = push.src, push.vector
+        self.arrivals.append(k)
         self.clocks[k] += 1
         self.waiting.add(k)
+        if self._one_of_several():
+            self.parameter.grad = g_and_n[:-1]
+            self.due.append((k, self.read[k], g_and_n))
+            self._apply(int(g_and_n[-1]))
+            push.release()
+            return
         slot = self.slots[len(self.due)]
         push.copy_to(slot)
         self.due.append((k, self.read[k], slot))
         if len(self.due) == self.aggregate:
-            self._apply()
+            self.due.sort(key=lambda due: due[0])
+            self._apply(self.mean(g_and_n for _, _, g_and_n in self.due))
 
-    def _apply(self) -> None:
-        """g <- sum of n_k g_k / sum of n_k over the gradients due, in the order of ranks; x <- optimizer(x, g)."""
-        g, n = self.replica.g.zero_(), torch.zeros_like(self.replica.g[:1])
-        for k, version_read, g_and_n in sorted(self.due, key=lambda due: due[0]):
-            g.addcmul_(g_and_n[:-1], g_and_n[-1:])
-            n.add_(g_and_n[-1:])
-            self.applied(k, version_read, self.version)
-        g.div_(n)
-        self.update(int(n))
-        self.version += 1
+    def _apply(self, n: int) -> None:
+        """x <- optimizer(x, g), g being the gradients due."""
+        for k, version_read, _ in self.due:
+            self.applied(k, version_read, self.steps)
         self.due.clear()
+        self.update(n)
+        self.served()
 
     def _answer(self) -> None:
         """Send x to the workers that wait for it, and are not too far ahead."""
-        slowest = min((self.clocks[k] for k in self.active), default=0)
+        slowest = min((self.clocks[k] for k in self.here), default=0)
         for k in sorted(self.waiting):
             if self.max_staleness is None or self.clocks[k] - slowest <= self.max_staleness:
                 self.waiting.remove(k)
-                self.read[k] = self.version
-                self.answers[k].copy_(self.replica.x)
-                self.transport.isend(self.answers[k], k, "parameters")
+                self.read[k] = self.steps
+                self._send_x(k)
 
-    def finish(self) -> None:
-        """Average the buffers; without a number of samples, say goodbye first."""
-        if self.transport.rank != SERVER and self.samples_of_epoch is None:
-            self.transport.isend(None, SERVER, "push")
-        self.average_buffers()
+    def _send_x(self, k: int) -> None:
+        self.answers[k].copy_(self.replica.x)
+        self.send(self.answers[k], k, "parameters")
+
+    def _end_epoch(self) -> None:
+        """Hold the gradients that are still being computed for the next epoch; tell all that this one is over."""
+        for k in sorted(self.active - self.waiting):
+            push = self.receive(k)
+            if push is not None:
+                self.held[k] = push
+        self.tell(None, "parameters")
+
+    def leave(self, k: int) -> None:
+        """Also wait for it no longer."""
+        super().leave(k)
+        self.waiting.discard(k)
+        if k in self.held:
+            self.held.pop(k).release()
 
     def close(self) -> None:
         """Give back the gradients that came too late."""

@@ -4,32 +4,35 @@ Every gradient belongs to the step whose x it was computed on. Of N workers, the
 it: g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes to these workers. A gradient that comes
 after its step has closed is received, counted and dropped, and its worker goes on with the current x and step: its
 samples of the steps in between are skipped. (Chen et al., 2016, arXiv 1604.00981.) b = 0 is ParamServer, bit for bit.
+
+A worker that dies takes its part of the batches with it: steps close with fewer, and its samples are lost.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
-import torch
-
-from strategies.param_server import SERVER, ParamServer
-from strategies.replica import Replica
-from transports.base import ANY, Message, Transport
+from strategies.first_come_server import FirstComeServer
+from strategies.param_server import SERVER
+from transports.base import Message
 
 
-class BackupParamServer(ParamServer):
+class BackupParamServer(FirstComeServer):
     """ParamServer that closes a step with the first N - b gradients."""
 
+    replicas_agree = True  # when an epoch has ended
+    own_pace = False
     takes = ("backup_workers",)
     backup_workers = 0
 
-    def start(self, replica: Replica, transport: Transport) -> None:
-        """Also have an answer for each worker: a slow reader must not hold up the next update."""
-        super().start(replica, transport)
-        self.answers = [transport.allocate(replica.x.numel(), replica.x.dtype) for _ in range(transport.world_size)]
-        self.step_of = dict.fromkeys(transport.peers, 0)  # whose x each worker computes on
-        self.dropped = 0
+    def prepare(self) -> None:
+        """Also have room for the gradients of a step."""
+        super().prepare()
+        self.on_time: dict[int, Message] = {}
+
+    # Worker
 
     def step(self, n_samples: int) -> None:
-        """Worker: send (g_k, n_k); get the step to go on with, and its x."""
+        """Send (g_k, n_k); get the step to go on with, and its x."""
         push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
         self.next_step = self.transport.recv(SERVER, "step").object
         self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
@@ -37,46 +40,59 @@ class BackupParamServer(ParamServer):
         self.replica.g.zero_()
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """Worker: the steps that the server says, in the place of all of them."""
+        """The steps that the server says, in the place of all of them."""
         self.next_step = start
         while self.next_step < stop:
             yield self.next_step
 
-    def serve(self) -> None:
-        """Server: close step after step until every worker has said goodbye."""
-        workers = set(self.transport.peers)
-        on_time: dict[int, Message] = {}
-        while workers:
-            push = self.transport.recv(ANY, "push")
-            k = push.src
-            if push.tensor is None:  # goodbye
-                workers.remove(k)
-            elif self.step_of[k] < self.steps:
-                push.release()
-                self.dropped += 1
-                self._answer(k)
-            else:
-                on_time[k] = push
-            if on_time and len(on_time) >= min(len(workers), len(self.transport.peers) - self.backup_workers):
-                self._close_step(on_time)
-                self.served()
-                for k in sorted(on_time):
-                    self._answer(k)
-                on_time.clear()
+    # Server
 
-    def _close_step(self, on_time: dict[int, Message]) -> None:
-        """g <- sum of n_k g_k / sum of n_k, in the order of ranks; x <- optimizer(x, g)."""
-        g, n = self.replica.g.zero_(), torch.zeros_like(self.replica.g[:1])
-        for _, push in sorted(on_time.items()):
-            with push:
-                g.addcmul_(push.vector[:-1], push.vector[-1:])
-                n.add_(push.vector[-1:])
-        g.div_(n)
-        self.update(int(n))
+    def serve(self) -> None:
+        """Close step after step until every worker has said goodbye."""
+        self.here = set(self.active)
+        while self.here:
+            push = self.receive(self.next_arrival())
+            if push is not None:
+                self._take(push)
+            enough = min(len(self.here), len(self.transport.peers) - self.backup_workers)
+            if self.on_time and len(self.on_time) >= enough:
+                self._close_step()
+
+    def _take(self, push: Message) -> None:
+        k = push.src
+        self.arrivals.append(k)
+        if self.read[k] < self.steps:
+            push.release()
+            self.drop(k, self.read[k], self.steps)
+            self._answer(k)
+        else:
+            self.on_time[k] = push
+
+    def _close_step(self) -> None:
+        """x <- optimizer(x, the mean of the gradients on time)."""
+        n = self.mean(push.vector for _, push in sorted(self.on_time.items()))
+        for push in self.on_time.values():
+            push.release()
+        self.update(n)
+        self.served()
+        for k in sorted(self.on_time):
+            self._answer(k)
+        self.on_time.clear()
 
     def _answer(self, k: int) -> None:
-        """Send the current step and x, from a buffer of k's own."""
+        """Send the current step and x."""
         self.answers[k].copy_(self.replica.x)
-        self.step_of[k] = self.steps
-        self.transport.isend(self.steps, k, "step")
-        self.transport.isend(self.answers[k], k, "parameters")
+        self.read[k] = self.steps
+        self.send(self.steps, k, "step")
+        self.send(self.answers[k], k, "parameters")
+
+    def finish(self) -> None:
+        """Say goodbye, and average the buffers."""
+        if self.transport.rank != SERVER:
+            self.transport.isend(None, SERVER, "push")
+        self.average_buffers()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Server: all workers begin with the same step."""
+        super().load_state_dict(state)
+        self.clocks = dict.fromkeys(self.clocks, self.steps)

@@ -1,7 +1,7 @@
 """What a strategy is: what happens between `backward()` and the next `forward()`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -35,7 +35,11 @@ class Strategy(ABC):
     max_ranks: int | None = None
     replicas_agree = True  # whether all replicas are bit-identical after every step
     own_pace = False  # whether each worker goes at its own, so that the result depends on who comes when
-    samples_of_epoch: int | None = None  # set by the training loop; where workers have their own pace, it ends epochs
+    workers_may_die = False  # whether the server holds all that matters, so that a run can lose workers
+    goal: int | None = None  # where workers have their own pace: the samples with which the epoch ends, if known
+    replay: Iterator[int] | None = None  # on a server: the order in which messages are to be taken, as in `arrivals`
+    arrivals: Sequence[int] = ()  # on a server: whose messages came, in their order, where that decides the result
+    deaths: Sequence[dict[str, Any]] = ()  # on a server: of its workers, where it goes on without them
     takes: tuple[str, ...] = ()  # options of the run that are attributes of the strategy
     # Only what is not ours sets these: its name, what carries its messages, where its count of bytes comes from.
     name = ""
@@ -75,6 +79,15 @@ class Strategy(ABC):
         self.parameter = torch.nn.Parameter(replica.x)
         self.parameter.grad = replica.g
         self.make_optimizer([self.parameter])
+        self.prepare()
+        self.share()
+
+    def prepare(self) -> None:  # noqa: B027 - there may be nothing
+        """Have what else the algorithm keeps. Called by `start`, by all ranks."""
+
+    def share(self) -> None:
+        """Give every rank the parameters and buffers of rank 0. Called by `start`, by all ranks."""
+        replica, transport = self.replica, self.transport
         for vector, tag in ((replica.x, "initial parameters"), (replica.b, "initial buffers")):
             if transport.rank == 0:
                 for work in [transport.isend(vector, peer, tag) for peer in transport.peers]:
@@ -148,9 +161,22 @@ class Strategy(ABC):
         now = clock()
         self.transport.recorder.add("update", now, now, peer=worker, version_read=version_read, version_applied=version)
 
+    def tell(self, value: Any, tag: str) -> None:
+        """Send to all other ranks that take part."""
+        for peer in self.transport.peers:
+            self.transport.isend(value, peer, tag)
+
+    def drop(self, worker: int, version_read: int, version: int) -> None:
+        """Record that a gradient of `worker`, computed on one version of x, came too late for another."""
+        now = clock()
+        self.transport.recorder.add(
+            "communicate", now, now, "drop", worker, version_read=version_read, version_applied=version
+        )
+
     def served(self) -> None:
-        """On a server rank: note that one more step has been answered."""
+        """On a server rank: note that one more step has been taken."""
         self.steps += 1
+        self.transport.recorder.step = self.steps
         if self.on_served:
             self.on_served(self.steps)
 

@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def check(options: Options) -> None:
                 f"--{name} {getattr(options, name)}: {checkpoint} was made with {made_with.get(name)}, which a run "
                 "that goes on from it cannot change"
             )
-    for rank in range(options.world_size):
+    for rank in load_run(checkpoint)["ranks"]:
         load_rank(checkpoint, rank)
 
 
@@ -118,7 +118,7 @@ def load_rank(checkpoint: Path, rank: int) -> dict[str, Any]:
     return state
 
 
-def save(transport: Transport, options: Options, step: int, state: dict[str, Any]) -> None:
+def save(transport: Transport, options: Options, step: int, state: dict[str, Any], ranks: Sequence[int]) -> None:
     """Write this rank's `state` after `step` steps; rank 0 makes the checkpoint whole. All ranks call it.
 
     Raises OSError, PeerLost, WaitTimeout.
@@ -131,10 +131,10 @@ def save(transport: Transport, options: Options, step: int, state: dict[str, Any
     if transport.rank != 0:
         transport.isend(step, 0, "checkpoint")
         return
-    for peer in transport.peers:
+    for peer in set(ranks) - {0}:
         transport.recv(peer, "checkpoint")
     run = {"format": FORMAT, "options": options.recorded(), "step": step,
-           "n_ranks": transport.world_size, "roles": options.roles}  # fmt: skip
+           "n_ranks": transport.world_size, "ranks": list(ranks), "roles": options.roles}  # fmt: skip
     (hidden / "run.json").write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
     shutil.rmtree(directory / name, ignore_errors=True)
     os.replace(hidden, directory / name)

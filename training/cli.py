@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import tyro
 
 from strategies import Strategy
-from training import checkpoints
+from training import checkpoints, replay
 from training.failures import RunFailed
 from training.options import Options, option_names
 from training.run import run
@@ -32,26 +32,29 @@ def main(description: str, builtin: type[Strategy] | None = None, arguments: Seq
     """
     default = Options(strategy=builtin.name, builtin=builtin) if builtin else Options()
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(
-        lambda: run(parse(given, Options, _from_checkpoint(given, default), description)), "nothing was written"
-    )
+    return guarded(lambda: run(parse(given, Options, _from_record(given, default), description)), "nothing was written")
 
 
-def _from_checkpoint(arguments: Sequence[str], default: Options) -> Options:
-    """Return `default`, or the options of the checkpoint that --resume names. Raises UsageError."""
-    path = None
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
-        name, equals, value = argument.partition("=")
-        if name == "--resume":
-            path = value if equals else following
-    if not path:
-        return default
-    recorded = checkpoints.load_run(checkpoints.latest(path))["options"]
-    names = set(option_names()) & set(recorded)
+def _from_record(arguments: Sequence[str], default: Options) -> Options:
+    """Return `default`, or the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
+    recorded: dict[str, Any] = {}
+    if path := _value("--resume", arguments):
+        recorded = checkpoints.load_run(checkpoints.latest(path))["options"]
+    elif path := _value("--replay", arguments):
+        recorded = {name: value for name, value in replay.load(path).options.items() if name != "run_name"}
     values: dict[str, Any] = {
-        name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name] for name in names
+        name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name]
+        for name in set(option_names()) & set(recorded)
     }
     return dataclasses.replace(default, **values)
+
+
+def _value(option: str, arguments: Sequence[str]) -> str | None:
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == option:
+            return value if equals else following
+    return None
 
 
 def guarded(work: Callable[[], object], kept: str) -> int:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
@@ -32,7 +32,7 @@ from records.events import Recorder
 from training.devices import device_of, synchronizer, use_share_of_cores
 from training.failures import Failure, RunFailed, explain
 from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
-from transports.pipes import Endpoint, wire
+from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
 from transports.shared_memory import SharedMemory
 from workloads.errors import UsageError
 
@@ -49,23 +49,28 @@ def launch(
     roles: Sequence[str] | None = None,
     record: bool = False,
     on_report: Callable[[int, Any], None] | None = None,
+    expendable: Collection[int] = (),
+    restarts: int = 0,
 ) -> list[Any]:
     """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
 
     `work` must be importable (defined in a module or a script, not in a function). With `on_report`, it is called as
     `work(transport, report, *args)`, and whatever a rank passes to `report` reaches `on_report(rank, value)` here.
     `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record` keeps events.
+    The death of an `expendable` rank does not end the run: its result is None, the others get PeerLost. Up to
+    `restarts` times such a rank is started again; the ranks that are not expendable get PeerReturned, and may admit it.
     Raises RunFailed when a rank fails; no process outlives this call.
     """
     roles = ["worker"] * world_size if roles is None else list(roles)
     if len(roles) != world_size:
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")
-    _make_room_for_pipes(world_size)
+    _make_room_for_pipes(world_size, restarts)
     warm_up()
-    ranks = _Ranks(timeout, roles)
+    job = (work, args, device, timeout, record, on_report is not None)
+    ranks = _Ranks(timeout, roles, frozenset(expendable), job)
     try:
         with _interrupts_wait():
-            ranks.start(work, args, device, record, reports=on_report is not None)
+            ranks.start(restarts)
         results = ranks.results(on_report)
         ranks.end(patience=5.0)
         return results
@@ -83,9 +88,9 @@ def start_context() -> ForkServerContext | SpawnContext:
     return context
 
 
-def _make_room_for_pipes(world_size: int) -> None:
+def _make_room_for_pipes(world_size: int, restarts: int) -> None:
     """Have enough open files for a pipe between any two ranks. Raises UsageError."""
-    needed = 2 * world_size * (world_size - 1) + 8 * world_size + 128
+    needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
@@ -131,31 +136,50 @@ class _Ranks:
 
     timeout: float
     roles: list[str]
-    processes: list[BaseProcess] = field(default_factory=list)
-    pipes: list[Connection] = field(default_factory=list)
+    expendable: frozenset[int]
+    job: tuple[Any, ...]
+    processes: dict[int, BaseProcess] = field(default_factory=dict)
+    pipes: dict[int, Connection] = field(default_factory=dict)
     notices: list[Connection] = field(default_factory=list)
+    spares: list[dict[int, tuple[Connection, Connection]]] = field(default_factory=list)
+    lives: dict[int, int] = field(default_factory=dict)
     inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
     last_heard: dict[int, float] = field(default_factory=dict)
 
-    def start(self, work: Callable[..., Any], args: Sequence[Any], device: str, record: bool, reports: bool) -> None:
+    def start(self, restarts: int) -> None:
+        """Start all ranks, and have the pipes for so many restarts."""
         context = start_context()
-        world_size = len(self.roles)
-        endpoints, self.notices = wire(world_size, context)
-        for rank, endpoint in enumerate(endpoints):
-            mine, theirs = context.Pipe(duplex=False)
-            self.pipes.append(mine)
-            process = context.Process(
-                target=_rank_main,
-                args=(endpoint, theirs, work, args, device, self.timeout, record, reports),
-                name=f"rank {rank}",
-            )
-            process.start()
-            self.processes.append(process)
-            # Only the rank may hold its ends of the pipes: then their closing is its death.
-            theirs.close()
-            endpoint.close()
-            self.last_heard[rank] = time.monotonic()
-            threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
+        endpoints, self.notices = wire(len(self.roles), context)
+        hosts = set(range(len(self.roles))) - self.expendable
+        self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(restarts)]
+        for endpoint in endpoints:
+            self._start(endpoint, context)
+
+    def _start(self, endpoint: Endpoint, context: ForkServerContext | SpawnContext) -> None:
+        rank = endpoint.rank
+        mine, theirs = context.Pipe(duplex=False)
+        self.pipes[rank] = mine
+        process = context.Process(target=_rank_main, args=(endpoint, theirs, *self.job), name=f"rank {rank}")
+        process.start()
+        self.processes[rank] = process
+        # Only the rank may hold its ends of the pipes: then their closing is its death.
+        theirs.close()
+        endpoint.close()
+        self.last_heard[rank] = time.monotonic()
+        threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
+
+    def _restart(self, rank: int) -> None:
+        """Start a dead rank once more, and tell those who may let it in."""
+        context = start_context()
+        pipes = self.spares.pop(0)
+        inbound, outbound = ({host: ends[i] for host, ends in pipes.items()} for i in (0, 1))
+        deaths, notice = context.Pipe(duplex=False)
+        self.lives[rank] = self.lives.get(rank, 0) + 1
+        self.pipes[rank].close()
+        self.notices[rank].close()
+        self.notices[rank] = notice
+        self._start(Endpoint(rank, len(self.roles), inbound, outbound, deaths, life=self.lives[rank]), context)
+        self._tell([RETURNED + rank], pipes)
 
     def _listen(self, rank: int, pipe: Connection) -> None:
         # A thread, since a rank stopped in the middle of a message would stop whoever reads it.
@@ -172,11 +196,12 @@ class _Ranks:
         self.last_heard[rank] = float("inf")  # nothing more is expected of it
 
     def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
-        """Wait for every rank's result. Raises RunFailed."""
+        """Wait for every rank's result, None from an expendable one that died. Raises RunFailed."""
         results: dict[int, Any] = {}
         failures: dict[int, Failure] = {}
+        dead: dict[int, Failure] = {}  # expendable ones
         give_up = float("inf")
-        while len(results) + len(failures) < len(self.roles) and time.monotonic() < give_up:
+        while len(results) + len(failures) + len(dead) < len(self.roles) and time.monotonic() < give_up:
             try:
                 rank, kind, value = self.inbox.get(timeout=_HEARTBEAT_S)
             except queue.Empty:
@@ -185,22 +210,32 @@ class _Ranks:
                 results[rank] = value
             elif kind == "report" and on_report:
                 on_report(rank, value)
+            elif kind == "failed" and rank in self.expendable and value.kind == "lost_peer":
+                dead.setdefault(rank, value)  # its server has ended, well or not
             elif kind == "failed":
                 failures.setdefault(rank, value)
-            elif kind == "gone" and rank not in results and rank not in failures:
-                failures[rank] = self._death_of(rank)
+            elif kind == "gone" and rank not in {**results, **failures, **dead}:
+                death = self._death_of(rank)
+                (dead if rank in self.expendable else failures)[rank] = death
+                if rank in dead:
+                    self._tell(dead)
+                if rank in dead and self.spares and not (failures or results):
+                    del dead[rank]
+                    with _interrupts_wait():
+                        self._restart(rank)
             if not failures:
                 failures.update(self._silent())
             if failures and give_up == float("inf"):
                 give_up = time.monotonic() + _GRACE_S
-                self._tell_deaths(failures)
+                self._tell(failures)
         if failures:
+            failures = dead | failures
             # Whoever has not spoken since may be the one the others waited for.
             for rank in set(range(len(self.roles))) - set(results) - set(failures):
                 if time.monotonic() - self.last_heard[rank] > _GRACE_S - _HEARTBEAT_S:
                     failures[rank] = Failure("silent")
             raise explain(failures, self.roles, self.timeout)
-        return [results[rank] for rank in sorted(results)]
+        return [results.get(rank) for rank in range(len(self.roles))]
 
     def _death_of(self, rank: int) -> Failure:
         self.processes[rank].join(_GRACE_S)
@@ -213,23 +248,25 @@ class _Ranks:
         now = time.monotonic()
         return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if now - heard > self.timeout}
 
-    def _tell_deaths(self, failures: dict[int, Failure]) -> None:
-        for notice in self.notices:
+    def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
+        """Write the news, one byte each, to `ranks`, by default all."""
+        for rank in range(len(self.notices)) if ranks is None else ranks:
             try:
-                os.write(notice.fileno(), bytes(failures))
+                os.write(self.notices[rank].fileno(), bytes(news))
             except OSError:
                 continue  # that rank is gone itself
 
     def end(self, patience: float = 0.0) -> None:
         """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
         deadline = time.monotonic() + patience
-        for process in self.processes:
+        for process in self.processes.values():
             process.join(max(0.0, deadline - time.monotonic()))
-        for process in self.processes:
+        for process in self.processes.values():
             process.kill()
-        for process in self.processes:
+        for process in self.processes.values():
             process.join()
-        for connection in (*self.pipes, *self.notices):
+        spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
+        for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
 
 

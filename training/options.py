@@ -13,12 +13,15 @@ from tyro.conf import Suppress
 
 from strategies import STRATEGIES, OptimizerFactory, Strategy
 from strategies.backup_workers import BackupParamServer
+from strategies.inconsistent_reads import InconsistentReadsServer
 from training.optimizers import OPTIMIZERS, factory
 from training.schedules import SCHEDULES, schedule
 from workloads.batches import BatchPlan
 from workloads.errors import UsageError
 
 DEVICES = ("auto", "cpu", "cuda")
+READS = ("consistent", "inconsistent")
+_FAMILY = ("backup_workers", "max_staleness", "aggregate", "reads", "n_push", "n_pull")  # not every strategy's
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -27,7 +30,8 @@ class Options:
     """Train one network on several processes of this machine."""
 
     strategy: str = "ring_all_reduce"
-    """How the processes work together: single, param_server, ring_all_reduce, naive_all_reduce or none."""
+    """How the processes work together: single, param_server, async_param_server, downpour,
+    ring_all_reduce, naive_all_reduce or none."""
     n_gpus: int | None = None
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
     there are, at least 2 (under torchrun: what it started; for single: 1)."""
@@ -37,6 +41,17 @@ class Options:
     """For async_param_server: how many of its own steps a worker may be ahead of the slowest. Default: any number."""
     aggregate: int = 1
     """For async_param_server: how many gradients make one update."""
+    reads: str = "consistent"
+    """For async_param_server: consistent (a worker gets x as it is between two updates) or inconsistent (it reads the
+    server's memory, also while it is written)."""
+    n_push: int = 1
+    """For downpour: a worker sends its movement every so many steps."""
+    n_pull: int = 1
+    """For downpour: a worker takes the server's parameters every so many steps."""
+    restarts: int = 0
+    """For async_param_server and downpour: start workers that died again, so many times in all."""
+    replay: str | None = None
+    """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""
     batch_size: int = 64
     """Samples per worker and step."""
     global_batch_size: int | None = None
@@ -126,9 +141,7 @@ class Options:
         if n_gpus > 100:
             raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 100 processes")
         self._check_stragglers(kind.roles(n_gpus))
-        for name, default in (("backup_workers", 0), ("max_staleness", None), ("aggregate", 1)):
-            if getattr(self, name) != default and name not in kind.takes:
-                raise UsageError(f"--{name} {getattr(self, name)}: not an option of --strategy {self.strategy}")
+        self._check_family(kind)
         if self.backup_workers >= kind.roles(n_gpus).count("worker"):
             raise UsageError(f"--backup_workers {self.backup_workers}: must be fewer than the workers")
         self.make_optimizer()
@@ -148,6 +161,19 @@ class Options:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or a torch built for CUDA")
         return self.device
+
+    def _check_family(self, kind: type[Strategy]) -> None:
+        """Check the options that are not every strategy's."""
+        for option in dataclasses.fields(Options):
+            value = getattr(self, option.name)
+            if option.name in _FAMILY and value != option.default and option.name not in kind.takes:
+                raise UsageError(f"--{option.name} {value}: not an option of --strategy {self.strategy}")
+        if self.restarts and not (kind.own_pace and kind.workers_may_die):
+            raise UsageError(f"--restarts {self.restarts}: --strategy {self.strategy} cannot let workers in again")
+        if torchrun_world_size() is not None:
+            for name, wanted in (("restarts", self.restarts), ("reads", self.reads == "inconsistent")):
+                if wanted:
+                    raise UsageError(f"--{name}: needs shared memory; run it without torchrun")
 
     def _check_stragglers(self, roles: list[str]) -> None:
         if not (self.slow or self.jitter):
@@ -169,6 +195,7 @@ class Options:
             ("strategy", self.strategy, [self.builtin.name] if self.builtin else list(STRATEGIES)),
             ("optimizer", self.optimizer, list(OPTIMIZERS)),
             ("lr_schedule", self.lr_schedule, SCHEDULES),
+            ("reads", self.reads, READS),
             ("device", self.device, DEVICES),
             ("dtype", self.dtype, list(DTYPES)),
         ):
@@ -184,6 +211,12 @@ class Options:
             ("epochs", self.epochs, 1),
             ("accumulate", self.accumulate, 1),
             ("train_size", self.train_size, 0),
+            ("backup_workers", self.backup_workers, 0),
+            ("max_staleness", self.max_staleness, 0),
+            ("aggregate", self.aggregate, 1),
+            ("n_push", self.n_push, 1),
+            ("n_pull", self.n_pull, 1),
+            ("restarts", self.restarts, 0),
             ("checkpoint_every", self.checkpoint_every, 0),
             ("checkpoint_keep", self.checkpoint_keep, 1),
             ("seed", self.seed, 0),
@@ -237,6 +270,8 @@ class Options:
         """The class of the strategy, or of the built-in baseline."""
         if self.strategy == "param_server" and self.backup_workers:
             return BackupParamServer
+        if self.strategy == "async_param_server" and self.reads == "inconsistent":
+            return InconsistentReadsServer
         return self.builtin or STRATEGIES[self.strategy]
 
     @property

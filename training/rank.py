@@ -14,7 +14,8 @@ from torch import nn
 
 from records.events import clock
 from strategies import Strategy
-from training import checkpoints
+from strategies.param_server import SERVER
+from training import checkpoints, replay
 from training.failures import RunFailed
 from training.options import Options
 from training.straggler import Straggler
@@ -36,6 +37,8 @@ class RankResult:
     events: pd.DataFrame
     parameter_hash: str
     saved_model: bytes | None
+    arrivals: list[int]  # of a server: whose messages came, in their order, where that decides the result
+    deaths: list[dict[str, Any]]  # of a server: of its workers, where it goes on without them
 
 
 def build_model(options: Options, data: Data) -> nn.Module:
@@ -55,34 +58,37 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
     strategy = options.make_strategy(data.n_train)
     module = strategy.wrap(model, transport, options.n_gpus or 1)
     plan = options.plan(data.n_train)
-    strategy.samples_of_epoch = data.n_train
     first_worker = roles.index("worker")
+    reporter = SERVER if strategy.workers_may_die else first_worker
     worker = _Worker(
         transport, strategy, module, data, plan, options, transport.rank - first_worker,
-        report if transport.rank == first_worker else lambda value: None,
+        report if transport.rank == reporter else lambda value: None,
         Straggler(options.slowdowns.get(transport.rank, 1.0), options.jitter, options.seed + transport.rank,
                   transport.device),
     )  # fmt: skip
-    done = 0
-    if options.resume:
-        state = checkpoints.load_rank(checkpoints.latest(options.resume), transport.rank)
-        done = worker.load_state_dict(state)
-    strategy.steps = done
-    if options.checkpoint_every:
-        strategy.on_served = worker.checkpoint
+    is_server = roles[transport.rank] == "server"
+    if is_server:
+        strategy.on_served = worker.served
+    if is_server and options.replay:
+        strategy.replay = iter(replay.load(options.replay).arrivals)
+    done = worker.resume() if options.resume and not transport.rejoined else 0
     # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
-    for epoch in range(1 + max(0, done - 1) // plan.n_steps, options.epochs + 1):
+    first = max(1, recorder.epoch) if strategy.workers_may_die else 1 + max(0, done - 1) // plan.n_steps
+    for epoch in range(first, options.epochs + 1):
         recorder.epoch = epoch
-        t0 = clock()
-        if roles[transport.rank] == "server":
+        strategy.goal = epoch * data.n_train
+        t0, samples = clock(), strategy.samples
+        if is_server:
             strategy.serve()
         else:
             worker.train_epoch(epoch, done - (epoch - 1) * plan.n_steps)
         strategy.finish()
-        recorder.step = epoch * plan.n_steps
+        recorder.step = strategy.steps if strategy.own_pace else epoch * plan.n_steps
         recorder.mark("epoch_s", clock() - t0)
+        if is_server and strategy.workers_may_die:
+            recorder.mark("samples", strategy.samples - samples)
         with recorder.paused():
-            score = _evaluate_on_owner(transport, model, data, options)
+            score = _evaluate_on_owner(transport, strategy, model, data, options)
         if score is not None:
             if not math.isfinite(score[0]):
                 raise RunFailed(
@@ -97,6 +103,8 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
         recorder.frame(),
         hashlib.sha256(strategy.parameters().cpu().numpy().tobytes()).hexdigest()[:16],
         _state_dict_bytes(model) if options.save and transport.rank == OWNER else None,
+        list(strategy.arrivals),
+        list(strategy.deaths),
     )
     strategy.close()
     return result
@@ -140,12 +148,22 @@ class _Worker:
             self.strategy.step(len(part))
             self.loss_sum += loss * len(part)
             self.samples += len(part)
-            self.checkpoint(recorder.step + 1)
+            if not self.strategy.workers_may_die:
+                self.checkpoint(recorder.step + 1)
             if clock() - self.reported > _REPORT_S or step == plan.n_steps - 1:
                 self.reported = clock()
                 self.report(("step", recorder.step + 1))
         recorder.mark("samples", self.samples)
-        recorder.mark("train_loss", self.loss_sum / self.samples)
+        if self.samples:
+            recorder.mark("train_loss", self.loss_sum / self.samples)
+
+    def served(self, step: int) -> None:
+        """On a server: what is to be done after each of its steps."""
+        self.checkpoint(step)
+        if self.strategy.workers_may_die and clock() - self.reported > _REPORT_S:
+            self.reported = clock()
+            n_steps = self.plan.n_steps * self.strategy.samples / self.data.n_train
+            self.report(("step", min(round(n_steps), self.plan.n_steps * self.options.epochs)))
 
     def checkpoint(self, step: int) -> None:
         """Write a checkpoint after `step` steps if one is due. Raises RunFailed if it cannot be written."""
@@ -160,19 +178,35 @@ class _Worker:
         }
         with self.transport.recorder.paused():
             try:
-                checkpoints.save(self.transport, self.options, step, state)
+                everybody = range(self.transport.world_size)
+                ranks = [SERVER] if self.strategy.workers_may_die else everybody
+                checkpoints.save(self.transport, self.options, step, state, ranks=ranks)
             except OSError as error:
                 raise RunFailed(f"cannot write the checkpoint {error.filename}: {error.strerror}") from error
 
-    def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Go on from what `checkpoint` wrote; return how many steps are done."""
+    def resume(self) -> int:
+        """Go on from the checkpoint that the options name; return how many steps are done. All ranks call it."""
+        strategy, recorder = self.strategy, self.transport.recorder
+        if not strategy.workers_may_die:
+            return self._load()
+        if self.transport.rank == SERVER:
+            done = self._load()
+            at = strategy.samples / self.data.n_train if strategy.own_pace else done / self.plan.n_steps
+            recorder.epoch = max(1, math.ceil(at))
+        strategy.share()
+        return strategy.steps
+
+    def _load(self) -> int:
+        """Take in what `checkpoint` wrote on this rank; return how many steps are done."""
+        state = checkpoints.load_rank(checkpoints.latest(self.options.resume or ""), self.transport.rank)
         self.strategy.load_state_dict(state["strategy"])
         position = state["position"]
+        self.strategy.steps = done = int(position["step"])
         self.loss_sum, self.samples = position["loss_sum"], position["samples"]
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and self.transport.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
-        return int(position["step"])
+        return done
 
     def gradient(self, part: torch.Tensor, weight: float) -> float:
         """Add the gradient of the mean loss over the samples of `part`, times `weight`; return the loss itself."""
@@ -192,7 +226,7 @@ class _Worker:
 
 
 def _evaluate_on_owner(
-    transport: Transport, model: nn.Module, data: Data, options: Options
+    transport: Transport, strategy: Strategy, model: nn.Module, data: Data, options: Options
 ) -> tuple[float, float] | None:
     """Evaluate on the owner while the others wait; None on them. However long it takes, no wait times out."""
     if transport.rank != OWNER:
@@ -205,12 +239,10 @@ def _evaluate_on_owner(
         nonlocal told
         if clock() - told > transport.timeout / 4:
             told = clock()
-            for peer in transport.peers:
-                transport.isend(False, peer, "evaluated")
+            strategy.tell(False, "evaluated")
 
     score = evaluate(model, data, transport.device, options.torch_dtype, still_busy)
-    for peer in transport.peers:
-        transport.isend(True, peer, "evaluated")
+    strategy.tell(True, "evaluated")
     return score
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from records import files, tables
 from records.events import Recorder
-from training import checkpoints
+from training import checkpoints, replay
 from training.devices import device_of, synchronizer, use_share_of_cores
 from training.failures import RunFailed
 from training.launch import launch, warm_up
@@ -43,12 +43,18 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
         results = _train_under_torchrun(options, data, quiet)
     else:
         with _writing(options), _Progress(options, data.n_train, quiet) as progress:
-            results = launch(
+            everything = launch(
                 train_rank, options.world_size, options, data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
-                on_report=progress,
+                on_report=progress, expendable=_expendable(options), restarts=options.restarts,
             )  # fmt: skip
+            results = [result for result in everything if result is not None]
     return _write(options, results, quiet) if results else pd.DataFrame()
+
+
+def _expendable(options: Options) -> list[int]:
+    roles = enumerate(options.roles)
+    return [rank for rank, role in roles if role == "worker"] if options.kind.workers_may_die else []
 
 
 def _writing(options: Options) -> AbstractContextManager[None]:
@@ -64,6 +70,8 @@ def prepare(options: Options) -> Data:
         _check_smallest_batch(options, model, data)
     if options.resume:
         checkpoints.check(options)
+    if options.replay:
+        replay.check(options)
     if torchrun_world_size() is None:
         _share(options, data)
     written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
@@ -192,6 +200,8 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         **totals,
         "replicas_identical": identical,
         "parameter_hash": hashes,
+        "deaths": results[0].deaths,
+        "arrivals": " ".join(map(str, results[0].arrivals)),
         "options": options.recorded(),
         "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),
         "bytes": options.kind.bytes_are,
@@ -210,6 +220,8 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         world = {"strategy": options.strategy, "n_gpus": options.n_gpus, "device": options.device}
         print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
         print(f"records        {paths['table'].with_suffix('')}.{{csv,json,events.csv.gz}}")
+    if options.replay:
+        replay.compare(options.replay, hashes[0], quiet)
     if options.kind.replicas_agree and not identical:
         raise RunFailed(f"the replicas differ at the end, which {options.strategy} must never let happen: {hashes}")
     return table

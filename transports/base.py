@@ -30,6 +30,14 @@ class PeerLost(RuntimeError):
         self.what = what
 
 
+class PeerReturned(RuntimeError):
+    """The dead peer `rank` was started again, and asks to be let in: see `Transport.admit`."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} was started again")
+        self.rank = rank
+
+
 class WaitTimeout(TimeoutError):
     """A wait for `what` reached its limit; the message names the ranks that were waited for, and so does `ranks`."""
 
@@ -105,7 +113,10 @@ class Transport(ABC):
     `rank`, `world_size` and `device` say who this is and where its vectors live; `recorder` gets every message;
     `timeout` (seconds) bounds every wait that is given no limit of its own. `messages_sent[dst]` and
     `bytes_sent[dst]` count what was sent, in bytes of payload as they would travel between machines.
+    `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
     """
+
+    rejoined = False
 
     def __init__(
         self, rank: int, world_size: int, device: torch.device, timeout: float, recorder: Recorder | None
@@ -122,7 +133,7 @@ class Transport(ABC):
         self._inbox: dict[tuple[int, str], deque[Message]] = {}
         self._arrivals = 0
         self._gone: dict[int, str] = {}  # peers that died or left, and why
-        self._news: deque[int] = deque()  # dead peers that no recv from ANY has raised yet
+        self._news: deque[PeerLost | PeerReturned] = deque()  # what no recv from ANY has raised yet
 
     # What an engine does
 
@@ -156,6 +167,17 @@ class Transport(ABC):
     def _give_back(self, src: int, ticket: int) -> None:
         """Tell `src` that the message with this ticket is not read any more."""
 
+    def admit(self, peer: int) -> None:
+        """Let a rank that was started again take part, after a PeerReturned. What its earlier life sent is forgotten.
+
+        The newcomer calls `allocate` and `shared_vector` as everybody did at the start.
+        """
+        raise RuntimeError("no rank returns on this transport")
+
+    def may_return(self) -> bool:
+        """Whether a dead rank may yet be started again."""
+        return False
+
     # What a strategy calls
 
     def isend(self, value: Any, dst: int, tag: str) -> Work:
@@ -187,7 +209,7 @@ class Transport(ABC):
         """Return the next message with `tag` of rank `src`, or of ANY (the one that arrived first).
 
         `timeout` seconds instead of the transport's own limit; 0 polls: None if there is nothing yet. Raises
-        PeerLost (for ANY once a dead peer, and when nobody is left), WaitTimeout.
+        PeerLost (for ANY once a dead peer, and when nobody is left), PeerReturned (for ANY), WaitTimeout.
         """
         t0 = clock()
         self._check_open()
@@ -260,8 +282,11 @@ class Transport(ABC):
 
     def _raise_if_gone(self, src: int, tag: str) -> None:
         if src == ANY and self._news:
-            src = self._news.popleft()
-        elif src == ANY and len(self._gone) == len(self.peers):
+            news = self._news.popleft()
+            if isinstance(news, PeerReturned):
+                raise news
+            src = news.rank
+        elif src == ANY and len(self._gone) == len(self.peers) and not self.may_return():
             src = next(iter(self._gone), ANY)
             if src == ANY:
                 raise PeerLost(ANY, "there is no other rank", f"{tag!r}")
@@ -292,7 +317,7 @@ class Transport(ABC):
         if peer not in self._gone:
             self._gone[peer] = why
             if died:
-                self._news.append(peer)
+                self._news.append(PeerLost(peer, why))
 
     def _synchronize(self) -> None:
         """Finish the work queued on this rank's GPU, so that another process may look at its memory."""

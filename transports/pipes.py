@@ -4,7 +4,8 @@ A frame is a header of fixed size, a tag, and sometimes a payload. A frame witho
 """
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 
@@ -13,6 +14,7 @@ import torch
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
 HEADER = struct.Struct("<QBBHQQQQ")
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE = range(5)
+RETURNED = 128  # added to a rank in a notice of the launcher: not its death, but its return
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -23,17 +25,24 @@ _DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 @dataclass
 class Endpoint:
-    """One rank's ends of the pipes, made by `wire` and given to its process."""
+    """One rank's ends of the pipes, made by `wire` and given to its process.
+
+    `spares` are pipes, in and out, to ranks that will be started again, in the order of their restarts; `life` counts
+    how often this rank was. Such a rank has pipes only to the ranks that let it in.
+    """
 
     rank: int
     world_size: int
     inbound: dict[int, Connection]
     outbound: dict[int, Connection]
     deaths: Connection
+    spares: list[tuple[Connection, Connection]] = field(default_factory=list)
+    life: int = 0
 
     def close(self) -> None:
         """Close this process's copies of the pipe ends."""
-        for connection in (*self.inbound.values(), *self.outbound.values(), self.deaths):
+        spares = (end for pair in self.spares for end in pair)
+        for connection in (*self.inbound.values(), *self.outbound.values(), *spares, self.deaths):
             connection.close()
 
 
@@ -49,6 +58,18 @@ def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Co
             if src != dst:
                 endpoints[dst].inbound[src], endpoints[src].outbound[dst] = context.Pipe(duplex=False)
     return endpoints, notices
+
+
+def spare_pipes(
+    endpoints: list[Endpoint], hosts: Iterable[int], context: BaseContext
+) -> dict[int, tuple[Connection, Connection]]:
+    """Give each of `hosts` one more spare pair of pipes; return the other ends of them, in and out, by host."""
+    theirs: dict[int, tuple[Connection, Connection]] = {}
+    for host in hosts:
+        to_host, to_newcomer = context.Pipe(duplex=False), context.Pipe(duplex=False)
+        endpoints[host].spares.append((to_host[0], to_newcomer[1]))
+        theirs[host] = (to_newcomer[0], to_host[1])
+    return theirs
 
 
 def _name(tag: str) -> bytes:

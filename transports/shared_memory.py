@@ -15,19 +15,21 @@ import pickle
 import select
 from collections import deque
 from collections.abc import Iterable
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
 from records.events import Recorder, clock
-from transports.base import ANY, OutOfSharedMemory, PeerLost, Transport, Work, as_vector
+from transports.base import ANY, OutOfSharedMemory, PeerLost, PeerReturned, Transport, Work, as_vector
 from transports.pipes import (
     DESCRIPTOR,
     GOODBYE,
     HEADER,
     OBJECT,
     RELEASE,
+    RETURNED,
     VECTOR,
     Endpoint,
     descriptor_frame,
@@ -38,6 +40,7 @@ from transports.pipes import (
 )
 
 _READ_AT_MOST = 1 << 20
+_BUFFER = "(buffer "  # the number follows: the tag of a vector that is handed out
 
 
 class SharedMemory(Transport):
@@ -52,11 +55,14 @@ class SharedMemory(Transport):
         self._own: list[torch.Tensor] = []  # allocated vectors, by number
         self._own_number: dict[int, int] = {}  # the address of a vector's memory -> its number
         self._theirs: dict[int, list[torch.Tensor]] = {peer: [] for peer in self.peers}
-        self._shared: list[torch.Tensor] = []
+        self._shared: dict[str, torch.Tensor] = {}
+        self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
+        self._admitted: set[int] = set()
+        self.rejoined = endpoint.life > 0
         self._partial = {peer: bytearray() for peer in self.peers}  # read, but not yet a whole frame
         self._backlog: dict[int, deque[memoryview]] = {peer: deque() for peer in self.peers}
         self._unreleased: dict[int, set[int]] = {peer: set() for peer in self.peers}
-        self._tickets = 0
+        self._tickets = endpoint.life << 32  # unlike those of an earlier life, which may be released yet
         self._pollers: dict[int, select.poll] = {}
         for fd in (*self._out.values(), *self._source, self._deaths):
             os.set_blocking(fd, False)
@@ -66,6 +72,9 @@ class SharedMemory(Transport):
         for fd, peer in self._source.items():
             self._pollers[peer].register(fd, select.POLLIN)
             self._pollers[ANY].register(fd, select.POLLIN)
+        for peer in self.peers:
+            if peer not in endpoint.inbound:
+                self._lose(peer, f"rank {self.rank} was started again, and talks to others only", died=False)
 
     # Memory
 
@@ -74,12 +83,14 @@ class SharedMemory(Transport):
         vector = self._new_vector(numel, dtype)
         self._own_number[vector.untyped_storage().data_ptr()] = len(self._own)
         self._own.append(vector)
-        tag = f"(buffer {len(self._own)})"
-        for peer in self.peers:
+        tag = f"{_BUFFER}{len(self._own)})"
+        peers = [peer for peer in self.peers if peer in self._endpoint.inbound]
+        for peer in peers:
             self._hand_out(vector, peer, tag)
-        for peer in self.peers:
+        for peer in peers:
             self._theirs[peer].append(self._received_buffer(peer, tag))
-        self.barrier()  # nobody may leave before its buffers are in the others' hands
+        if not self.rejoined:
+            self.barrier()  # nobody may leave before its buffers are in the others' hands
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
@@ -97,8 +108,38 @@ class SharedMemory(Transport):
                 self._hand_out(vector, peer, tag)
             for peer in members[1:]:
                 self._receive(peer, done)
-        self._shared.append(vector)
+        self._shared[tag] = vector
         return vector
+
+    def admit(self, peer: int) -> None:
+        """See Transport: from here on its pipes are the new ones, and it gets what was allocated so far."""
+        old = (self._endpoint.inbound[peer], self._endpoint.outbound[peer])
+        if peer not in self._gone:
+            self._pipe_ended(peer, "it died")
+        inbound, outbound = self._returning.pop(peer)
+        self._news = deque(news for news in self._news if news.rank != peer)
+        for key in [key for key in self._inbox if key[0] == peer]:
+            del self._inbox[key]
+        del self._source[old[0].fileno()], self._gone[peer]
+        for connection in old:
+            connection.close()
+        self._endpoint.inbound[peer], self._endpoint.outbound[peer] = inbound, outbound
+        self._source[inbound.fileno()], self._out[peer] = peer, outbound.fileno()
+        for fd in (inbound.fileno(), outbound.fileno()):
+            os.set_blocking(fd, False)
+        self._pollers[peer].register(inbound.fileno(), select.POLLIN)
+        self._pollers[ANY].register(inbound.fileno(), select.POLLIN)
+        self._partial[peer].clear()
+        self._theirs[peer].clear()
+        self._admitted.add(peer)
+        for i, vector in enumerate(self._own, 1):
+            self._hand_out(vector, peer, f"{_BUFFER}{i})")
+        for tag, vector in self._shared.items():
+            self._hand_out(vector, peer, tag)
+
+    def may_return(self) -> bool:
+        """See Transport."""
+        return bool(self._endpoint.spares or self._returning)
 
     def _new_vector(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
@@ -233,19 +274,33 @@ class SharedMemory(Transport):
             elif kind == OBJECT:
                 # Unpickled by whoever receives it: it may fail, and a handle of memory needs its sender alive.
                 self._arrive(src, tag, None, bytes(data[body:start]), start - body)
+                if src in self._admitted and tag.startswith(_BUFFER):
+                    self._take_buffer(src, tag)
             else:
                 self._pipe_ended(src, "it has closed its transport")
         return start
 
+    def _take_buffer(self, src: int, tag: str) -> None:
+        """Have what a rank that came back allocates, for nobody here is in `allocate` to receive it."""
+        try:
+            self._theirs[src].append(self._received_buffer(src, tag))
+        except PeerLost:
+            self._pipe_ended(src, "it died")
+
     def _read_deaths(self) -> None:
-        """Take in the launcher's notices: the rank, one byte each."""
+        """Take in the launcher's notices, one byte each: the rank that died, or, plus RETURNED, was started again."""
         try:
             dead = os.read(self._deaths, 4096)
         except BlockingIOError:
             return
         if not dead:
             raise PeerLost(ANY, "the launcher is gone")
-        for peer in dead:
+        for code in dead:
+            peer = code % RETURNED
+            if code >= RETURNED:
+                self._returning[peer] = self._endpoint.spares.pop(0)
+                self._news.append(PeerReturned(peer))
+                continue
             fd = self._endpoint.inbound[peer].fileno() if peer in self._endpoint.inbound else None
             while fd is not None and peer not in self._gone and self._read(peer, fd):
                 pass  # what it sent before it died comes first

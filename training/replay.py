@@ -1,0 +1,82 @@
+"""Replay: an asynchronous run once more, its messages taken in the order in which they came then.
+
+    python train.py --replay RESULTS_DIR/RUN_NAME
+
+The order is all that two such runs differ in, and it is always on record: as "arrivals", the ranks one after the other,
+in RUN_NAME.json. So the replay ends with the same parameters, bit for bit, however fast each worker is this time.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from records.files import load_metadata, machine
+from training.failures import RunFailed
+from training.options import Options, option_names
+from workloads.errors import UsageError, one_line
+
+FREE = ("run_name", "results_dir", "save", "events", "timeout", "replay", "slow", "jitter", "data_dir", "download")
+"""The options that change nothing in the result."""
+
+
+@dataclass
+class Recorded:
+    """What a replay needs of the run that it repeats."""
+
+    options: dict[str, Any]
+    arrivals: list[int]
+    deaths: list[dict[str, Any]]
+    parameter_hash: str
+    machine: dict[str, Any]
+
+
+def load(path: str) -> Recorded:
+    """Return what is on record of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
+    name = f"{path.removesuffix('.json')}.json"
+    try:
+        metadata = load_metadata(Path(name))
+        return Recorded(
+            metadata["options"],
+            [int(rank) for rank in metadata["arrivals"].split()],
+            metadata["deaths"],
+            metadata["parameter_hash"]["0"],
+            metadata["machine"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error
+
+
+def check(options: Options) -> None:
+    """Check that these options can repeat the run. Raises UsageError."""
+    path = options.replay or ""
+    run = load(path)
+    refused = {
+        f"was synchronous ({options.strategy}): run it again with its options, nothing else decides its result":
+            not run.arrivals,
+        "has inconsistent reads, which no order of messages decides": run.options.get("reads") == "inconsistent",
+        "went on from a checkpoint": run.options.get("resume") is not None,
+        "has lost workers, and when they died cannot be repeated": bool(run.deaths),
+        "was made on a GPU, whose kernels need not give the same bits twice": run.options.get("device") != "cpu",
+    }  # fmt: skip
+    for why, holds in refused.items():
+        if holds:
+            raise UsageError(f"--replay {path}: that run {why}")
+    for name in option_names():
+        value = getattr(options, name)
+        was = run.options.get(name, value)
+        if name not in FREE and value != (tuple(was) if isinstance(was, list) else was):
+            raise UsageError(f"--{name} {value}: that run had {was}, and a replay has the same; leave it out")
+
+
+def compare(path: str, parameter_hash: str, quiet: bool) -> None:
+    """Say that the replay has come to the same parameters. Raises RunFailed if it has not."""
+    run = load(path)
+    if parameter_hash == run.parameter_hash:
+        if not quiet:
+            print(f"replay         bit for bit the parameters of {path}")
+        return
+    here = machine()
+    other = [f"{key} {run.machine.get(key)} then, {here[key]} here" for key in ("torch", "cpu", "cores")
+             if run.machine.get(key) != here[key]]  # fmt: skip
+    why = "; ".join(other) or "the code or the data are not the same"
+    raise RunFailed(f"the replay has come to other parameters than {path}: {why}")

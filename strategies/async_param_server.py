@@ -77,8 +77,7 @@ class AsyncParamServer(FirstComeServer):
         self.here = set(self.active)
         self._answer()
         while self.here if self.goal is None else self.samples < self.goal:
-            k = next(iter(self.held)) if self.held and not self.replay else self.next_arrival()
-            push = self.held.pop(k) if k in self.held else self.receive(k)
+            push = self.held.pop(min(self.held)) if self.held else self.receive()
             if push is not None:
                 self._take(push)
             if self.goal is None or self.samples < self.goal:
@@ -89,7 +88,6 @@ class AsyncParamServer(FirstComeServer):
     def _take(self, push: Message) -> None:
         """Keep one gradient, and update x if it is the M-th."""
         k, g_and_n = push.src, push.vector
-        self.arrivals.append(k)
         self.clocks[k] += 1
         self.waiting.add(k)
         if self._one_of_several():

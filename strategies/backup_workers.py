@@ -51,7 +51,7 @@ class BackupParamServer(FirstComeServer):
         """Close step after step until every worker has said goodbye."""
         self.here = set(self.active)
         while self.here:
-            push = self.receive(self.next_arrival())
+            push = self.receive()
             if push is not None:
                 self._take(push)
             enough = min(len(self.here), len(self.transport.peers) - self.backup_workers)
@@ -60,7 +60,6 @@ class BackupParamServer(FirstComeServer):
 
     def _take(self, push: Message) -> None:
         k = push.src
-        self.arrivals.append(k)
         if self.read[k] < self.steps:
             push.release()
             self.drop(k, self.read[k], self.steps)

@@ -80,9 +80,8 @@ class Downpour(FirstComeServer):
         """Add the movements of one epoch, or, if its samples are not known, all until the goodbyes."""
         self.here = set(self.active)
         while self.here if self.goal is None else self.samples < self.goal:
-            request = self.receive(self.next_arrival())
+            request = self.receive()
             if request is not None:
-                self.arrivals.append(request.src)
                 self._answer(request, self.samples)
         if self.goal is not None:
             for k in sorted(self.active):

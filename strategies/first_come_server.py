@@ -56,15 +56,16 @@ class FirstComeServer(ParamServer):
         self.transport.isend(self.answers[k], k, "initial parameters")
         self.transport.isend(self.replica.b.clone(), k, "initial buffers")
 
-    def next_arrival(self) -> int:
-        """Server: return whose message is next, ANY if whoever comes first."""
-        return next(self.replay) if self.replay else ANY
-
-    def receive(self, src: int) -> Message | None:
-        """Server: return the next "push" of `src`, None if a worker came or went instead.
+    def receive(self, src: int = ANY) -> Message | None:
+        """Server: return the next "push" of `src` or of whoever comes first; None if a worker came or went instead.
 
         Raises PeerLost when nobody is left to wait for.
         """
+        if self.replay:
+            was = next(self.replay, None)
+            if was is None or src not in (ANY, was):
+                raise RuntimeError("the run that is replayed had other messages")
+            src = was
         try:
             push = self.transport.recv(src, "push")
         except PeerLost as lost:
@@ -76,6 +77,7 @@ class FirstComeServer(ParamServer):
             self.leave(returned.rank)
             self.come_back(returned.rank)
             return None
+        self.arrivals.append(push.src)
         if push.tensor is None and push.object is None:  # goodbye
             self.here.discard(push.src)
             return None

@@ -26,7 +26,7 @@ class InconsistentReadsServer(AsyncParamServer):
         self.x = transport.shared_vector("x", x.numel(), x.dtype, everybody)
         self.versions = transport.shared_vector("versions", transport.world_size + 1, torch.int64, everybody)
         if transport.rank == SERVER:
-            self.x.copy_(x)
+            self.replica.move_to(self.x)
             self.parameter = torch.nn.Parameter(self.x)
             self.parameter.grad = self.replica.g
             self.make_optimizer([self.parameter])

@@ -34,12 +34,15 @@ class Replica:
         self.g = self.g_and_n[:n]
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
         self.gradients = list(_views(self.g, self.parameters))
-        for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
-                             *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
-            view.copy_(tensor.detach())
-            tensor.data = view
+        _move(self.parameters, self.x)
+        _move(buffers, self.b)
         for parameter, view in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = view
+
+    def move_to(self, x: torch.Tensor) -> None:
+        """Have the parameters in another vector `x` [n] of the same dtype and device."""
+        _move(self.parameters, x)
+        self.x = x
 
     def collect(self, n_samples: int) -> torch.Tensor:
         """Return (g, n): the gradient that the last backward pass left, with the number of samples appended.
@@ -64,6 +67,13 @@ def copy_into(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
     parts = vector.split([tensor.numel() for tensor in tensors]) if tensors else []
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))
+
+
+def _move(tensors: list[torch.Tensor] | list[nn.Parameter], vector: torch.Tensor) -> None:
+    """Make `tensors` views of `vector`, which gets their values."""
+    for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
+        view.copy_(tensor.detach())
+        tensor.data = view
 
 
 def _views(vector: torch.Tensor, tensors: list[nn.Parameter] | list[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -2,6 +2,8 @@
 
 import math
 import multiprocessing
+import os
+import signal
 import time
 
 import torch
@@ -38,6 +40,22 @@ class _Broken(nn.Module):
 def raises_on_rank_1(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return a classifier that works in the launcher and on every rank but one."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_classes), _Broken())
+
+
+class _Mortal(nn.Module):
+    passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and multiprocessing.current_process().name == "rank 2":
+            self.passes += 1
+            if self.passes == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+
+def mortal(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a network with BatchNorm that kills the process of rank 2 in its fourth step, in each of its lives."""
+    return nn.Sequential(_Mortal(), nn.Linear(input_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, n_classes))
 
 
 class _SlowToEvaluate(nn.Module):

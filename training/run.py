@@ -49,7 +49,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
                 on_report=progress, expendable=_expendable(options), restarts=options.restarts,
             )  # fmt: skip
             results = [result for result in everything if result is not None]
-    return _write(options, results, quiet) if results else pd.DataFrame()
+    return _write(options, results, data.n_train, quiet) if results else pd.DataFrame()
 
 
 def _expendable(options: Options) -> list[int]:
@@ -181,7 +181,15 @@ def _train_under_torchrun(options: Options, data: Data, quiet: bool) -> list[Ran
         return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
 
 
-def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataFrame:
+def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | None:
+    """Return how many samples, of all epochs, no update has used; None where others give them, or it is not known."""
+    if not options.kind.workers_may_die or options.kind.own_pace or options.resume:
+        return None
+    server = table[table["role"] == tables.SERVER]
+    return int((n_train - server["samples"]).sum())
+
+
+def _write(options: Options, results: list[RankResult], n_train: int, quiet: bool) -> pd.DataFrame:
     """Write the records and the model; show the summary. Raises RunFailed if replicas differ that must not."""
     assert options.run_name is not None
     events = pd.concat([result.events for result in results], ignore_index=True)
@@ -201,6 +209,7 @@ def _write(options: Options, results: list[RankResult], quiet: bool) -> pd.DataF
         "replicas_identical": identical,
         "parameter_hash": hashes,
         "deaths": results[0].deaths,
+        "samples_lost": _samples_lost(options, table, n_train),
         "arrivals": " ".join(map(str, results[0].arrivals)),
         "options": options.recorded(),
         "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),

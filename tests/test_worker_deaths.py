@@ -1,5 +1,6 @@
 """Servers that go on without a worker, and let it in again."""
 
+import contextlib
 import random
 import re
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
 from records.files import load_events
@@ -41,11 +43,11 @@ def test_a_dead_worker_takes_its_part_of_the_batches_with_it_where_they_are_fixe
 @pytest.mark.parametrize("changes", [ASYNC, ASYNC | {"reads": "inconsistent"}, {"strategy": "downpour"}])
 def test_a_worker_that_is_started_again_joins_the_running_server(tmp_path: Path, changes: dict[str, Any]) -> None:
     # Slow enough that the run is not over before the new process is there.
-    slow = {"slow": ("1:1000", "3:1000"), "epochs": 40}
-    entry = made(tmp_path, "run", **MORTAL | slow, restarts=2, **changes)
-    assert [(death["rank"], death["returned"]) for death in entry["deaths"]] == [(2, True), (2, True), (2, False)]
+    slow = {"slow": ("1:100", "3:100"), "epochs": 12}
+    entry = made(tmp_path, "run", **MORTAL | slow, restarts=1, **changes)
+    assert [(death["rank"], death["returned"]) for death in entry["deaths"]] == [(2, True), (2, False)]
     updates = load_events(tmp_path / "run").query("phase == 'update' and version_read >= 0")
-    assert 3 <= (updates["peer"] == 2).sum() <= 12, "at most four steps a life"
+    assert (updates["peer"] == 2).sum() == 2 * 3, "each life ends in its fourth step"
 
 
 def test_synchronous_strategies_end_with_the_dead_worker(tmp_path: Path) -> None:
@@ -67,12 +69,13 @@ def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: l
     victims.append(victim := Victim(tmp_path, "async_param_server", *options, "--dataset", "tests.workload:moons"))
     server = victim.wait_until("training")[0]
     chance = random.Random(0)
-    for _ in range(20):
+    kills = 0
+    while kills < 20:
         time.sleep(chance.uniform(0, 0.7))
-        others = [rank for rank in victim.ranks() if rank.pid != server.pid]
-        if others:
-            chance.choice(others).kill()
         assert victim.process.poll() is None, victim.said()
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):  # a rank may have just died, or not be there yet
+            chance.choice([rank for rank in victim.ranks() if rank.pid != server.pid]).kill()
+            kills += 1
     steps = progress(victim)
     deadline = time.monotonic() + 30
     while progress(victim) <= steps and time.monotonic() < deadline:

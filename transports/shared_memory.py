@@ -57,8 +57,8 @@ class SharedMemory(Transport):
         self._theirs: dict[int, list[torch.Tensor]] = {peer: [] for peer in self.peers}
         self._shared: dict[str, torch.Tensor] = {}
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
-        self._admitted: set[int] = set()
         self.rejoined = endpoint.life > 0
+        self._one_by_one = set(endpoint.inbound) if self.rejoined else set()  # not in `allocate` together with them
         self._partial = {peer: bytearray() for peer in self.peers}  # read, but not yet a whole frame
         self._backlog: dict[int, deque[memoryview]] = {peer: deque() for peer in self.peers}
         self._unreleased: dict[int, set[int]] = {peer: set() for peer in self.peers}
@@ -84,13 +84,13 @@ class SharedMemory(Transport):
         self._own_number[vector.untyped_storage().data_ptr()] = len(self._own)
         self._own.append(vector)
         tag = f"{_BUFFER}{len(self._own)})"
-        peers = [peer for peer in self.peers if peer in self._endpoint.inbound]
-        for peer in peers:
+        for peer in self._endpoint.outbound:
             self._hand_out(vector, peer, tag)
-        for peer in peers:
+        if self.rejoined:
+            return vector  # the others are not in `allocate` now: see _take_buffer
+        for peer in self.peers:
             self._theirs[peer].append(self._received_buffer(peer, tag))
-        if not self.rejoined:
-            self.barrier()  # nobody may leave before its buffers are in the others' hands
+        self.barrier()  # nobody may leave before its buffers are in the others' hands
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
@@ -131,7 +131,7 @@ class SharedMemory(Transport):
         self._pollers[ANY].register(inbound.fileno(), select.POLLIN)
         self._partial[peer].clear()
         self._theirs[peer].clear()
-        self._admitted.add(peer)
+        self._one_by_one.add(peer)
         for i, vector in enumerate(self._own, 1):
             self._hand_out(vector, peer, f"{_BUFFER}{i})")
         for tag, vector in self._shared.items():
@@ -274,14 +274,14 @@ class SharedMemory(Transport):
             elif kind == OBJECT:
                 # Unpickled by whoever receives it: it may fail, and a handle of memory needs its sender alive.
                 self._arrive(src, tag, None, bytes(data[body:start]), start - body)
-                if src in self._admitted and tag.startswith(_BUFFER):
+                if src in self._one_by_one and tag.startswith(_BUFFER):
                     self._take_buffer(src, tag)
             else:
                 self._pipe_ended(src, "it has closed its transport")
         return start
 
     def _take_buffer(self, src: int, tag: str) -> None:
-        """Have what a rank that came back allocates, for nobody here is in `allocate` to receive it."""
+        """Have what `src` allocates, where one of the two ranks was started again."""
         try:
             self._theirs[src].append(self._received_buffer(src, tag))
         except PeerLost:

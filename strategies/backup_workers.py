@@ -54,6 +54,7 @@ class BackupParamServer(ParamServer):
             elif self.step_of[k] < self.steps:
                 push.release()
                 self.dropped += 1
+                self.drop(k, self.step_of[k], self.steps)
                 self._answer(k)
             else:
                 on_time[k] = push
@@ -67,7 +68,8 @@ class BackupParamServer(ParamServer):
     def _close_step(self, on_time: dict[int, Message]) -> None:
         """g <- sum of n_k g_k / sum of n_k, in the order of ranks; x <- optimizer(x, g)."""
         g, n = self.replica.g.zero_(), torch.zeros_like(self.replica.g[:1])
-        for _, push in sorted(on_time.items()):
+        for k, push in sorted(on_time.items()):
+            self.applied(k, self.steps, self.steps)
             with push:
                 g.addcmul_(push.vector[:-1], push.vector[-1:])
                 n.add_(push.vector[-1:])

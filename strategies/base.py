@@ -148,6 +148,13 @@ class Strategy(ABC):
         now = clock()
         self.transport.recorder.add("update", now, now, peer=worker, version_read=version_read, version_applied=version)
 
+    def drop(self, worker: int, version_read: int, version: int) -> None:
+        """Record that a gradient of `worker`, computed on one version of x, came too late for another: not applied."""
+        now = clock()
+        self.transport.recorder.add(
+            "communicate", now, now, "drop", peer=worker, version_read=version_read, version_applied=version
+        )
+
     def served(self) -> None:
         """On a server rank: note that one more step has been answered."""
         self.steps += 1

@@ -56,15 +56,18 @@ def draw(axes: Axes, runs: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame
     around = [table["ratio"] - table["ratio_low"], table["ratio_high"] - table["ratio"]]
     colours = [_COLOURS[place % len(_COLOURS)] for place in places]
     axes.bar(places, table["ratio"], 0.6, color=colours, yerr=around, error_kw={"lw": 1, "capsize": 4})
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the dotted line
     for place, row in zip(places, table.itertuples(), strict=True):
         text = f"{row.ratio:.2f}\n({1e3 * row.median:.0f} ms)"
-        axes.annotate(text, (place, row.ratio_high), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(
+            text, (place, row.ratio_high), (0, 4), textcoords="offset points", ha="center", fontsize=8, bbox=box
+        )
     axes.axhline(WITHIN, color="black", lw=0.8, ls=":")
     axes.annotate(
         f"{WITHIN:g}", (1, WITHIN), (3, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8
     )
     axes.set_xticks(list(places), list(table.index), fontsize=9)
-    axes.set_ylabel(f"time of a step, of “{table.index[0]}” = 1", fontsize=9)
+    axes.set_ylabel(f"time of a step (“{table.index[0]}” = 1)", fontsize=9)
     axes.set_ylim(0, 1.2 * table["ratio_high"].max())
     axes.spines[["top", "right"]].set_visible(False)
     return table

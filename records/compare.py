@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from records.files import TRACE_SUFFIX, load_metadata, load_table
-from records.tables import aligned, finished_epochs, number, totals, workers
+from records.tables import aligned, finished_epochs, number, show, staleness, totals, workers
 
 HEADER = (
     *("run", "strategy", "n_gpus", "epochs", "test accuracy", "seconds", "samples/s", "MB sent"),
-    *("workers waiting %", "replicas identical"),
+    *("waiting %", "staleness", "identical"),
 )
 
 Loaded = TypeVar("Loaded")
@@ -26,7 +26,8 @@ class BadRun(Exception):
 def compare(paths: Sequence[str]) -> str:
     """Return the runs behind `paths` as an aligned table, one run a row, in the order given and each run once.
 
-    A path is the .csv or the .json of a run, or a pattern of such. Raises BadRun.
+    A path is the .csv or the .json of a run, or a pattern of such. waiting: the share of the workers' time; staleness:
+    of the gradients, mean and maximum in versions; identical: the replicas at the end. Raises BadRun.
     """
     found = [match for path in paths for match in _expand(path) if not match.name.endswith(TRACE_SUFFIX)]
     if not found:
@@ -59,6 +60,7 @@ def _row(run: Path) -> list[str]:
     has_metadata = os.path.exists(metadata_path)
     identical = _load(load_metadata, metadata_path)["replicas_identical"] if has_metadata else None
     numbers, trained = totals(table), workers(table)
+    stale, stalest = staleness(table)
     waiting = trained["wait_s"].sum(min_count=1) / trained["epoch_s"].sum()
     return [
         run.name,
@@ -70,6 +72,7 @@ def _row(run: Path) -> list[str]:
         number(numbers["samples_per_s"]),
         number(numbers["bytes_sent"], scale=1e-6),
         number(waiting, scale=100),
+        f"{number(stale)}, {number(stalest, 0)}" if stale >= 0 else "-",
         "-" if identical is None else "yes" if identical else "no",
     ]
 
@@ -89,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "paths", nargs="+", metavar="RUN", help="the .json or .csv of a run (each finds the other), or a quoted pattern"
     )
     try:
-        print(compare(parser.parse_args(arguments).paths))
+        show(compare(parser.parse_args(arguments).paths))
     except BadRun as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,14 @@
 
 An event is a span of one phase (`t0` to `t1`, seconds of a clock that all processes of the machine share), possibly
 the sending or receiving of one message, or a mark (a value measured once, such as the test accuracy of an epoch).
+
+Versions of the parameters are on record where an algorithm lets them differ:
+
+- a gradient that was applied: phase update, no op, peer the worker, version_read what it was computed on,
+  version_applied what it was applied to; their difference is its staleness
+- a gradient that came too late and was dropped: phase communicate, op drop, no length, the same peer and versions
+- a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
+  version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere
 """
 
 import struct

@@ -18,7 +18,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from records.events import Recorder
-from records.tables import COLUMNS
+from records.tables import COLUMNS, VERSION_COLUMNS
 
 AnyPath = str | os.PathLike[str]
 EVENTS_SUFFIX = ".events.csv.gz"
@@ -103,18 +103,23 @@ def load_events(path: AnyPath) -> pd.DataFrame:
 def load_table(path: AnyPath) -> pd.DataFrame:
     """Return the epoch table in the .csv of a run, as written.
 
-    Raises OSError if the file cannot be read, ValueError if it does not hold an epoch table.
+    In a table without any of VERSION_COLUMNS these are empty. Raises OSError if the file cannot be read, ValueError if
+    it does not hold an epoch table.
     """
     empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
-    return _load_csv(Path(path), COLUMNS, empty)
+    return _load_csv(Path(path), COLUMNS, empty, VERSION_COLUMNS)
 
 
-def _load_csv(path: Path, types: Mapping[str, Any], empty: Mapping[str, str]) -> pd.DataFrame:
+def _load_csv(
+    path: Path, types: Mapping[str, Any], empty: Mapping[str, str], may_lack: Sequence[str] = ()
+) -> pd.DataFrame:
     try:
         # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
         table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"damaged file: {error}") from error
+    if list(table.columns) == [name for name in types if name not in may_lack]:
+        return table.reindex(columns=list(types)).astype(dict(types))
     if list(table.columns) != list(types):
         raise ValueError("not a table written by this project (other columns)")
     return table

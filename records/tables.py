@@ -1,5 +1,7 @@
 """The tables and the end-of-run summary that are made from the events of a run."""
 
+import os
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +13,7 @@ from records.events import HIDDEN, MARKS, PHASES
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 MESSAGE_COLUMNS = ("bytes_sent", "bytes_received", "messages_sent")
+VERSION_COLUMNS = ("dropped", "staleness_mean", "staleness_max")
 COLUMNS = {
     "strategy": "str",
     "n_gpus": "int64",
@@ -24,6 +27,7 @@ COLUMNS = {
     "test_accuracy": "float64",
     **dict.fromkeys(("epoch_s", *PHASE_COLUMNS), "float64"),
     **dict.fromkeys(MESSAGE_COLUMNS, "Int64"),
+    **dict(zip(VERSION_COLUMNS, ("Int64", "float64", "float64"), strict=True)),
 }
 _KEYS = ["epoch", "rank"]
 _WIDTH = 100
@@ -35,7 +39,8 @@ def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequenc
     `events` is the concatenation of `Recorder.frame()` of all ranks; `roles[rank]` names what a rank does. Times are
     in seconds, sizes in bytes; `step` counts the steps finished since the start of the run. A cell is empty (NaN)
     where a thing does not apply; message columns are 0 for a silent rank, and empty if the run recorded no phases.
-    Raises IndexError if an event's rank has no role.
+    dropped, staleness_mean and staleness_max (in versions, of the gradients applied) stand on the row of the rank that
+    applied them, and only if it told of which version each was. Raises IndexError if an event's rank has no role.
     """
     marks = events[events["phase"].isin(MARKS)]
     spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
@@ -43,9 +48,10 @@ def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequenc
     table["step"] = marks.groupby(_KEYS)["step"].max()
     seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
     table = table.join(seconds.add_suffix("_s"))
-    sent, received = (events[events["op"] == op].groupby(_KEYS)["bytes"] for op in ("send", "recv"))
+    sent = _messages(events).rename(columns={"src": "rank"}).groupby(_KEYS)["bytes"]
+    received = events[events["op"].isin(("recv", "read"))].groupby(_KEYS)["bytes"]
     messages = {"bytes_sent": sent.sum(), "bytes_received": received.sum(), "messages_sent": sent.size()}
-    table = table.join(pd.DataFrame(messages))
+    table = table.join(pd.DataFrame(messages)).join(_versions(events))
     if not spans.empty:
         table = table.fillna(dict.fromkeys(MESSAGE_COLUMNS, 0))
     if (events["phase"] == HIDDEN).any():
@@ -57,8 +63,36 @@ def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequenc
 
 def ledger(events: pd.DataFrame) -> pd.DataFrame:
     """Return who sent how much to whom: columns src, dst, messages and bytes, one row per pair that talked."""
+    pairs = _messages(events).groupby(["src", "dst"], as_index=False)
+    return pairs.agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
+
+
+def _messages(events: pd.DataFrame) -> pd.DataFrame:
+    """Return what was sent, from src to dst, and what was read: as if its owner had sent it to the reader."""
     sent = events[events["op"] == "send"].rename(columns={"rank": "src", "peer": "dst"})
-    return sent.groupby(["src", "dst"], as_index=False).agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
+    read = events[events["op"] == "read"].rename(columns={"peer": "src", "rank": "dst"})
+    return pd.concat([sent, read]) if len(read) else sent
+
+
+def applied(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the events of gradients that were applied, with their `staleness` in versions; `peer` is the worker."""
+    return _stale(events[(events["phase"] == "update") & (events["version_read"] >= 0)])
+
+
+def dropped(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the events of gradients that came too late, with the `staleness` that they would have had."""
+    return _stale(events[events["op"] == "drop"])
+
+
+def _stale(gradients: pd.DataFrame) -> pd.DataFrame:
+    return gradients.assign(staleness=gradients["version_applied"] - gradients["version_read"])
+
+
+def _versions(events: pd.DataFrame) -> pd.DataFrame:
+    """Return VERSION_COLUMNS by epoch and rank, where a gradient was applied or dropped."""
+    staleness, drops = applied(events).groupby(_KEYS)["staleness"], dropped(events).groupby(_KEYS).size()
+    columns = {"dropped": drops, "staleness_mean": staleness.mean(), "staleness_max": staleness.max()}
+    return pd.DataFrame(columns).fillna({"dropped": 0})
 
 
 def workers(table: pd.DataFrame) -> pd.DataFrame:
@@ -75,14 +109,17 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     """Return the numbers of a whole run, from its epoch table; None where nothing was measured.
 
     test_accuracy: of the last epoch that has one (its lowest rank, if several measured it). seconds: the slowest
-    rank's time, summed over epochs. samples_per_s: samples trained by all workers over those seconds, without the
-    first epoch if there are several, for it also pays for warming up. bytes_sent: by all ranks.
+    rank's time, summed over epochs. samples_per_s: samples trained by all workers (those that a server applied, if it
+    counted them: not every gradient is) over those seconds, without the first epoch if there are several, for it also
+    pays for warming up. bytes_sent: by all ranks.
     """
     accuracy = table["test_accuracy"].dropna()
+    counting = table[(table["role"] == SERVER) & table["samples"].notna()]
+    trained = workers(table) if counting.empty else counting
     epochs = pd.DataFrame(
         {
             "seconds": table.groupby("epoch")["epoch_s"].max(),
-            "samples": workers(table).groupby("epoch")["samples"].sum(),
+            "samples": trained.groupby("epoch")["samples"].sum(),
         }
     )
     timed = epochs.dropna()
@@ -94,6 +131,11 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
         "samples_per_s": None if steady.empty else float(steady["samples"].sum() / steady["seconds"].sum()),
         "bytes_sent": None if sent.empty else int(sent.sum()),
     }
+
+
+def staleness(table: pd.DataFrame) -> tuple[float, float]:
+    """Return the mean (over epochs, all of about as many gradients) and maximum of the staleness; NaN if unknown."""
+    return float(table["staleness_mean"].mean()), float(table["staleness_max"].max())
 
 
 def phase_times(table: pd.DataFrame) -> pd.DataFrame:
@@ -118,6 +160,11 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any]) -> str:
         f"samples/s      {number(run['samples_per_s'])}{warm}",
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {per_rank}",
     ]
+    if drops := table["dropped"].sum():
+        lines.append(f"dropped        {drops} gradients")
+    if table["staleness_max"].max() > 0:
+        mean, most = staleness(table)
+        lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
     return "\n".join([*wrapped, _time_spent(phase_times(table))])
 
@@ -145,3 +192,12 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
     pad = [str.ljust if i < left else str.rjust for i in range(len(widths))]
     lines = ("  ".join(p(cell, w) for p, cell, w in zip(pad, row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def show(text: str) -> None:
+    """Print a command's result; whoever reads may stop reading at any line."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes once more as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

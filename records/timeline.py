@@ -166,7 +166,8 @@ def trace(
         place["tid"] += len(roles) * _lane(lanes[event.rank], event.t0, event.t1)
         if event.epoch > 0 and roles[event.rank] != SERVER:  # the start is no step; a server is told of none
             args["step"] = event.step + 1
-        fields = ("peer", "tag", "version_read", "version_applied", *(["bytes"] if event.op else []))
+        moved = ["bytes"] if event.op not in ("", "drop") else []
+        fields = ("peer", "tag", "version_read", "version_applied", *moved)
         args |= {field: getattr(event, field) for field in fields if getattr(event, field) not in (-1, "")}
         what = {"name": event.phase, "cat": event.op or event.phase}
         slices.append({"ph": "X", **what, **place, "dur": (event.t1 - event.t0) / 8, "args": args})
@@ -256,14 +257,17 @@ def _write(path: str, step: int | None, n_steps: int) -> tuple[str, str]:
     return paths
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Finds fault in one line, as a BadRun."""
+
     def error(self, message: str) -> NoReturn:
+        """Raise it."""
         raise BadRun(f"{message}; see --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the picture and the trace; return the exit status: 0, or 2 with one line on stderr if that cannot be."""
-    parser = _Parser(prog="python -m records.timeline", description="Draw who did what when in a finished run.")
+    parser = Parser(prog="python -m records.timeline", description="Draw who did what when in a finished run.")
     parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
     parser.add_argument("--step", type=int, help="first step in the picture, from 1 (default: in the middle)")
     parser.add_argument("--steps", type=int, default=2, help="how many steps in the picture (default: %(default)s)")

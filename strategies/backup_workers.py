@@ -70,8 +70,9 @@ class BackupParamServer(FirstComeServer):
     def _close_step(self) -> None:
         """x <- optimizer(x, the mean of the gradients on time)."""
         n = self.mean(push.vector for _, push in sorted(self.on_time.items()))
-        for push in self.on_time.values():
+        for k, push in sorted(self.on_time.items()):
             push.release()
+            self.applied(k, self.steps, self.steps)
         self.update(n)
         self.served()
         for k in sorted(self.on_time):

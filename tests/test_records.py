@@ -71,7 +71,8 @@ def test_epoch_table_has_the_promised_rows_and_columns() -> None:
     table = parameter_server_table()
     expected = (
         "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
-        "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent"
+        "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent,"
+        "dropped,staleness_mean,staleness_max"
     )
     assert ",".join(table.columns) == expected
     assert list(zip(table["epoch"], table["rank"], table["role"], strict=True)) == [
@@ -302,8 +303,8 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "25.0"]
-OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-"]
+PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "25.0", "-"]
+OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(

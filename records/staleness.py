@@ -1,0 +1,162 @@
+"""Show how old the gradients were that a run applied: `python -m records.staleness RESULTS_DIR/RUN_NAME`.
+
+The staleness of a gradient is the number of versions between the parameters that it was computed on and those that it
+was applied to. Prints a table, one row a worker, and writes the histograms as RUN_NAME.staleness.png.
+"""
+
+import math
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from records.files import write_atomically
+from records.tables import aligned, applied, dropped, number, show
+from records.timeline import BadRun, Parser, load
+
+COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
+_BARS = 40  # as many as can be told apart in one panel
+_COLUMNS = 4
+
+
+def histogram(events: pd.DataFrame, what: str = "applied") -> pd.DataFrame:
+    """Return how many gradients of each worker were how stale: columns worker, staleness (versions) and count.
+
+    `what`: "applied", or "dropped", whose staleness is what it would have been.
+    """
+    gradients = applied(events) if what == "applied" else dropped(events)
+    counts = gradients.rename(columns={"peer": "worker"}).groupby(["worker", "staleness"]).size()
+    return counts.rename("count").reset_index()
+
+
+def per_worker(events: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a worker that is known to have computed a gradient, by rank.
+
+    applied, dropped: gradients. staleness_mean, staleness_max: of the applied, in versions. reads: of parameters while
+    they might change. mixed: the share of these (0 to 1) in which they did. span: the most versions begun in one read.
+    """
+    used, late, reads = applied(events), dropped(events), events[events["op"] == "read"]
+    began = (reads["version_applied"] - reads["version_read"]).groupby(reads["rank"])
+    staleness = used.groupby("peer")["staleness"]
+    table = pd.DataFrame(
+        {
+            "applied": staleness.size(),
+            "dropped": late.groupby("peer").size(),
+            "staleness_mean": staleness.mean(),
+            "staleness_max": staleness.max(),
+            "reads": began.size(),
+            "mixed": began.agg(lambda versions: (versions > 0).mean()),
+            "span": began.max(),
+        }
+    ).rename_axis("worker")
+    counts = ["applied", "dropped", "reads"]
+    return table.astype(float).fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, "int64"))
+
+
+def draw(axes: Sequence[Axes], events: pd.DataFrame) -> None:
+    """Draw one histogram a worker, in the order of ranks, each on one of `axes`: the shares of its gradients.
+
+    A dotted line is the mean of the applied. All have the same bins, of several versions if there are many; share the
+    axes to have the same scales.
+    """
+    counts = {what: histogram(events, what) for what in COLOURS}
+    table = per_worker(events)
+    top = max((int(rows["staleness"].max()) for rows in counts.values() if len(rows)), default=0)
+    width = math.ceil((top + 1) / _BARS)
+    for panel, (rank, worker) in zip(axes, table.iterrows(), strict=True):
+        below = pd.Series(0.0, index=range(0, top + 1, width))
+        for what, colour in COLOURS.items():
+            of_worker = counts[what].query("worker == @rank")
+            share = of_worker.groupby(of_worker["staleness"] // width * width)["count"].sum()
+            share = share.reindex(below.index, fill_value=0) / max(1, worker["applied"] + worker["dropped"])
+            middle = [start + (width - 1) / 2 for start in below.index]
+            panel.bar(middle, share, 0.9 * width, bottom=below, color=colour, label=what)
+            below += share
+        late = f", {worker['dropped']:.0f} dropped" if worker["dropped"] else ""
+        panel.set_title(f"rank {rank}: {worker['applied']:.0f} applied{late}", fontsize=8)
+        if worker["applied"]:
+            panel.axvline(worker["staleness_mean"], color="#000000", linewidth=1, linestyle=":")
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        panel.set_xlim(-0.6, max(top + 0.6, 3.6))
+
+
+def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
+    """Return `draw` of a run with title and labels, 900 pixels wide."""
+    workers = len(per_worker(events))
+    columns = min(workers, _COLUMNS)
+    rows = math.ceil(workers / columns)
+    # Not of pyplot, which would choose a backend for the whole process.
+    figure = Figure(figsize=(6, 1.0 + 1.4 * rows), dpi=150, layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
+    draw(grid[:workers], events)
+    for panel in grid[workers:]:
+        panel.remove()
+    for panel in grid[max(0, workers - columns) : workers]:  # whatever is the lowest of its column
+        panel.tick_params(labelbottom=True)
+        panel.set_xlabel("staleness (versions)", fontsize=8)
+    for panel in grid[:workers:columns]:
+        panel.set_ylabel("share of gradients", fontsize=8)
+    options = metadata["options"]
+    title = f"{metadata['strategy']}, {workers} workers, {options.get('model')} on {options.get('dataset')}"
+    figure.suptitle(textwrap.fill(title, 90), fontsize=9, parse_math=False)
+    if len(dropped(events)):
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
+    return figure
+
+
+def text(events: pd.DataFrame) -> str:
+    """Return `per_worker` and all workers together as aligned text."""
+    table = per_worker(events)
+    reads = bool(table["reads"].any())
+    # As if all were of one worker, and all read by one.
+    every = per_worker(events.assign(peer=-1, rank=-1)).rename({-1: "all"})
+    rows = [["worker", "applied", "dropped", "staleness mean", "max", *(["reads", "mixed %", "most"] if reads else [])]]
+    for name, worker in pd.concat([table, every]).iterrows():
+        row = [str(name), number(worker["applied"], 0), number(worker["dropped"], 0)]
+        row += [number(worker["staleness_mean"], 2), number(worker["staleness_max"], 0)]
+        if reads:
+            row += [number(worker["reads"], 0), number(worker["mixed"], scale=100), number(worker["span"], 0)]
+        rows.append(row)
+    return aligned(rows, left=1)
+
+
+def _write(path: str) -> tuple[str, str]:
+    run, events, metadata = load(path)
+    if applied(events).empty and dropped(events).empty:
+        raise BadRun(f"{run}: {metadata['strategy']} has no versions on record; see --strategy async_param_server")
+    png = f"{run}.staleness.png"
+    try:
+        with write_atomically(png) as temporary:
+            picture(events, metadata).savefig(temporary)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadRun(f"cannot write {png}: {reason}; copy the run to a writable folder") from error
+    return text(events), png
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table and write the picture; return the exit status: 0, or 2 with one line on stderr."""
+    parser = Parser(prog="python -m records.staleness", description="Show how old the gradients of a run were.")
+    parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
+    try:
+        table, png = _write(parser.parse_args(arguments).run)
+    except BadRun as error:
+        print("staleness:", *str(error).splitlines(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstaleness: ended by SIGINT; nothing was written", file=sys.stderr)
+        return 130
+    show(f"{table}\npicture        {png}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""Versions on record: how stale gradients were, which came too late, what was read while it changed."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from matplotlib.patches import Rectangle
+
+from records import compare
+from records.events import Recorder
+from records.files import load_events, load_metadata, load_table, write_run
+from records.staleness import COLOURS, histogram, main, per_worker, picture, text
+from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
+from strategies.single import Single
+from training import Options, run
+
+ROOT = Path(__file__).parent.parent
+ROLES = ["server", "worker", "worker"]
+Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
+
+
+def served(gradients: list[Gradient], epochs: int = 2) -> pd.DataFrame:
+    """The events of a server and two workers."""
+    server, *_ = recorders = [Recorder(rank) for rank in range(3)]
+    for version, (epoch, worker, staleness, late) in enumerate(gradients):
+        server.epoch = epoch
+        phase, op = ("communicate", "drop") if late else ("update", "")
+        at = 1.0 + version
+        server.add(phase, at, at, op, peer=worker, version_read=version, version_applied=version + staleness)
+    for recorder in recorders:
+        recorder.add("wait", 0.0, 1.0, peer=0)
+        for recorder.epoch in range(1, epochs + 1):
+            recorder.mark("epoch_s", 2.0)
+            if recorder.rank:
+                recorder.mark("samples", 10.0)
+    return pd.concat([recorder.frame() for recorder in recorders], ignore_index=True)
+
+
+def table_of(events: pd.DataFrame) -> pd.DataFrame:
+    return epoch_table(events, "async_param_server", 3, ROLES)
+
+
+SOME: list[Gradient] = [(1, 1, 0, False), (1, 1, 2, False), (1, 2, 7, False), (1, 2, 9, True), (2, 1, 1, False)]
+
+
+def with_reads(events: pd.DataFrame) -> pd.DataFrame:
+    reader = Recorder(2)
+    reader.epoch = 1
+    for k, versions in enumerate((0, 3, 0, 1)):
+        reader.add("communicate", k, k + 0.25, "read", 0, "x", 100, version_read=k, version_applied=k + versions)
+    return pd.concat([events, reader.frame()], ignore_index=True)
+
+
+# Tables
+
+
+def test_versions_stand_on_the_row_of_the_rank_that_applied() -> None:
+    table = table_of(served(SOME, epochs=3)).set_index(["epoch", "rank"])[list(VERSION_COLUMNS)]
+    assert table.loc[(1, 0)].tolist() == [1, 3.0, 7.0]
+    assert table.loc[(2, 0)].tolist() == [0, 1.0, 1.0]
+    assert table.drop([(1, 0), (2, 0)]).isna().all(axis=None)
+    assert table.dtypes.astype(str).tolist() == ["Int64", "float64", "float64"]
+    only_late = table_of(served([(1, 1, 4, True)])).iloc[0][list(VERSION_COLUMNS)]
+    assert only_late["dropped"] == 1
+    assert only_late[["staleness_mean", "staleness_max"]].isna().all()
+
+
+GRADIENTS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 300), st.booleans()), max_size=30)
+
+
+@settings(deadline=None, max_examples=40)
+@given(GRADIENTS)
+def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
+    events = served(gradients)
+    table, workers = table_of(events), per_worker(events)
+    counts = {what: histogram(events, what) for what in COLOURS}
+    assert counts["dropped"]["count"].sum() == table["dropped"].sum() == workers["dropped"].sum()
+    assert counts["applied"]["count"].sum() == workers["applied"].sum() == sum(not late for *_, late in gradients)
+    for epoch, rows in table.groupby("epoch"):
+        of_epoch = histogram(events[events["epoch"] == epoch])
+        server = rows.iloc[0]
+        if of_epoch.empty:
+            assert pd.isna(server["staleness_mean"])
+            continue
+        mean = (of_epoch["staleness"] * of_epoch["count"]).sum() / of_epoch["count"].sum()
+        assert server["staleness_mean"] == pytest.approx(mean)
+        assert server["staleness_max"] == of_epoch["staleness"].max()
+
+
+@pytest.mark.parametrize(("top", "bars"), [(0, 1), (39, 40), (40, 21), (1000, 39)])
+def test_the_picture_has_one_panel_a_worker_with_all_its_gradients(top: int, bars: int) -> None:
+    events = served([(1, 1, 0, False), (1, 1, top, False), (1, 2, top, True)])
+    figure = picture(events, {"strategy": "any", "options": {}})
+    figure.canvas.draw()
+    first, second = figure.axes
+    for panel in (first, second):
+        heights = [bar.get_height() for bar in panel.patches if isinstance(bar, Rectangle)]
+        assert len(heights) == 2 * bars
+        assert sum(heights) == pytest.approx(1)
+        assert panel.get_xlabel() == "staleness (versions)"
+        assert panel.get_xlim() == first.get_xlim()
+    assert first.get_ylabel() == "share of gradients"
+    assert [panel.get_title() for panel in figure.axes] == ["rank 1: 2 applied", "rank 2: 0 applied, 1 dropped"]
+    (legend,) = figure.legends
+    assert all(legend.get_window_extent().y1 <= panel.get_window_extent().y0 for panel in figure.axes)
+
+
+def test_many_workers_have_rows_of_panels() -> None:
+    figure = picture(served([(1, worker, 1, False) for worker in range(1, 7)]), {"strategy": "any", "options": {}})
+    figure.canvas.draw()
+    assert [panel.get_title() for panel in figure.axes] == [f"rank {rank}: 1 applied" for rank in range(1, 7)]
+    assert [bool(panel.get_xlabel()) for panel in figure.axes] == [False, False, True, True, True, True]
+    assert not figure.legends
+
+
+def test_a_table_from_before_there_were_versions_is_read(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "run", served(SOME), table_of(served(SOME)), {})["table"]
+    whole = pd.read_csv(path)
+    whole.drop(columns=list(VERSION_COLUMNS)).to_csv(path, index=False)
+    older = load_table(path)
+    expected = table_of(served(SOME)).assign(dropped=pd.NA, staleness_mean=float("nan"), staleness_max=float("nan"))
+    pd.testing.assert_frame_equal(older, expected.astype(older.dtypes))
+    assert "staleness" not in summary(older, {})
+    for other in (whole.drop(columns="dropped"), whole.drop(columns="wait_s"), whole.assign(more=1)):
+        other.to_csv(path, index=False)
+        with pytest.raises(ValueError, match="columns"):
+            load_table(path)
+
+
+def test_the_summary_has_a_line_only_for_what_happened() -> None:
+    said = summary(table_of(served(SOME)), {})
+    assert "\ndropped        1 gradients\n" in said
+    assert "\nstaleness      mean 2.0, at most 7 versions\n" in said, "the mean of the epochs' 3 and 1"
+    fresh = summary(table_of(served([(1, 1, 0, False)])), {})
+    assert "staleness" not in fresh
+    assert "dropped" not in fresh
+
+
+def test_samples_that_a_server_counted_are_those_of_the_run() -> None:
+    events = served(SOME)
+    assert totals(table_of(events))["samples_per_s"] == 20 / 2
+    server = Recorder(0)
+    for server.epoch in (1, 2):
+        server.mark("samples", 14.0)
+    counted = pd.concat([events, server.frame()], ignore_index=True)
+    assert totals(table_of(counted))["samples_per_s"] == 14 / 2
+
+
+def test_a_read_counts_as_a_message_and_a_drop_does_not() -> None:
+    table = table_of(with_reads(served(SOME))).set_index(["epoch", "rank"])
+    assert table.loc[(1, 2), ["bytes_sent", "bytes_received", "communicate_s"]].tolist() == [0, 400, 1.0]
+    assert table.loc[(1, 0), ["bytes_sent", "bytes_received", "messages_sent"]].tolist() == [400, 0, 4]
+    assert table.loc[2, "bytes_sent"].sum() == 0
+    pairs = ledger(with_reads(served(SOME)))
+    assert list(pairs.itertuples(index=False, name=None)) == [(0, 2, 4, 400)]
+
+
+def test_reads_that_saw_several_versions() -> None:
+    events = with_reads(served(SOME))
+    workers = per_worker(events)
+    assert workers.loc[2, ["applied", "dropped", "reads", "mixed", "span"]].tolist() == [1, 1, 4, 0.5, 3]
+    assert workers.loc[1, "reads"] == 0
+    header, *lines = text(events).splitlines()
+    assert header.split()[-4:] == ["reads", "mixed", "%", "most"]
+    assert [line.split() for line in lines] == [
+        ["1", "3", "0", "1.00", "2", "0", "-", "-"],
+        ["2", "1", "1", "7.00", "7", "4", "50.0", "3"],
+        ["all", "4", "1", "2.50", "7", "4", "50.0", "3"],
+    ]
+    assert "reads" not in text(served(SOME))
+
+
+def test_a_strategy_records_what_it_applies_and_what_it_drops() -> None:
+    recorder = Recorder()
+    strategy = Single(torch.optim.SGD)
+    strategy.transport = SimpleNamespace(recorder=recorder)  # type: ignore[assignment]
+    strategy.applied(2, 3, 5)
+    strategy.drop(1, 3, 4)
+    events = recorder.frame()
+    assert histogram(events).to_dict("records") == [{"worker": 2, "staleness": 2, "count": 1}]
+    assert histogram(events, "dropped").to_dict("records") == [{"worker": 1, "staleness": 1, "count": 1}]
+    assert (events["t0"] == events["t1"]).all()
+
+
+# Real runs
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    for name, strategy, changes in (
+        ("async", "async_param_server", {"slow": ("3:10",)}),
+        ("backup", "param_server", {"slow": ("3:10",), "backup_workers": 1}),
+        ("sync", "param_server", {}),
+        ("silent", "async_param_server", {"events": False}),
+    ):
+        options = Options(
+            dataset="tests.workload:moons", model="tests.workload:linear", epochs=4, batch_size=16, lr=0.05,
+            device="cpu", timeout=30, results_dir=str(folder), run_name=name, strategy=strategy, n_gpus=4, **changes,
+        )  # fmt: skip
+        run(options, quiet=True)
+    return folder
+
+
+def test_an_asynchronous_run(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(results, tmp_path / "own")
+    assert main([str(tmp_path / "own" / "async.csv")]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert f"picture        {tmp_path / 'own' / 'async.staleness.png'}\n" in said.out
+    height, width, _ = imread(tmp_path / "own" / "async.staleness.png").shape
+    assert (width, 200 < height < 600) == (900, True)
+    events, table = load_events(results / "async"), load_table(results / "async.csv")
+    counts = histogram(events)
+    pushed = events[(events["op"] == "recv") & (events["tag"] == "push")].groupby("peer").size()
+    assert (counts.groupby("worker")["count"].sum() <= pushed).all(), "what came last opens the next epoch"
+    servers = table["role"] == "server"
+    assert table.loc[servers, "staleness_max"].max() == counts["staleness"].max() > 0
+    assert (table.loc[servers, "dropped"] == 0).all()
+    assert table.loc[~servers, list(VERSION_COLUMNS)].isna().all(axis=None)
+
+
+def test_a_run_with_backup_workers(results: Path) -> None:
+    events, table = load_events(results / "backup"), load_table(results / "backup.csv")
+    workers = per_worker(events)
+    assert workers["dropped"].sum() == table["dropped"].sum() > 0
+    assert workers["applied"].sum() == 2 * 4 * 4, "of two of three workers in each of 4 steps of 4 epochs"
+    assert workers["staleness_max"].max() == 0
+    assert histogram(events, "dropped")["staleness"].min() >= 1
+
+
+def test_runs_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([str(results / f"{name}.json") for name in ("async", "backup", "sync", "silent")]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, (header, *lines))) <= 140
+    end = header.index("staleness") + len("staleness")
+    cells = [line[:end].split("  ")[-1].strip() for line in lines]
+    table = load_table(results / "async.csv")
+    assert cells == [f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}", "0.0, 0", "-", "-"]
+
+
+@pytest.mark.parametrize("module", ["compare", "staleness"])
+def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -> None:
+    shutil.copytree(results, tmp_path / "own")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", f"records.{module}", str(tmp_path / "own" / "async.json")]
+    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing"], "no such run"),
+        (["sync"], "sync: param_server has no versions on record"),
+        (["silent"], "without events"),
+        ([], "--help"),
+        (["async", "--steep"], "--steep"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    results: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(results)
+    before = sorted(os.listdir())
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), err.startswith("staleness: ")) == ("", 1, True)
+    assert said in err
+    assert sorted(os.listdir()) == before
+
+
+def test_a_failed_write_leaves_nothing(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = sorted(os.listdir(results))
+    monkeypatch.setattr(os, "replace", fail)
+    assert main([str(results / "async")]) == 2
+    monkeypatch.undo()
+    assert "async.staleness.png: No space left" in capsys.readouterr().err
+    assert sorted(os.listdir(results)) == before
+    assert load_metadata(results / "async.json")["strategy"] == "async_param_server"

@@ -10,14 +10,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import tyro
 
 from strategies import Strategy
 from training import checkpoints
 from training.failures import RunFailed
-from training.options import Options, option_names
+from training.options import Options
 from training.run import run
 from transports.base import PeerLost, WaitTimeout
 from workloads.errors import UsageError
@@ -46,12 +46,9 @@ def _from_checkpoint(arguments: Sequence[str], default: Options) -> Options:
             path = value if equals else following
     if not path:
         return default
-    recorded = checkpoints.load_run(checkpoints.latest(path))["options"]
-    names = set(option_names()) & set(recorded)
-    values: dict[str, Any] = {
-        name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name] for name in names
-    }
-    return dataclasses.replace(default, **values)
+    checkpoint = checkpoints.latest(path)
+    with checkpoints.naming_resume():
+        return dataclasses.replace(default, **checkpoints.load_options(checkpoint))
 
 
 def guarded(work: Callable[[], object], kept: str) -> int:

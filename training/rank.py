@@ -162,7 +162,8 @@ class _Worker:
             try:
                 checkpoints.save(self.transport, self.options, step, state)
             except OSError as error:
-                raise RunFailed(f"cannot write the checkpoint {error.filename}: {error.strerror}") from error
+                where = error.filename or self.options.checkpoint_folder
+                raise RunFailed(f"cannot write the checkpoint {where}: {error.strerror}") from error
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Go on from what `checkpoint` wrote; return how many steps are done."""

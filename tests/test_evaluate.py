@@ -34,7 +34,7 @@ from workloads import datasets
 from workloads.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
-LIMIT_S = 60
+LIMIT_S = 100
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "n_gpus": 2, "epochs": 3, "batch_size": 16,
     "device": "cpu", "timeout": 30, "run_name": "run", "checkpoint_every": 3, "checkpoint_keep": 100,
@@ -234,6 +234,7 @@ def test_a_checkpoint_of_the_server_alone_is_scored_with_its_buffers(tmp_path: P
 # --evaluator
 
 
+@pytest.mark.timeout(300)  # three times the start of a program
 def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: Path, start: Callable[..., Any]) -> None:
     folder = tmp_path / "c"
     long = options(tmp_path, epochs=100_000, slow=("0:100",), checkpoint_every=10, checkpoint_keep=20, evaluator=True)

@@ -262,13 +262,13 @@ def save(
 
 def _write(path: Path, content: bytes | memoryview) -> None:
     """Write a file, and have it on the disk before its folder gets its name: also a power failure tears nothing."""
-    with open(path, "wb") as file:
-        try:
+    try:
+        with open(path, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _remove(path: Path) -> None:

@@ -4,7 +4,8 @@ python train.py --strategy param_server --n_gpus 4 --checkpoint_every 100 --chec
 python evaluate.py --checkpoint_dir checkpoints
 
 Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, into evaluation.csv beside them.
-May be started before the training; ends when that has ended, however it did.
+May be started before the training; ends when that has ended, however it did. Where no training is going on, it scores
+the checkpoints that are there. Started again, it goes on with the same evaluation.csv. It computes on one core.
 """
 
 import signal
@@ -13,27 +14,31 @@ import sys
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
     signal.signal(signal.SIGINT, lambda *_: sys.exit("\nerror: ended by SIGINT; the scores so far are written"))
 
+import csv
+import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from records.files import write_atomically
+from records.files import check_writable, write_atomically
 from strategies.replica import copy_into
 from training import checkpoints
 from training.cli import guarded, parse
 from training.failures import RunFailed
-from training.options import DTYPES
-from workloads import datasets, models
-from workloads.datasets import Data
-from workloads.errors import UsageError
+from training.options import DTYPES, Options
+from training.rank import build_model
+from workloads import datasets
+from workloads.errors import UsageError, one_line
 
-COLUMNS = ("step", "loss", "top1", "top5", "checkpoint")
+COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
 _POLL_S = 0.2
+_BEAT_S = 0.5
+_LINGER_S = 1.0  # the ranks of a killed launcher live on for half a second
 _BATCH = 512
 
 
@@ -47,75 +52,176 @@ class Settings:
     """Where the scores are written. Default: CHECKPOINT_DIR/evaluation.csv."""
     wait: float = 600.0
     """Seconds to wait for the training to begin."""
+    attached: bool = False
+    """As train.py --evaluator starts it: say nothing but that it lives, and end with who reads that."""
 
 
 def main(settings: Settings) -> None:
     """Score checkpoints until the training has ended. Raises UsageError; RunFailed if one could not be scored."""
+    torch.set_num_threads(1)
+    if settings.attached:
+        threading.Thread(target=_beat, daemon=True).start()
     directory = Path(settings.checkpoint_dir)
-    output = Path(settings.output or directory / "evaluation.csv")
+    output = Path(settings.output or directory / checkpoints.SCORES)
+    try:
+        check_writable(output.parent)
+    except OSError as error:
+        option = "output" if settings.output else "checkpoint_dir"
+        raise UsageError(f"--{option}: cannot write in {output.parent}: {error.strerror or error}") from error
+    load_scores(output)  # what is wrong with it is said before any waiting
+    if not settings.attached:
+        _wait_for_training(directory, settings.wait)
+    refusal = f"--output {output}: another evaluate.py is writing it"
+    with checkpoints.locked(output.with_name(f".{output.name}.lock"), refusal):
+        scores = Scores(output, quiet=settings.attached)
+        training = True
+        while training:
+            training = checkpoints.is_training(directory)
+            if not training and not settings.attached:
+                time.sleep(_LINGER_S)
+            while new := scores.unscored(directory):
+                scores.score(new[0])
+            if training:
+                time.sleep(_POLL_S)
+    if not settings.attached:
+        print(f"training has ended; {len(scores.rows)} checkpoints scored, in {output}")
+    if scores.refused:
+        raise RunFailed(f"{len(scores.refused)} of the checkpoints could not be scored")
+
+
+def _wait_for_training(directory: Path, limit: float) -> None:
     begin = time.monotonic()
-    while not checkpoints.has_begun(directory):
-        if time.monotonic() - begin > settings.wait:
-            raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {settings.wait:g} s")
+    while not (checkpoints.is_training(directory) or checkpoints.listed(directory)):
+        if time.monotonic() - begin > limit:
+            raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {limit:g} s")
         time.sleep(_POLL_S)
-    rows: list[dict[str, object]] = []
-    scorer: Scorer | None = None
-    seen: set[str] = set()
-    bad = 0
-    while True:
-        ended = checkpoints.has_ended(directory)  # asked first: what was written before its end is then listed
+
+
+def _beat() -> None:
+    """Say for ever that this process lives; end it when nobody hears that."""
+    try:
+        while True:
+            os.write(sys.stdout.fileno(), b".")
+            time.sleep(_BEAT_S)
+    except OSError:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Scores:
+    """The table of scores, in memory and on disk, and what is in no need of scoring."""
+
+    def __init__(self, output: Path, quiet: bool) -> None:
+        self.output = output
+        self.quiet = quiet
+        for torn in output.parent.glob(f".[0-9]*.{output.name}"):  # of one that was killed
+            torn.unlink(missing_ok=True)
+        self.rows = load_scores(output)
+        self.refused: set[tuple[str, int]] = set()
+        self._known: set[tuple[str, int]] = set()
+        self._scorer: Scorer | None = None
+
+    def unscored(self, directory: Path) -> list[Path]:
+        """Return the checkpoints in `directory` that are not in the table and have not been refused."""
+        found = []
         for path in checkpoints.listed(directory):
-            if path.name in seen:
-                continue
-            seen.add(path.name)
-            try:
-                scorer = scorer or Scorer(path)
-                rows.append(scorer.score(path))
-            except UsageError as error:
-                if path.exists():  # otherwise it was an old one, and removed
-                    bad += 1
-                    print(f"refused: {error}", file=sys.stderr)
-                continue
-            with write_atomically(output) as temporary:
-                pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(temporary, index=False)
-            last = rows[-1]
-            print(
-                f"step {last['step']:>8}  loss {last['loss']:.4f}  top-1 {last['top1']:.4f}  top-5 {last['top5']:.4f}"
-            )
-        if ended:
-            break
-        time.sleep(_POLL_S)
-    print(f"training has ended; {len(rows)} checkpoints scored, in {output}")
-    if bad:
-        raise RunFailed(f"{bad} checkpoints could not be read")
+            mark = _mark(path)
+            if mark is not None and mark not in self._known | self.refused:
+                found.append(path)
+        return found
+
+    def score(self, checkpoint: Path) -> None:
+        """Add the row of a checkpoint, if it has none yet; say so if it cannot be scored. Raises RunFailed."""
+        mark = _mark(checkpoint)
+        try:
+            run = checkpoints.load_run(checkpoint)
+            if not any((row["checkpoint"], row["id"]) == (checkpoint.name, run["id"]) for row in self.rows):
+                self._scorer = self._scorer or Scorer(checkpoint)
+                if not self._scorer.fits(checkpoint):
+                    self._scorer = Scorer(checkpoint)
+                self._add(self._scorer.score(checkpoint))
+        except UsageError as error:
+            if mark is not None and checkpoint.exists():  # otherwise it was an old one, and removed
+                self.refused.add(mark)
+                print(f"refused: {error}", file=sys.stderr)
+            return
+        if mark is not None:
+            self._known.add(mark)
+
+    def _add(self, row: dict[str, Any]) -> None:
+        # What the table has of this step and later ones is of a course that the run has left: it was resumed earlier.
+        if any(old["step"] >= row["step"] for old in self.rows):
+            self.rows = [old for old in self.rows if old["step"] < row["step"]]
+            self._known.clear()
+        self.rows.append(row)
+        try:
+            with write_atomically(self.output) as temporary, temporary.open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(self.rows)
+        except OSError as error:
+            raise RunFailed(f"cannot write {self.output}: {error.strerror}") from error
+        if not self.quiet:
+            print("step {step:>8}  loss {loss:.4f}  top-1 {top1:.4f}  top-5 {top5:.4f}".format(**row), flush=True)
+
+
+def load_scores(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table of scores; none if there is no such file. Raises UsageError if it is another file."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *lines = list(csv.reader(file)) or [[]]
+        if header != list(COLUMNS):
+            raise ValueError("other columns")
+        return [{name: kind(text) for (name, kind), text in zip(COLUMNS.items(), line, strict=True)} for line in lines]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, csv.Error) as error:
+        raise UsageError(
+            f"--output {path}: is there, but is no table of scores ({one_line(error)}); give another, or delete it"
+        ) from error
+
+
+def _mark(checkpoint: Path) -> tuple[str, int] | None:
+    """Return what tells a checkpoint from a later one of the same name; None if it is not there."""
+    try:
+        return checkpoint.name, os.stat(checkpoint / "run.json").st_mtime_ns
+    except OSError:
+        return None
 
 
 class Scorer:
     """The model and the held-out set of a run."""
 
     def __init__(self, checkpoint: Path) -> None:
-        options = checkpoints.load_run(checkpoint)["options"]
-        self.data: Data = datasets.load(
-            options["dataset"], options["data_dir"], False, options["train_size"], options["seed"]
-        )
-        self.dtype = DTYPES[options["dtype"]]
-        self.model: nn.Module = models.build(options["model"], self.data.input_shape, self.data.n_classes).to(
-            self.dtype
-        )
+        self.made_for = _what_is_scored(checkpoint)
+        options = Options(**self.made_for)
+        if options.dtype not in DTYPES:
+            raise UsageError(f"{checkpoint}: run.json has {options.dtype!r} for --dtype")
+        self.data = datasets.load(options.dataset, options.data_dir, False, options.train_size, options.seed)
+        self.dtype = options.torch_dtype
+        self.model = build_model(options, self.data)  # frozen parameters are those of the seed
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.buffers = [b for b in self.model.buffers() if b.is_floating_point()]
 
+    def fits(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint is of the same model and data. Raises UsageError."""
+        return _what_is_scored(checkpoint) == self.made_for
+
     @torch.no_grad()
-    def score(self, checkpoint: Path) -> dict[str, object]:
-        """Return the row of a checkpoint: that of rank 0's parameters, with the workers' mean buffers."""
+    def score(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the row of a checkpoint: that of rank 0's parameters, with the workers' mean buffers.
+
+        Where only the server's state is kept, with the server's buffers. Raises UsageError.
+        """
         run = checkpoints.load_run(checkpoint)
-        states = [checkpoints.load_rank(checkpoint, rank)["strategy"] for rank in range(run["n_ranks"])]
-        workers = [state for state, role in zip(states, run["roles"], strict=True) if role == "worker"]
+        workers = [rank for rank in run["ranks"] if run["roles"][rank] == "worker"] or [0]
         try:
-            copy_into(self.parameters, states[0]["x"])
-            copy_into(self.buffers, torch.stack([state["b"] for state in workers]).mean(0))
-        except RuntimeError as error:
-            raise UsageError(f"{checkpoint}: not of the same model as the first checkpoint") from error
+            copy_into(self.parameters, checkpoints.load_rank(checkpoint, 0)["strategy"]["x"])
+            copy_into(
+                self.buffers,
+                torch.stack([checkpoints.load_rank(checkpoint, rank)["strategy"]["b"] for rank in workers]).mean(0),
+            )
+        except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
         self.model.eval()
         loss, top1, top5 = 0.0, 0, 0
         for indices in torch.arange(self.data.n_test).split(_BATCH):
@@ -127,12 +233,14 @@ class Scorer:
             top5 += int(right.any(1).sum())
         n = self.data.n_test
         return {
-            "step": run["step"],
-            "loss": loss / n,
-            "top1": top1 / n,
-            "top5": top5 / n,
-            "checkpoint": checkpoint.name,
-        }
+            "step": run["step"], "loss": loss / n, "top1": top1 / n, "top5": top5 / n,
+            "checkpoint": checkpoint.name, "id": run["id"],
+        }  # fmt: skip
+
+
+def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
+    names = ("dataset", "data_dir", "train_size", "seed", "model", "dtype")
+    return {name: value for name, value in checkpoints.load_options(checkpoint).items() if name in names}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ NAMES = """
 strategy n_gpus backup_workers max_staleness aggregate batch_size global_batch_size workers_like epochs lr momentum
 weight_decay optimizer optimizer_options lr_schedule warmup clip_norm accumulate dataset data_dir download
 train_size model device dtype seed slow jitter timeout results_dir run_name events checkpoint_every checkpoint_dir
-checkpoint_keep resume save
+checkpoint_keep evaluator resume save
 """.split()
 
 
@@ -106,6 +106,7 @@ def test_the_names_of_the_options_are_frozen() -> None:
         (["--run_name", "x" * 300], "--run_name"),
         (["--results_dir", "/dev/null/results"], "--results_dir: cannot write in /dev/null/results"),
         (["--save", "/dev/null/model.pt"], "--save: cannot write"),
+        (["--evaluator"], "--evaluator: needs checkpoints to score; give --checkpoint_every"),
         (["--save", "."], "--save"),
         (["--data_dir", "a\0b"], "--data_dir"),
     ],

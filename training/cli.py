@@ -10,14 +10,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import tyro
 
 from strategies import Strategy
 from training import checkpoints, replay
 from training.failures import RunFailed
-from training.options import Options, option_names
+from training.options import Options
 from training.run import run
 from transports.base import PeerLost, WaitTimeout
 from workloads.errors import UsageError
@@ -37,16 +37,13 @@ def main(description: str, builtin: type[Strategy] | None = None, arguments: Seq
 
 def _from_record(arguments: Sequence[str], default: Options) -> Options:
     """Return `default`, or the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
-    recorded: dict[str, Any] = {}
     if path := _value("--resume", arguments):
-        recorded = checkpoints.load_run(checkpoints.latest(path))["options"]
-    elif path := _value("--replay", arguments):
-        recorded = {name: value for name, value in replay.load(path).options.items() if name != "run_name"}
-    values: dict[str, Any] = {
-        name: tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name]
-        for name in set(option_names()) & set(recorded)
-    }
-    return dataclasses.replace(default, **values)
+        checkpoint = checkpoints.latest(path)
+        with checkpoints.naming_resume():
+            return dataclasses.replace(default, **checkpoints.load_options(checkpoint))
+    if path := _value("--replay", arguments):
+        return dataclasses.replace(default, **replay.load(path).options | {"run_name": None})
+    return default
 
 
 def _value(option: str, arguments: Sequence[str]) -> str | None:

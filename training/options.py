@@ -116,6 +116,8 @@ class Options:
     """Where checkpoints are written. Default: RESULTS_DIR/RUN_NAME.checkpoints."""
     checkpoint_keep: int = 3
     """How many checkpoints are kept, the newest."""
+    evaluator: bool = False
+    """Start evaluate.py beside the training: it scores each checkpoint as it appears, on one core."""
     resume: str | None = None
     """Go on from this checkpoint, or from the newest in this folder, with the options that it was made with."""
     save: str | None = None
@@ -229,6 +231,8 @@ class Options:
             raise UsageError(f"--lr {self.lr}: must be a positive number, such as 0.1")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"--momentum {self.momentum}: must be at least 0 and less than 1")
+        if self.evaluator and not self.checkpoint_every:
+            raise UsageError("--evaluator: needs checkpoints to score; give --checkpoint_every STEPS too")
         for option, amount in (("weight_decay", self.weight_decay), ("clip_norm", self.clip_norm)):
             if not 0 <= amount <= 1e30:
                 raise UsageError(f"--{option} {amount}: must be 0 or a positive number")

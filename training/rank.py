@@ -182,7 +182,8 @@ class _Worker:
                 ranks = [SERVER] if self.strategy.workers_may_die else everybody
                 checkpoints.save(self.transport, self.options, step, state, ranks=ranks)
             except OSError as error:
-                raise RunFailed(f"cannot write the checkpoint {error.filename}: {error.strerror}") from error
+                where = error.filename or self.options.checkpoint_folder
+                raise RunFailed(f"cannot write the checkpoint {where}: {error.strerror}") from error
 
     def resume(self) -> int:
         """Go on from the checkpoint that the options name; return how many steps are done. All ranks call it."""

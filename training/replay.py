@@ -13,6 +13,7 @@ from typing import Any
 from records.files import load_metadata, machine
 from training.failures import RunFailed
 from training.options import Options, option_names
+from training.recorded import options_from
 from workloads.errors import UsageError, one_line
 
 FREE = ("run_name", "results_dir", "save", "events", "timeout", "replay", "slow", "jitter", "data_dir", "download")
@@ -36,7 +37,7 @@ def load(path: str) -> Recorded:
     try:
         metadata = load_metadata(Path(name))
         return Recorded(
-            metadata["options"],
+            options_from(metadata["options"], name),
             [int(rank) for rank in metadata["arrivals"].split()],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
@@ -64,7 +65,7 @@ def check(options: Options) -> None:
     for name in option_names():
         value = getattr(options, name)
         was = run.options.get(name, value)
-        if name not in FREE and value != (tuple(was) if isinstance(was, list) else was):
+        if name not in FREE and value != was:
             raise UsageError(f"--{name} {value}: that run had {was}, and a replay has the same; leave it out")
 
 

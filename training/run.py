@@ -1,9 +1,11 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
+import dataclasses
 import os
 import pickle
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from records import files, tables
 from records.events import Recorder
 from training import checkpoints, replay
 from training.devices import device_of, synchronizer, use_share_of_cores
+from training.evaluator import Evaluator
 from training.failures import RunFailed
 from training.launch import launch, warm_up
 from training.options import Options, torchrun_world_size
 from training.rank import RankResult, build_model, train_rank
+from transports.base import Transport
 from workloads import datasets, models
 from workloads.datasets import Data, LazyData
 from workloads.errors import UsageError, one_line
@@ -37,19 +41,27 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     if not under_torchrun:
         warm_up()
     data = prepare(options)
-    if not quiet and os.environ.get("RANK", "0") == "0":
+    if not quiet and _is_first():
         print(_where(options), file=sys.stderr)
-    if under_torchrun:
-        results = _train_under_torchrun(options, data, quiet)
-    else:
-        with _writing(options), _Progress(options, data.n_train, quiet) as progress:
-            everything = launch(
-                train_rank, options.world_size, options, data,
-                device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
-                on_report=progress, expendable=_expendable(options), restarts=options.restarts,
-            )  # fmt: skip
-            results = [result for result in everything if result is not None]
-    return _write(options, results, data.n_train, quiet) if results else pd.DataFrame()
+    if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
+        options = dataclasses.replace(options, resume=str(checkpoints.latest(options.resume)))
+    with Evaluator(options) as evaluator:
+        if under_torchrun:
+            with _writing(options, evaluator):
+                results = _train_under_torchrun(options, data, quiet)
+            if not results:
+                return pd.DataFrame()
+        else:
+            with _writing(options, evaluator), _Progress(options, data.n_train, quiet) as progress:
+                everything = launch(
+                    train_rank, options.world_size, options, data,
+                    device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
+                    on_report=progress, expendable=_expendable(options), restarts=options.restarts,
+                )  # fmt: skip
+                results = [result for result in everything if result is not None]
+        table = _write(options, results, data.n_train, quiet)
+        evaluator.finish(quiet)
+    return table
 
 
 def _expendable(options: Options) -> list[int]:
@@ -57,8 +69,19 @@ def _expendable(options: Options) -> list[int]:
     return [rank for rank, role in roles if role == "worker"] if options.kind.workers_may_die else []
 
 
-def _writing(options: Options) -> AbstractContextManager[None]:
-    return checkpoints.in_training(options.checkpoint_folder) if options.checkpoint_every else nullcontext()
+@contextmanager
+def _writing(options: Options, evaluator: Evaluator) -> Iterator[None]:
+    """Hold the folder of the checkpoints, if there are to be any, and have them scored; under torchrun by rank 0."""
+    if not options.checkpoint_every or not _is_first():
+        yield
+        return
+    with checkpoints.in_training(options.checkpoint_folder):
+        evaluator.start()
+        yield
+
+
+def _is_first() -> bool:
+    return torchrun_world_size() is None or os.environ["RANK"] == "0"
 
 
 def prepare(options: Options) -> Data:
@@ -75,7 +98,8 @@ def prepare(options: Options) -> Data:
     if torchrun_world_size() is None:
         _share(options, data)
     written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
-    if options.checkpoint_every:
+    if options.checkpoint_every and _is_first():
+        checkpoints.check_folder(options)
         written.append(("checkpoint_dir", str(options.checkpoint_folder)))
     for option, directory in written:
         if directory is not None:
@@ -173,12 +197,23 @@ def _train_under_torchrun(options: Options, data: Data, quiet: bool) -> list[Ran
         raise RunFailed(f"torch.distributed did not start: {' '.join(str(error).split())}") from error
     recorder.synchronize = synchronizer(transport.device)
     with transport:
+        options = _with_name_of_rank_0(transport, options)
         with _Progress(options, data.n_train, quiet or transport.rank != options.roles.index("worker")) as progress:
             result = train_rank(transport, lambda value: progress(transport.rank, value), options, data)
         if transport.rank != 0:
             transport.isend(result, 0, "result")
             return []
         return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
+
+
+def _with_name_of_rank_0(transport: Transport, options: Options) -> Options:
+    # By default it holds the time, which each process has read for itself.
+    with transport.recorder.paused():
+        if transport.rank != 0:
+            return dataclasses.replace(options, run_name=transport.recv(0, "name of the run").object)
+        for peer in transport.peers:
+            transport.isend(options.run_name, peer, "name of the run")
+    return options
 
 
 def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | None:

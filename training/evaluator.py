@@ -1,0 +1,117 @@
+"""evaluate.py beside a run, in a process of its own, which ends when its launcher does."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from training.checkpoints import SCORES
+from training.failures import RunFailed
+from training.options import Options
+
+_SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
+_LONGEST_START_S = 60.0
+
+
+class Evaluator:
+    """The process, if the options ask for one. It does not outlive the `with` block, nor the process it is in.
+
+    It says all the time that it lives, into a pipe that only this process reads: when writing there fails, it ends.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._wanted = options.evaluator
+        self._directory = options.checkpoint_folder
+        self._limit = max(options.timeout, _LONGEST_START_S)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure = ""
+
+    def start(self) -> None:
+        """Start it; called when the run holds the folder of its checkpoints."""
+        if not self._wanted:
+            return
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")},
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # for data and models of the user's own
+        }
+        self._heard = time.monotonic()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SCRIPT), f"--checkpoint_dir={self._directory}", "--attached"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
+                process_group=0,  # Ctrl-C is for the launcher, which ends it
+            )  # fmt: skip
+        except OSError as error:
+            self._failure = f"could not be started: {error.strerror}"
+            return
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+
+    def _listen(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            while os.read(pipe.fileno(), 4096):
+                self._heard = time.monotonic()
+
+    def finish(self, quiet: bool) -> None:
+        """Wait until it has scored what is left, and say where the scores are, or why they are not all there.
+
+        Raises RunFailed if interrupted: the run itself is done.
+        """
+        if not self._wanted:
+            return
+        if self._process:
+            if not quiet:
+                print("waiting for the evaluator to score the last checkpoints", file=sys.stderr)
+            try:
+                self._failure = self._wait(self._process)
+            except KeyboardInterrupt as interrupt:
+                self._end()
+                code = 128 + interrupt.args[0] if interrupt.args else 130
+                raise RunFailed(f"the evaluator was interrupted; {self._rest}", code) from interrupt
+        if self._failure:
+            print(f"warning: the evaluator {self._failure}; {self._rest}", file=sys.stderr)
+        elif not quiet:
+            print(f"scores         {self._directory / SCORES}")
+
+    @property
+    def _rest(self) -> str:
+        return f"the run itself is written, and python evaluate.py --checkpoint_dir {self._directory} scores the rest"
+
+    def _wait(self, process: "subprocess.Popen[bytes]") -> str:
+        """Wait for the end; return what went wrong."""
+        while process.poll() is None:
+            if time.monotonic() - self._heard > self._limit:
+                return f"has not answered for more than {self._limit:g} s"
+            time.sleep(0.05)
+        if process.returncode == 0:
+            return ""
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        if process.returncode < 0 or not said:
+            return f"ended with exit code {process.returncode}"
+        return "failed (" + said[-1].removeprefix("error: ") + ")"
+
+    def _end(self) -> None:
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(3)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def __enter__(self) -> "Evaluator":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+        if self._process:
+            self._errors.close()

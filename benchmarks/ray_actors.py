@@ -113,7 +113,7 @@ class RayServer:
         for _ in range(steps):
             gradients = [worker.compute_gradients.remote(self.weights) for worker in self.workers]
             self.weights = self.server.apply_gradients.remote(*gradients)
-        ray.wait([self.weights])
+        ray.get(self.weights)  # raises what an actor raised
 
     def asynchronous(self, steps: int) -> None:
         """Take `steps` updates for each of the workers, each with the gradient that comes first."""
@@ -129,7 +129,7 @@ class RayServer:
             if to_send > 0:
                 under_way[worker.compute_gradients.remote(self.weights)] = worker
                 to_send -= 1
-        ray.wait([self.weights])
+        ray.get(self.weights)  # raises what an actor raised
 
     def parameters(self) -> torch.Tensor:
         """Return the weights as a vector [n]."""

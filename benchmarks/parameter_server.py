@@ -1,5 +1,6 @@
-"""With 2 workers on 2 cores, param_server and async_param_server each train at least 1.3 times the samples/s of a
-parameter server on Ray actors (5.8M-parameter MLP), and param_server more than the same exchange done with gloo.
+"""With 1 worker on 2 cores, param_server and async_param_server each train at least 1.3 times the samples/s of a
+parameter server on Ray actors (5.8M-parameter MLP), with 2 about as many, and async_param_server with 3 fewer;
+param_server at least 1.4 times as many as the same exchange done with gloo.
 
 python benchmarks/parameter_server.py --workers 1 2 3
 

@@ -10,11 +10,11 @@ processes and blocks of steps alternate; before any is timed, the two must have 
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -91,16 +91,30 @@ class TrainingSettings(Settings):
         require(set(self.models) <= set(MODELS), f"--models: there are {', '.join(MODELS)}")
 
 
+def new_network(model: str) -> nn.Module:
+    """Return the network, its parameters the same in every process."""
+    torch.manual_seed(0)
+    return MODELS[model](INPUT_SHAPE, N_CLASSES)
+
+
+def new_optimizer(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the optimizer that all sides have."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def new_batch(rank: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the batch that a rank takes in every step."""
+    torch.manual_seed(1 + rank)
+    return torch.rand(batch_size, *INPUT_SHAPE), torch.randint(N_CLASSES, (batch_size,))
+
+
 def side(kind: type[Strategy], transport: Transport, model: str, settings: TrainingSettings) -> "Side":
     """Return one side, ready for its first step."""
-    torch.manual_seed(0)
-    network = MODELS[model](INPUT_SHAPE, N_CLASSES)
-    strategy = kind(partial(torch.optim.SGD, lr=0.01, momentum=0.9))
+    strategy = kind(new_optimizer)
     if isinstance(strategy, GlooServer):
         strategy.steps = settings.steps
-    module = strategy.wrap(network, transport, settings.n_gpus)
-    torch.manual_seed(1 + transport.rank)
-    x, y = torch.rand(settings.batch_size, *INPUT_SHAPE), torch.randint(N_CLASSES, (settings.batch_size,))
+    module = strategy.wrap(new_network(model), transport, settings.n_gpus)
+    x, y = new_batch(transport.rank, settings.batch_size)
 
     def block() -> None:
         if kind.roles(transport.world_size)[transport.rank] == "server":

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import common, networks, startup
+from benchmarks import common, networks, parameter_server, startup
 
 ROOT = Path(__file__).parent.parent
+HEADS = "claim", "hardware", "n"
+TINY = ["--workers", "1", "2", "--repeats", "1", "--steps", "2", "--batch_size", "4"]
 
 
-def figures(tmp_path: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
+def figures(tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS) -> list[dict[str, Any]]:
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = tmp_path / "figures.json"
     done = subprocess.run(
@@ -22,10 +24,16 @@ def figures(tmp_path: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
         cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["claim", "hardware", "n"]
     rows: list[dict[str, Any]] = json.loads(path.read_text())
-    assert len(done.stdout.splitlines()) == 3 + 1 + len(rows), "one line per row, under the names"
     assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
+    check(done.stdout, rows, heads)
+    return rows
+
+
+def check(out: str, rows: list[dict[str, Any]], heads: tuple[str, ...]) -> None:
+    """Compare what was printed with what was written, which must be figures."""
+    assert tuple(line.split()[0] for line in out.splitlines()[: len(heads)]) == heads
+    assert len(out.splitlines()) == len(heads) + 1 + len(rows), "one line per row, under the names"
     for row in rows:
         for key, value in row.items():
             if isinstance(value, float):
@@ -33,7 +41,6 @@ def figures(tmp_path: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
             if key.endswith("_quartiles"):
                 low, high = value
                 assert 0 < low <= high
-    return rows
 
 
 def test_all_reduce(tmp_path: Path) -> None:
@@ -55,6 +62,54 @@ def test_training(tmp_path: Path) -> None:
     ]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["samples_per_s"] / row["peer_samples_per_s"])
+
+
+def check_servers(rows: list[dict[str, Any]], expected: list[tuple[str, str]]) -> None:
+    """Check the rows of 1 and 2 workers, each with `expected` modes and servers."""
+    assert [(row["workers"], row["mode"], row["server"]) for row in rows] == [
+        (n_workers, *row) for n_workers in (1, 2) for row in expected
+    ]
+    ours = {(row["workers"], row["mode"]): row for row in rows if row["server"] in parameter_server.OURS.values()}
+    for row in rows:
+        samples_per_update = 4 if row["mode"] == "asynchronous" else 4 * row["workers"]
+        assert row["samples_per_s"] == pytest.approx(samples_per_update * row["updates_per_s"])
+        assert row["ratio"] == pytest.approx(ours[row["workers"], row["mode"]]["samples_per_s"] / row["samples_per_s"])
+
+
+def test_parameter_server_without_ray_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parameter_server, "ray_version", lambda: None)
+    path = tmp_path / "figures.json"
+    doc, kind = parameter_server.__doc__ or "", parameter_server.ServerSettings
+    assert common.main(doc, kind, parameter_server.measure, [*TINY, "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "ray       is not installed, its rows are left out: pip install ray\n" in out
+    rows = json.loads(path.read_text())
+    check(out, rows, (*HEADS, "ray"))
+    check_servers(
+        rows,
+        [
+            ("synchronous", "param_server"),
+            ("synchronous", "gloo_reduce_broadcast"),
+            ("asynchronous", "async_param_server"),
+        ],
+    )
+
+
+def test_parameter_server_against_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"))
+    check_servers(
+        rows,
+        [
+            ("synchronous", "param_server"),
+            ("synchronous", "gloo_reduce_broadcast"),
+            ("synchronous", "ray_actors"),
+            ("asynchronous", "async_param_server"),
+            ("asynchronous", "ray_actors"),
+        ],
+    )
 
 
 def test_startup(tmp_path: Path) -> None:
@@ -87,6 +142,10 @@ def test_recording(tmp_path: Path) -> None:
         ("all_reduce", "AllReduceSettings", ["--no_such_option"]),
         ("training", "TrainingSettings", ["--n_gpus", "1"]),
         ("training", "TrainingSettings", ["--models", "cnn", "resnet"]),
+        ("parameter_server", "ServerSettings", ["--workers", "0"]),
+        ("parameter_server", "ServerSettings", ["--workers", "2", "2"]),
+        ("parameter_server", "ServerSettings", ["--steps", "0"]),
+        ("parameter_server", "ServerSettings", ["--batch_size", "0"]),
         ("startup", "StartupSettings", ["--ranks", "0"]),
         ("startup", "StartupSettings", ["--repeats", "0"]),
         ("recording", "RecordingSettings", ["--repeats", "many"]),

@@ -23,7 +23,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "backup": {"strategy": "param_server", "backup_workers": 1},
     "bounded": {"strategy": "async_param_server", "max_staleness": 2},
     "async": {"strategy": "async_param_server"},
-    # "downpour": {"strategy": "downpour", "n_push": 4, "n_pull": 4},
+    "downpour": {"strategy": "downpour", "n_push": 4, "n_pull": 4},
 }
 SYNCHRONOUS = ("sync", "backup")
 N_GPUS = 4

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import networks
-from experiments import cases, collect, plots, report, run, runs
+from experiments import cases, collect, family, family_plots, family_runs, plots, report, run, runs
 from experiments.runs import Case
 from records.files import TRACE_SUFFIX, load_metadata
 from strategies import STRATEGIES
@@ -275,6 +275,7 @@ def test_the_readme_shows_the_committed_results() -> None:
 def test_the_pictures_are_drawn_and_those_of_the_readme_exist(tmp_path: Path) -> None:
     results = collect.load(KEPT)
     figures = {name: draw(results) for name, draw in cases.FIGURES.items()} | {"timelines": cases.timelines(KEPT)}
+    figures[family_runs.FAMILY] = family_plots.summary(family.load(KEPT))
     for name, figure in figures.items():
         figure.savefig(tmp_path / "figure.png")
         for path in (tmp_path / "figure.png", ROOT / "media" / f"{name}.png"):

@@ -34,7 +34,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Family:
-    """What was measured. `part` is "final" or "slow", the latter with a slow worker; `server` is one of SERVERS.
+    """What was measured. `part` is one of SLOW, such as "final" and "slow"; `server` is one of SERVERS.
 
     grid: server, lr, seed, accuracy (0 to 1, NaN: diverged).
     rates: each server's learning rate, the best of the grid.

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.family import NAMES, Family
-from experiments.family_runs import SLOW
+from experiments.family_runs import OF_ALL, OF_SYNCHRONOUS, SYNCHRONOUS
 
 COLOURS = {
     "sync": "#c25b4e",
@@ -18,6 +18,7 @@ COLOURS = {
 AGAINST = {"updates": "updates of the server", "seconds": "seconds of training", "mb": "MB sent by all ranks"}
 PARTS = {"final": "three equal workers", "slow": "worker 3 five times as slow"}
 MODES = {"write": ("#c25b4e", "read, modify, write back"), "push": ("#5a9e6f", "push the increment")}
+_SHORT = {"sync": "sync", "backup": "backup", "bounded": "bound", "async": "async", "downpour": "Down-\npour"}
 _STALE = ("bounded", "async", "downpour")
 _WORKERS = {1: "#7fa8d1", 2: "#2c5282", 3: "#c25b4e"}
 _WIDTH = 9.0  # inches, at 100 dpi the width of a README
@@ -161,49 +162,60 @@ def contributions(axes: Axes, family: Family) -> None:
             if height > 5:
                 axes.text(place, below + height / 2, str(worker), ha="center", va="center", color="white", fontsize=8)
         left = left + width
-    axes.set_xticks(range(len(left)), [_short(name) for name in left.index], fontsize=8)
+    axes.set_xticks(range(len(left)), [_SHORT[server] for server in left.index], fontsize=8)
     axes.set_ylabel("% of the samples, by worker")
     axes.set_title("who computes when worker 3 is slow", fontsize=9)
 
 
 def backup(family: Family) -> Figure:
-    """Draw the seconds of an update without and with one backup worker, and how a slow worker changes them."""
-    figure = Figure((_WIDTH, 3.2), layout="constrained")
-    times, ratios = figure.subplots(1, 2)
-    servers = {"sync": "b = 0", "backup": "b = 1"}
-    _pairs(times, family, "step_s", 1000, tuple(servers))
-    times.set_ylabel("ms per update")
-    times.set_title("pale: equal workers, full: one 5 times as slow", fontsize=9)
-    steps = family.runs.set_index(["server", "part", "seed"])["step_s"]
-    for place, server in enumerate(servers):
-        # Against the mean, because no two runs of this machine belong together.
-        ratio = steps[server, "slow"] / steps[server, "final"].mean()
-        _bar(ratios, place, ratio, COLOURS[server])
-        ratios.text(place, ratio.max(), f"{ratio.mean():.2f}\n", ha="center", va="center", fontsize=9)
-    ratios.axhline(1.2, color="#222222", lw=1, ls="--")
-    ratios.text(1.48, 1.2, "1.2", ha="right", va="bottom", fontsize=8)
-    ratios.axhline(1, color="#999999", lw=0.8)
-    for axes in (times, ratios):
-        axes.set_xticks(range(2), servers.values())
-    ratios.set(xlim=(-0.5, 1.5), ylim=(0, 1.15 * ratios.get_ylim()[1]))
-    ratios.set_ylabel("ms per update, slow / equal")
-    ratios.set_title("what a slow worker costs", fontsize=9)
+    """Draw the time of an update without and with one backup worker, and what a slow worker makes of it."""
+    figure = Figure((_WIDTH, 3.4), layout="constrained")
+    for axes, parts, what in zip(
+        figure.subplots(1, 2),
+        (OF_ALL, OF_SYNCHRONOUS),
+        ("four ranks on this machine's cores", "as if each worker had a device of its own"),
+        strict=True,
+    ):
+        update_times(axes, family, parts)
+        axes.set_title(what, fontsize=10)
     return figure
 
 
-def _pairs(axes: Axes, family: Family, column: str, scale: float = 1, servers: tuple[str, ...] = ()) -> None:
+def update_times(axes: Axes, family: Family, parts: tuple[str, str]) -> None:
+    """Draw the ms of an update, a pair of bars for b = 0 and for b = 1; a dashed line is 1.2 times the pale one."""
+    equal, slow = (family.runs[family.runs["part"] == part].groupby("server")["step_s"] for part in parts)
+    _pairs(axes, family, "step_s", parts, SYNCHRONOUS, 1000)
+    for place, server in enumerate(SYNCHRONOUS):
+        base = equal.mean()[server]
+        axes.hlines(1200 * base, place - 0.42, place + 0.42, color="#222222", lw=1, ls="--")
+        times = f"× {slow.mean()[server] / base:.2f}"
+        axes.annotate(
+            times, (place + 0.2, 1000 * max(slow.max()[server], 1.2 * base)), (0, 4), textcoords="offset points",
+            ha="center", fontsize=9,
+        )  # fmt: skip
+    axes.set_xticks(range(2), ["b = 0", "b = 1"])
+    axes.set(ylabel="ms per update", ylim=(0, 1.15 * axes.get_ylim()[1]))
+
+
+def _pairs(
+    axes: Axes,
+    family: Family,
+    column: str,
+    parts: tuple[str, ...] = OF_ALL,
+    servers: tuple[str, ...] = tuple(COLOURS),
+    scale: float = 1,
+) -> None:
     """Draw two bars a server, of the runs with equal workers (pale) and with a slow one."""
-    chosen = servers or tuple(COLOURS)
-    for place, server in enumerate(chosen):
-        for part, aside, alpha in zip(SLOW, (-0.2, 0.2), (0.45, 1.0), strict=True):
+    for place, server in enumerate(servers):
+        for part, aside, alpha in zip(parts, (-0.2, 0.2), (0.45, 1.0), strict=True):
             rows = family.runs[(family.runs["server"] == server) & (family.runs["part"] == part)]
-            _bar(axes, place + aside, rows[column] * scale, COLOURS[server], 0.38, alpha)
-    axes.set_xticks(range(len(chosen)), [_short(server) for server in chosen], fontsize=8)
+            _bar(axes, place + aside, rows[column] * scale, COLOURS[server], alpha)
+    axes.set_xticks(range(len(servers)), [_SHORT[server] for server in servers], fontsize=8)
 
 
-def _bar(axes: Axes, place: float, values: pd.Series, colour: str, width: float = 0.5, alpha: float = 1.0) -> None:
+def _bar(axes: Axes, place: float, values: pd.Series, colour: str, alpha: float = 1.0) -> None:
     mean = values.mean()
-    axes.bar(place, mean, width, color=colour, alpha=alpha)
+    axes.bar(place, mean, 0.38, color=colour, alpha=alpha)
     axes.errorbar(place, mean, [[mean - values.min()], [values.max() - mean]], color="#222222", capsize=2, lw=1)
 
 
@@ -217,22 +229,16 @@ def lost(family: Family) -> Figure:
 def kept(axes: Axes, family: Family) -> None:
     """Draw a pair of bars for each number of clients: the % of the updates that was kept."""
     share = 100 * family.lost["kept"] / family.lost["made"]
-    numbers = sorted(family.lost["clients"].unique())
+    numbers = sorted(map(int, family.lost["clients"].unique()))
     for mode, aside in zip(MODES, (-0.2, 0.2), strict=True):
         colour, name = MODES[mode]
         for place, n in enumerate(numbers):
             values = share[(family.lost["mode"] == mode) & (family.lost["clients"] == n)]
-            _bar(axes, place + aside, values, colour, 0.38)
+            _bar(axes, place + aside, values, colour)
         axes.bar(0, 0, color=colour, label=name)
     axes.set_xticks(range(len(numbers)), [f"{n} client" + "s" * (n > 1) for n in numbers])
     axes.set(ylabel="% of the updates kept", ylim=(0, 135), yticks=range(0, 101, 25))
     axes.legend(fontsize=8, loc="upper right", ncols=1)
-
-
-def _short(server: str) -> str:
-    return {"sync": "sync", "backup": "backup", "bounded": "bound 2", "async": "async", "downpour": "Down-\npour"}[
-        server
-    ]
 
 
 def _legend_below(figure: Figure, axes: Axes, columns: int) -> None:

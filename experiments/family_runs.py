@@ -1,7 +1,7 @@
 """The runs behind the notebook on the server family: five servers, each with its best learning rate of one grid.
 
-First every server is run with every learning rate of the grid; then each with the rate that was best for it, as the
-machine is and with one slow worker. All have three workers, 64 samples a worker and step, and no momentum.
+First every server is run with every learning rate of the grid; then each with the rate that was best for it, with equal
+workers and with a slow one. All have three workers, 64 samples a worker and step, and no momentum.
 """
 
 import json
@@ -29,8 +29,16 @@ SYNCHRONOUS = ("sync", "backup")
 N_GPUS = 4
 GRID = (0.025, 0.05, 0.1, 0.2, 0.4)
 TUNING_SEEDS = (100, 101)  # not those that are compared
-EPOCHS = {"tuning": 2, "final": 4, "slow": 2}
-SLOW = {"final": (), "slow": ("3:5",)}
+EPOCHS = {"tuning": 2, "final": 4, "slow": 3, "apart": 2, "apartslow": 2}
+SLOW = {
+    "final": (),
+    "slow": ("3:5",),
+    # All sleep for most of the time, and so need no core of their own: as if each had a device.
+    "apart": ("1:4", "2:4", "3:4"),
+    "apartslow": ("1:4", "2:4", "3:20"),
+}
+OF_ALL, OF_SYNCHRONOUS = ("final", "slow"), ("apart", "apartslow")  # which parts are run with which servers
+_APART_SIZE = 12_000
 STALENESS_SUFFIX = ".staleness.csv"
 DIVERGED_SUFFIX = ".diverged"
 LOST_UPDATES = "lost_updates.csv"
@@ -49,7 +57,9 @@ def finals(rates: Mapping[str, float], quick: bool = False) -> list[Options]:
     `quick`: one seed, on scikit-learn's digits.
     """
     seeds = SEEDS[:1] if quick else SEEDS
-    return [_options(part, name, seed, rates[name], quick) for seed in seeds for part in SLOW for name in SERVERS]
+    cases = [(part, server) for part in OF_ALL for server in SERVERS]
+    cases += [(part, server) for part in OF_SYNCHRONOUS for server in SYNCHRONOUS]
+    return [_options(part, server, seed, rates[server], quick) for seed in seeds for part, server in cases]
 
 
 def _options(part: str, server: str, seed: int, lr: float, quick: bool) -> Options:
@@ -59,6 +69,7 @@ def _options(part: str, server: str, seed: int, lr: float, quick: bool) -> Optio
         n_gpus=N_GPUS,
         model="lenet",
         dataset="digits" if quick else "fashion_mnist",
+        train_size=_APART_SIZE if part in OF_SYNCHRONOUS and not quick else 0,
         epochs=EPOCHS[part],
         lr=lr,
         momentum=0.0,

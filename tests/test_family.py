@@ -17,7 +17,7 @@ from training.failures import RunFailed
 from workloads.errors import UsageError
 
 RATES = dict.fromkeys(SERVERS, 0.1)
-VARIED = ("lr", "seed", "slow", "events", "epochs", "run_name")  # and the options of SERVERS
+VARIED = ("lr", "seed", "slow", "events", "epochs", "train_size", "run_name")  # and the options of SERVERS
 
 
 # What is declared
@@ -28,6 +28,7 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
     own = {name for options in SERVERS.values() for name in options}
     alike = [{k: v for k, v in recorded(one).items() if k not in (*own, *VARIED)} for one in (*tuning, *finals)]
     assert all(options == alike[0] for options in alike)
+    assert {one.train_size for one in (*tuning, *finals) if "apart" not in str(one.run_name)} == {0}
     assert alike[0]["momentum"] == 0.0
     assert {one.kind.roles(one.n_gpus or 0).count("worker") for one in (*tuning, *finals)} == {3}
     assert not set(TUNING_SEEDS) & set(runs.SEEDS)
@@ -36,6 +37,8 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
         assert sorted((one.seed, one.lr) for one in mine) == [(seed, lr) for seed in TUNING_SEEDS for lr in GRID]
         assert {one.epochs for one in mine} == {family_runs.EPOCHS["tuning"]}
         for part, slow in family_runs.SLOW.items():
+            if part in family_runs.OF_SYNCHRONOUS and server not in family_runs.SYNCHRONOUS:
+                continue
             compared = [one for one in finals if str(one.run_name).startswith(f"{part}-{server}-")]
             assert [one.seed for one in compared] == list(runs.SEEDS)
             assert {(one.slow, one.epochs, one.lr) for one in compared} == {(slow, family_runs.EPOCHS[part], 0.1)}
@@ -114,7 +117,7 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
     updates = results.epochs.groupby(["part", "server"])["updates"].max()
     gradients = results.staleness.groupby(["part", "server"])["count"].sum()
-    for part in family_runs.SLOW:
+    for part in family_runs.OF_ALL:
         assert gradients[part, "async"] == updates[part, "async"], "one version an update, one gradient a version"
         assert gradients[part, "backup"] == 2 * updates[part, "backup"], "the first two of three"
     assert results.staleness.query("server == 'bounded'")["staleness"].max() <= (2 * 2 + 1) * (3 - 1)
@@ -156,3 +159,5 @@ def test_one_slow_worker_costs_a_server_with_a_backup_worker_little() -> None:
     steps = family.load(KEPT).runs.groupby(["server", "part"])["step_s"].mean()
     assert steps["backup", "slow"] <= 1.2 * steps["backup", "final"]
     assert steps["sync", "slow"] > 1.2 * steps["sync", "final"]
+    assert steps["backup", "apartslow"] <= 1.2 * steps["backup", "apart"]
+    assert steps["sync", "apartslow"] > 3 * steps["sync", "apart"]

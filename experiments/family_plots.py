@@ -188,7 +188,7 @@ def update_times(axes: Axes, family: Family, parts: tuple[str, str]) -> None:
     for place, server in enumerate(SYNCHRONOUS):
         base = equal.mean()[server]
         axes.hlines(1200 * base, place - 0.42, place + 0.42, color="#222222", lw=1, ls="--")
-        times = f"× {slow.mean()[server] / base:.2f}"
+        times = f"{slow.mean()[server] / base:.2f} times"
         axes.annotate(
             times, (place + 0.2, 1000 * max(slow.max()[server], 1.2 * base)), (0, 4), textcoords="offset points",
             ha="center", fontsize=9,

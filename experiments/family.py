@@ -77,7 +77,7 @@ def load(directory: str | Path | None = None) -> Family:
     for one in family_runs.finals(rates, quick):
         part, server = str(one.run_name).split("-")[:2]
         try:
-            tables = _tables(folder / str(one.run_name))
+            tables = _tables(one, folder / str(one.run_name))
         except (OSError, ValueError, KeyError) as error:
             raise UsageError(f"{folder / str(one.run_name)}: not a whole run ({one_line(error)}); delete it") from error
         for name, table in tables.items():
@@ -105,7 +105,7 @@ def missing(folder: Path, quick: bool = False) -> list[str]:
     return names + [name for name in (LOST_UPDATES,) if not (folder / name).exists()]
 
 
-def _tables(path: Path) -> dict[str, pd.DataFrame]:
+def _tables(options: Options, path: Path) -> dict[str, pd.DataFrame]:
     table = load_table(f"{path}.csv")
     staleness = pd.read_csv(f"{path}{STALENESS_SUFFIX}", dtype="int64")
     server, trained = table[table["role"] == SERVER].set_index("epoch"), workers(table)
@@ -114,15 +114,18 @@ def _tables(path: Path) -> dict[str, pd.DataFrame]:
     later = slice(2, None) if len(server) > 1 else slice(None)  # without the first epoch
     made = updates.diff().fillna(updates.iloc[0])
     samples = trained.groupby("rank")["samples"].sum().astype(float)
-    applied, dropped = staleness["count"].sum(), server["dropped"].sum()
+    on_time = trained["rank"].nunique() - options.backup_workers  # gradients of a synchronous update
+    asynchronous = not options.kind.replicas_agree
+    applied = staleness["count"].sum() if asynchronous else on_time * made.sum()
+    dropped = server["dropped"].fillna(0).sum()
     run = {
         "accuracy": server["test_accuracy"].iloc[-1],
         "updates": made.loc[later].mean(),
         "epoch_s": seconds.loc[later].mean(),
         "step_s": seconds.loc[later].sum() / made.loc[later].sum(),
         "mb": mb.loc[later].mean(),
-        "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if applied else float("nan"),
-        "dropped": 100 * dropped / (applied + dropped) if applied else 0.0,
+        "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if asynchronous else float("nan"),
+        "dropped": 100 * dropped / (applied + dropped),
     }
     epochs = {
         "epoch": server.index,

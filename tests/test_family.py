@@ -119,9 +119,10 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     gradients = results.staleness.groupby(["part", "server"])["count"].sum()
     for part in family_runs.OF_ALL:
         assert gradients[part, "async"] == updates[part, "async"], "one version an update, one gradient a version"
-        assert gradients[part, "backup"] == 2 * updates[part, "backup"], "the first two of three"
     assert results.staleness.query("server == 'bounded'")["staleness"].max() <= (2 * 2 + 1) * (3 - 1)
-    assert set(results.staleness.query("server == 'backup'")["staleness"]) == {0}
+    dropped = results.runs.groupby("server")["dropped"].max()
+    assert dropped["sync"] == dropped["async"] == 0
+    assert 0 < dropped["backup"] < 50
 
     next(folder.glob("slow-async-*.staleness.csv")).unlink()
     with pytest.raises(UsageError, match="slow-async-s0-quick"):

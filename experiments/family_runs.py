@@ -29,13 +29,13 @@ SYNCHRONOUS = ("sync", "backup")
 N_GPUS = 4
 GRID = (0.025, 0.05, 0.1, 0.2, 0.4)
 TUNING_SEEDS = (100, 101)  # not those that are compared
-EPOCHS = {"tuning": 2, "final": 4, "slow": 3, "apart": 2, "apartslow": 2}
+EPOCHS = {"tuning": 2, "final": 4, "slow": 2, "apart": 2, "apartslow": 2}
 SLOW = {
     "final": (),
     "slow": ("3:5",),
     # All sleep for most of the time, and so need no core of their own: as if each had a device.
-    "apart": ("1:4", "2:4", "3:4"),
-    "apartslow": ("1:4", "2:4", "3:20"),
+    "apart": ("1:3", "2:3", "3:3"),
+    "apartslow": ("1:3", "2:3", "3:15"),
 }
 OF_ALL, OF_SYNCHRONOUS = ("final", "slow"), ("apart", "apartslow")  # which parts are run with which servers
 _APART_SIZE = 12_000

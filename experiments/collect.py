@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
-from experiments.runs import MEASURED, MODELS, SEEDS, TIMELINE, Case
+from experiments.runs import MODELS, SEEDS, TIMELINE, Case, measured
 from records.files import TRACE_SUFFIX, load_metadata, load_table
 from records.tables import finished_epochs, phase_times, totals, workers
 from workloads.errors import UsageError, one_line
@@ -20,7 +20,18 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
 CASE = [field.name for field in fields(Case)]
 _MODEL = {option: label for label, option in MODELS.items()}
-_ALIKE = [name for name in MEASURED if name not in (*CASE, "seed")]  # the options that all runs of a case must share
+
+
+class Recorded(Protocol):
+    """What was measured, whatever else is known of it."""
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row a run, with its `seed`."""
+
+    @property
+    def metadata(self) -> dict[str, dict[str, Any]]:
+        """Of every run, by its name."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,8 @@ def load(directory: str | Path | None = None) -> Results:
             entry = metadata[path.stem] = load_metadata(path)
             options = entry["options"]
             case = {name: options[name] for name in CASE} | {"model": _MODEL.get(options["model"], options["model"])}
-            alike = [entry["machine"], *(options[name] for name in _ALIKE)]
+            others = [value for name, value in measured(options).items() if name not in (*CASE, "seed")]
+            alike = [entry["machine"], *others]
             tables = _tables(path, entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a whole run ({one_line(error)}); delete it and make it again") from error
@@ -153,7 +165,7 @@ def _short(commit: str) -> str:
     return commit[:10] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
-def provenance(results: Results) -> str:
+def provenance(results: Recorded) -> str:
     """Return on what, with what, how and by which code the results were measured, from their records."""
     machines = [entry["machine"] for entry in results.metadata.values()]
     options = [entry["options"] for entry in results.metadata.values()]

@@ -31,10 +31,11 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import cases, collect, ring_animation
+from experiments import cases, collect, family, family_plots, ring_animation
 from experiments.collect import KEPT, ROOT, Results
-from experiments.run import RING_TRACE, is_there
-from experiments.runs import TIMELINE, declared
+from experiments.family_runs import FAMILY
+from experiments.run import RING_TRACE
+from experiments.runs import TIMELINE, declared, is_there
 from records.files import EVENTS_SUFFIX, write_atomically
 from training.cli import guarded, parse
 from training.failures import RunFailed
@@ -85,7 +86,8 @@ def complete(folder: Path) -> Results:
     missing = [str(one.run_name) for one in absent]
     events = [f"{one.run_name}{EVENTS_SUFFIX}" for one in runs if str(one.run_name).startswith(TIMELINE)]
     missing += [name for name in (*events, RING_TRACE) if not (folder / name).exists()]
-    if missing and any(folder.glob("*-quick.json")):
+    missing += family.missing(folder / FAMILY)
+    if missing and any(folder.rglob("*-quick.json")):
         raise UsageError(
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
             f"EXPERIMENT_RESULTS={folder.resolve()}"
@@ -106,6 +108,9 @@ def main(settings: Settings) -> None:
     jobs: dict[str, Callable[[], None]] = {path.name: partial(_notebook, path, folder) for path in NOTEBOOKS}
     for name, draw in cases.FIGURES.items():
         jobs[f"{name}.png"] = partial(_picture, partial(draw, results), media / f"{name}.png")
+    jobs[f"{FAMILY}.png"] = partial(
+        _picture, lambda: family_plots.summary(family.load(folder)), media / f"{FAMILY}.png"
+    )
     jobs["timelines.png"] = partial(_picture, partial(cases.timelines, folder), media / "timelines.png")
     jobs["ring_all_reduce.gif"] = partial(ring_animation.animate, folder / RING_TRACE, media / "ring_all_reduce.gif")
     jobs["README.md"] = lambda: _text(readme, with_table(readme.read_text(encoding="utf-8"), results))

@@ -1,11 +1,12 @@
 """Make the data of the notebooks again: results/HARDWARE/*.csv and *.json, one pair a run.
 
-python experiments/run.py param_server      # or ring_all_reduce, scaling, all
+python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, all
 
 python experiments/run.py all --quick       # all of it small, in two minutes: digits, three epochs
 
 The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are there already are skipped, so an
-interrupted command goes on where it was. A run that fails is reported, and the others are carried on with.
+interrupted command goes on where it was. A run that fails is reported, and the others are carried on with. The runs of
+server_family come in two parts: those that find each server's learning rate, then those that use it.
 """
 
 import signal
@@ -17,8 +18,8 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
         signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {KEPT}", file=sys.stderr), sys.exit(130))
     )
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -28,10 +29,11 @@ from tyro.conf import Positional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import ring_animation
-from experiments.runs import declared, hardware, same_run
-from records.files import check_writable, load_metadata, load_table
-from records.tables import aligned, finished_epochs
+from experiments import family_runs, lost_updates, ring_animation
+from experiments.family_runs import FAMILY, LOST_UPDATES
+from experiments.runs import declared, hardware, is_there
+from records.files import check_writable
+from records.tables import aligned
 from training import Options, run
 from training.cli import guarded, parse
 from training.failures import RunFailed
@@ -45,7 +47,7 @@ RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[Literal["param_server", "ring_all_reduce", "scaling", "all"]]
+    experiment: Positional[Literal["param_server", "ring_all_reduce", "scaling", "server_family", "all"]]
     """The experiment whose runs are made."""
     quick: bool = False
     """All of it small, in two minutes: digits, three epochs."""
@@ -59,49 +61,75 @@ class Settings:
     """auto (cuda if there is a GPU), cpu or cuda."""
 
 
+@dataclass
+class _Work:
+    """What was done: the runs made, how many were there already, and those that failed."""
+
+    made: list[str] = field(default_factory=list)
+    there: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def do(
+        self,
+        runs: Sequence[Options],
+        is_made: Callable[[Options], bool],
+        make: Callable[[Options], object],
+        others: Mapping[Path, Callable[[Path], object]],
+    ) -> None:
+        """Make the runs, and the other files, that are not there yet; go on after a failure."""
+        todo = [one for one in runs if not is_made(one)]
+        self.there += len(runs) - len(todo)
+        jobs: dict[str, Callable[[], object]] = {str(one.run_name): partial(make, one) for one in todo}
+        jobs |= {path.name: partial(record, path) for path, record in others.items() if not path.exists()}
+        bar = tqdm(jobs.items(), unit="run")
+        for name, job in bar:
+            bar.set_description(name)
+            try:
+                job()
+                self.made.append(name)
+            except (RunFailed, UsageError, OSError) as error:
+                self.failed.append(name)
+                bar.write(f"failed: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+
+
 def main(settings: Settings) -> None:
     """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
     if settings.results_dir == "":
         raise UsageError("--results_dir: is empty; name a folder, or leave it out")
-    runs = declared(settings.experiment, settings.quick)
-    device = replace(runs[0], device=settings.device).resolve().device
+    runs = [] if settings.experiment == FAMILY else declared(settings.experiment, settings.quick)
+    tuning = family_runs.tuning(settings.quick) if settings.experiment in (FAMILY, "all") else []
+    first = [*runs, *tuning][0]
+    device = replace(first, device=settings.device).resolve().device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
-    runs = [replace(one, device=device, data_dir=settings.data_dir, results_dir=str(directory)) for one in runs]
-    datasets.load(runs[0].dataset, settings.data_dir, settings.download)  # its absence is not each run's failure
+    datasets.load(first.dataset, settings.data_dir, settings.download)  # its absence is not each run's failure
     try:
-        check_writable(directory)
+        for folder in (directory, *([directory / FAMILY] if tuning else [])):
+            check_writable(folder)
     except OSError as error:
         raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
-    todo = [one for one in runs if not is_there(one)]
-    jobs: dict[str, Callable[[], object]] = {str(one.run_name): partial(run, one, quiet=True) for one in todo}
-    if settings.experiment in ("ring_all_reduce", "all") and not (directory / RING_TRACE).exists():
-        jobs[RING_TRACE] = partial(ring_animation.record, directory / RING_TRACE)
-    failed = []
-    bar = tqdm(jobs.items(), unit="run")
-    for name, job in bar:
-        bar.set_description(name)
-        try:
-            job()
-        except (RunFailed, UsageError, OSError) as error:
-            failed.append(name)
-            bar.write(f"failed: {name}: {' '.join(str(error).split())}", file=sys.stderr)
-    rows = [("runs made", len(jobs) - len(failed)), ("there already", len(runs) - len(todo)), ("failed", len(failed))]
+
+    def placed(runs: Sequence[Options], folder: Path = directory) -> list[Options]:
+        return [replace(one, device=device, data_dir=settings.data_dir, results_dir=str(folder)) for one in runs]
+
+    work = _Work()
+    if runs:
+        rings = settings.experiment in ("ring_all_reduce", "all")
+        ring_trace = {directory / RING_TRACE: ring_animation.record} if rings else {}
+        work.do(placed(runs), is_there, partial(run, quiet=True), ring_trace)
+    if tuning:
+        family = directory / FAMILY
+        tuning = placed(tuning, family)
+        work.do(tuning, family_runs.is_made, family_runs.make, {family / LOST_UPDATES: lost_updates.record})
+        if all(map(family_runs.is_made, tuning)):
+            rates = family_runs.tuned(family_runs.grid(family, settings.quick))
+            finals = placed(family_runs.finals(rates, settings.quick), family)
+            work.do(finals, family_runs.is_made, family_runs.make, {})
+    rows = [("runs made", len(work.made)), ("there already", work.there), ("failed", len(work.failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; a run whose files are deleted is made again")
-    if failed:
-        named = ", ".join(failed[:3]) + (", ..." if len(failed) > 3 else "")
-        raise RunFailed(f"{len(failed)} of {len(jobs)} runs failed: {named}")
-
-
-def is_there(options: Options) -> bool:
-    """Return whether this very run is there, whole and good: its files, what it measured, and that it did not fail."""
-    path = Path(options.results_dir) / f"{options.run_name}"
-    try:
-        metadata, table = load_metadata(f"{path}.json"), load_table(f"{path}.csv")
-        good = metadata["replicas_identical"] or not options.kind.replicas_agree
-        return good and same_run(options, metadata["options"]) and finished_epochs(table) == options.epochs
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+    if work.failed:
+        named = ", ".join(work.failed[:3]) + (", ..." if len(work.failed) > 3 else "")
+        raise RunFailed(f"{len(work.failed)} of {len(work.made) + len(work.failed)} runs failed: {named}")
 
 
 if __name__ == "__main__":

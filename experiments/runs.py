@@ -5,13 +5,17 @@ global batch for both sides of it, and a parameter server's N ranks counted as t
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from param_server_builtin import BuiltinParamServer
-from records.files import machine
+from records.files import load_metadata, load_table, machine
+from records.tables import finished_epochs
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from training import Options
+from training.options import option_names
 
 BUILTIN = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 MODELS = {"cnn": "lenet", "mlp": "benchmarks.networks:mlp"}  # 108 thousand parameters; 5.8 million
@@ -134,9 +138,42 @@ MEASURED = (
     *("strategy", "n_gpus", "model", "dataset", "train_size", "global_batch_size", "epochs", "device", "dtype"),
     *("optimizer", "lr", "momentum", "weight_decay", "clip_norm", "accumulate", "seed", "events"),
 )
-"""The options that make a run what it is, wherever its files are."""
+"""Options that make a run what it is; the records of every run have them."""
+_ELSEWHERE = (
+    *("data_dir", "download", "timeout", "results_dir", "run_name", "save"),
+    *("checkpoint_dir", "checkpoint_keep"),
+)
+"""Options that do not: where the files are, and how long a wait may take."""
 
 
-def same_run(options: Options, recorded: dict[str, Any]) -> bool:
+def measured(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the recorded options that make a run what it is.
+
+    An option that the records do not have yet had the value that is its default now. Raises KeyError if one of
+    MEASURED is missing.
+    """
+    defaults = {name: field.default for name, field in Options.__dataclass_fields__.items()}
+    values = {name: recorded[name] for name in MEASURED}
+    for name in option_names():
+        if name not in (*MEASURED, *_ELSEWHERE):
+            values[name] = recorded.get(name, defaults[name])
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def same_run(options: Options, recorded: Mapping[str, Any]) -> bool:
     """Return whether a run with the options in `recorded` measured what `options` ask for."""
-    return all(recorded.get(name, "absent") == getattr(options, name) for name in MEASURED)
+    try:
+        return measured(recorded) == measured(options.recorded())
+    except KeyError:
+        return False
+
+
+def is_there(options: Options) -> bool:
+    """Return whether this very run is there, whole and good: its files, what it measured, and that it did not fail."""
+    path = Path(options.results_dir) / f"{options.run_name}"
+    try:
+        metadata, table = load_metadata(f"{path}.json"), load_table(f"{path}.csv")
+        good = metadata["replicas_identical"] or not options.kind.replicas_agree
+        return good and same_run(options, metadata["options"]) and finished_epochs(table) == options.epochs
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

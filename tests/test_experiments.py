@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import networks
-from experiments import cases, collect, plots, report, run, runs
+from experiments import cases, collect, family, family_plots, family_runs, plots, report, run, runs
 from experiments.runs import Case
 from records.files import TRACE_SUFFIX, load_metadata
 from strategies import STRATEGIES
@@ -247,7 +247,7 @@ def test_the_committed_results_are_those_of_the_declared_runs() -> None:
 def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> None:
     table = collect.load(KEPT).runs.query("model == 'cnn' and train_size == 0 and global_batch_size == @runs.BATCH")
     communicating = table[table["strategy"] != "none"]
-    assert set(communicating["strategy"]) == {*STRATEGIES, *runs.BUILTIN} - {"none"}
+    assert set(communicating["strategy"]) == {one.strategy for one in declared().values()} - {"none"}
     assert (communicating["accuracy"] > 0.88).all()
 
 
@@ -275,6 +275,7 @@ def test_the_readme_shows_the_committed_results() -> None:
 def test_the_pictures_are_drawn_and_those_of_the_readme_exist(tmp_path: Path) -> None:
     results = collect.load(KEPT)
     figures = {name: draw(results) for name, draw in cases.FIGURES.items()} | {"timelines": cases.timelines(KEPT)}
+    figures[family_runs.FAMILY] = family_plots.summary(family.load(KEPT))
     for name, figure in figures.items():
         figure.savefig(tmp_path / "figure.png")
         for path in (tmp_path / "figure.png", ROOT / "media" / f"{name}.png"):

@@ -1,0 +1,168 @@
+"""The results of the server family as tidy tables, from the files in `server_family/`, and what is shown of them."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import family_runs
+from experiments.collect import KEPT, spread
+from experiments.family_runs import FAMILY, LOST_UPDATES, STALENESS_SUFFIX, is_made
+from records.files import load_metadata, load_table
+from records.tables import SERVER, workers
+from training import Options
+from workloads.errors import UsageError, one_line
+
+NAMES = {
+    "sync": "synchronous",
+    "backup": "1 backup worker",
+    "bounded": "staleness bound 2",
+    "async": "asynchronous",
+    "downpour": "Downpour, every 4",
+}
+_COLUMNS = (
+    ("updates", 0, 1),
+    ("accuracy", 2, 100),
+    ("epoch_s", 2, 1),
+    ("mb", 0, 1),
+    ("stale", 1, 1),
+    ("dropped", 1, 1),
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What was measured. `part` is one of SLOW, such as "final" and "slow"; `server` is one of SERVERS.
+
+    grid: server, lr, seed, accuracy (0 to 1, NaN: diverged).
+    rates: each server's learning rate, the best of the grid.
+    runs: one row a run: part, server, seed, accuracy (0 to 1, held out, of the last epoch), updates and epoch_s (of an
+    epoch, mean without the first), step_s (seconds an update, likewise), mb (sent by all ranks in an epoch), stale
+    (mean staleness; NaN where it is 0 by construction), dropped (% of the gradients).
+    epochs: part, server, seed, epoch, and since the start: updates, seconds (without evaluation), mb; accuracy.
+    samples: part, server, seed, worker, share (of the samples that all workers computed, 0 to 1).
+    staleness: part, server, seed, worker, staleness, count.
+    lost: mode, clients, repeat, made, kept.
+    metadata: of every run, by its name.
+    """
+
+    grid: pd.DataFrame
+    rates: dict[str, float]
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    samples: pd.DataFrame
+    staleness: pd.DataFrame
+    lost: pd.DataFrame
+    metadata: dict[str, dict[str, Any]]
+
+
+def load(directory: str | Path | None = None) -> Family:
+    """Return the results in `directory`; by default those named by $EXPERIMENT_RESULTS, or those of the repository.
+
+    Raises UsageError if some are missing, damaged, or of another machine.
+    """
+    folder = Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT) / FAMILY
+    quick = any(folder.glob("[!.]*-quick.json"))
+    absent = missing(folder, quick)
+    if absent:
+        raise UsageError(
+            f"{folder}: {len(absent)} runs are missing or damaged, such as {absent[0]}; "
+            f"make them with python experiments/run.py {FAMILY}"
+        )
+    grid = family_runs.grid(folder, quick)
+    rates = family_runs.tuned(grid)
+    parts: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": [], "samples": [], "staleness": []}
+    for one in family_runs.finals(rates, quick):
+        part, server = str(one.run_name).split("-")[:2]
+        try:
+            tables = _tables(one, folder / str(one.run_name))
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{folder / str(one.run_name)}: not a whole run ({one_line(error)}); delete it") from error
+        for name, table in tables.items():
+            parts[name].append(table.assign(part=part, server=server, seed=one.seed))
+    metadata = {path.stem: load_metadata(path) for path in sorted(folder.glob("[!.]*.json"))}
+    if len({str(entry["machine"]) for entry in metadata.values()}) > 1:
+        raise UsageError(f"{folder}: not all runs were made on one machine; delete some and make them again")
+    lost = pd.read_csv(folder / LOST_UPDATES)
+    tables = {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
+    return Family(grid=grid, rates=rates, lost=lost, metadata=metadata, **tables)
+
+
+def missing(folder: Path, quick: bool = False) -> list[str]:
+    """Return the names of what is not, or not whole, in the family's `folder`: runs of either device, and the file."""
+
+    def absent(runs: list[Options]) -> list[str]:
+        placed = [replace(one, results_dir=str(folder)) for one in runs]
+        made = (any(is_made(replace(one, device=device)) for device in ("cpu", "cuda")) for one in placed)
+        return [str(one.run_name) for one, there in zip(placed, made, strict=True) if not there]
+
+    names = absent(family_runs.tuning(quick))
+    if not names:  # else nobody knows the learning rates of the others
+        rates = family_runs.tuned(family_runs.grid(folder, quick))
+        names = absent(family_runs.finals(rates, quick))
+    return names + [name for name in (LOST_UPDATES,) if not (folder / name).exists()]
+
+
+def _tables(options: Options, path: Path) -> dict[str, pd.DataFrame]:
+    table = load_table(f"{path}.csv")
+    staleness = pd.read_csv(f"{path}{STALENESS_SUFFIX}", dtype="int64")
+    server, trained = table[table["role"] == SERVER].set_index("epoch"), workers(table)
+    updates, seconds = server["step"], table.groupby("epoch")["epoch_s"].max()
+    mb = table.groupby("epoch")["bytes_sent"].sum().astype(float) / 1e6
+    later = slice(2, None) if len(server) > 1 else slice(None)  # without the first epoch
+    made = updates.diff().fillna(updates.iloc[0])
+    samples = trained.groupby("rank")["samples"].sum().astype(float)
+    on_time = trained["rank"].nunique() - options.backup_workers  # gradients of a synchronous update
+    asynchronous = not options.kind.replicas_agree
+    applied = staleness["count"].sum() if asynchronous else on_time * made.sum()
+    dropped = server["dropped"].fillna(0).sum()
+    run = {
+        "accuracy": server["test_accuracy"].iloc[-1],
+        "updates": made.loc[later].mean(),
+        "epoch_s": seconds.loc[later].mean(),
+        "step_s": seconds.loc[later].sum() / made.loc[later].sum(),
+        "mb": mb.loc[later].mean(),
+        "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if asynchronous else float("nan"),
+        "dropped": 100 * dropped / (applied + dropped),
+    }
+    epochs = {
+        "epoch": server.index,
+        "updates": updates.to_numpy(),
+        "seconds": seconds.cumsum().to_numpy(),
+        "mb": mb.cumsum().to_numpy(),
+        "accuracy": server["test_accuracy"].to_numpy(),
+    }
+    return {
+        "runs": pd.DataFrame([run]),
+        "epochs": pd.DataFrame(epochs),
+        "samples": pd.DataFrame({"worker": samples.index, "share": (samples / samples.sum()).to_numpy()}),
+        "staleness": staleness,
+    }
+
+
+HEADER = (
+    *("server", "learning rate", "updates an epoch", "test accuracy, %", "seconds per epoch", "MB per epoch"),
+    *("mean staleness", "gradients dropped, %"),
+)
+
+
+def table(family: Family, part: str = "final") -> list[tuple[str, ...]]:
+    """Return one part as text, its head first: mean ± standard deviation over the seeds."""
+    rows: list[tuple[str, ...]] = [HEADER]
+    for server, runs in family.runs[family.runs["part"] == part].groupby("server", sort=False):
+        cells = [spread(runs[name], digits, scale) for name, digits, scale in _COLUMNS]
+        rows.append((NAMES[str(server)], f"{family.rates[str(server)]:g}", *cells))
+    return rows
+
+
+def grid_table(family: Family) -> list[tuple[str, ...]]:
+    """Return the grid as text, its head first: held-out accuracy in %, mean over seeds; a star where it is best."""
+    means = family.grid.fillna({"accuracy": 0.0}).groupby(["server", "lr"])["accuracy"].mean()
+    rates = sorted(family.grid["lr"].unique())
+    rows: list[tuple[str, ...]] = [("server", *(f"{lr:g}" for lr in rates), "best at an end of the grid")]
+    for server, best in family.rates.items():
+        cells = [f"{100 * means[server, lr]:.2f}" + ("*" if lr == best else " ") for lr in rates]
+        rows.append((NAMES[server], *cells, "yes" if best in (rates[0], rates[-1]) else "no"))
+    return rows

@@ -1,0 +1,164 @@
+"""The comparison of the server family: fair as declared, tuned as measured; what is counted, and what is kept."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments import family, family_plots, family_runs, lost_updates, report, runs
+from experiments.collect import KEPT
+from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
+from records.files import load_metadata
+from tests.test_experiments import command, counts, recorded
+from training import Options
+from training.failures import RunFailed
+from workloads.errors import UsageError
+
+RATES = dict.fromkeys(SERVERS, 0.1)
+VARIED = ("lr", "seed", "slow", "events", "epochs", "train_size", "run_name")  # and the options of SERVERS
+
+
+# What is declared
+
+
+def test_all_servers_share_one_grid_and_all_else() -> None:
+    tuning, finals = family_runs.tuning(), family_runs.finals(RATES)
+    own = {name for options in SERVERS.values() for name in options}
+    alike = [{k: v for k, v in recorded(one).items() if k not in (*own, *VARIED)} for one in (*tuning, *finals)]
+    assert all(options == alike[0] for options in alike)
+    assert {one.train_size for one in (*tuning, *finals) if "apart" not in str(one.run_name)} == {0}
+    assert alike[0]["momentum"] == 0.0
+    assert {one.kind.roles(one.n_gpus or 0).count("worker") for one in (*tuning, *finals)} == {3}
+    assert not set(TUNING_SEEDS) & set(runs.SEEDS)
+    for server, options in SERVERS.items():
+        mine = [one for one in tuning if f"-{server}-" in str(one.run_name)]
+        assert sorted((one.seed, one.lr) for one in mine) == [(seed, lr) for seed in TUNING_SEEDS for lr in GRID]
+        assert {one.epochs for one in mine} == {family_runs.EPOCHS["tuning"]}
+        for part, slow in family_runs.SLOW.items():
+            if part in family_runs.OF_SYNCHRONOUS and server not in family_runs.SYNCHRONOUS:
+                continue
+            compared = [one for one in finals if str(one.run_name).startswith(f"{part}-{server}-")]
+            assert [one.seed for one in compared] == list(runs.SEEDS)
+            assert {(one.slow, one.epochs, one.lr) for one in compared} == {(slow, family_runs.EPOCHS[part], 0.1)}
+            mine += compared
+        assert all(options.items() <= recorded(one).items() for one in mine)
+    quick = [*family_runs.tuning(quick=True), *family_runs.finals(RATES, quick=True)]
+    names = [one.run_name for one in (*tuning, *finals, *quick)]
+    assert len(names) == len(set(names))
+
+
+def test_options_that_came_later_count_as_their_defaults() -> None:
+    one = family_runs.finals(RATES)[len(SERVERS)]
+    assert one.slow == ("3:5",)
+    as_json = json.loads(json.dumps(recorded(one)))
+    assert runs.same_run(one, as_json)
+    assert not runs.same_run(one, as_json | {"slow": []})
+    assert not runs.same_run(one, {name: value for name, value in as_json.items() if name != "slow"})
+    older = {name: value for name, value in as_json.items() if name not in ("jitter", "backup_workers", "warmup")}
+    assert runs.same_run(one, older)
+    assert not runs.same_run(replace(one, backup_workers=1), older)
+
+
+# What is tuned
+
+
+def test_each_server_gets_its_best_rate_the_smaller_of_two_as_good() -> None:
+    rows = []
+    for number, server in enumerate(SERVERS):
+        for seed in TUNING_SEEDS:
+            for lr in GRID:
+                best = lr == GRID[number % len(GRID)]
+                rows.append({"server": server, "lr": lr, "seed": seed, "accuracy": 0.9 if best else 0.5})
+    grid = pd.DataFrame(rows)
+    expected = {server: GRID[number % len(GRID)] for number, server in enumerate(SERVERS)}
+    assert family_runs.tuned(grid) == expected
+    grid.loc[(grid["server"] == "sync") & (grid["lr"] == expected["sync"]), "accuracy"] = float("nan")
+    assert family_runs.tuned(grid)["sync"] == min(set(GRID) - {expected["sync"]})
+
+
+def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(options: Options, quiet: bool) -> None:
+        raise RunFailed(said)
+
+    monkeypatch.setattr(family_runs, "run", fails)
+    said = "the loss became nan in epoch 1, step 3 of 8; take a smaller --lr, or bound the gradient with --clip_norm"
+    one = replace(family_runs.tuning()[0], results_dir=str(tmp_path), device="cpu")
+    assert not family_runs.is_made(one)
+    family_runs.make(one)
+    assert family_runs.is_made(one)
+    assert not family_runs.is_made(replace(one, epochs=7))
+    with pytest.raises(RunFailed):
+        family_runs.make(replace(family_runs.finals(RATES)[0], results_dir=str(tmp_path)))
+    said = "rank 1 (worker) was killed by SIGKILL"
+    with pytest.raises(RunFailed):
+        family_runs.make(replace(family_runs.tuning()[1], results_dir=str(tmp_path)))
+
+
+# What is run
+
+
+@pytest.mark.timeout(300)
+def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
+    arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / FAMILY
+    tuning = family_runs.tuning(quick=True)
+    finals = family_runs.finals(family_runs.tuned(family_runs.grid(folder, quick=True)), quick=True)
+    assert counts(done.stdout) == [len(tuning) + len(finals) + 1, 0, 0]  # and the lost updates
+    results = family.load(tmp_path)
+    assert len(results.runs) == len(finals)
+    assert (results.epochs.groupby(["part", "server", "seed"])["updates"].diff().dropna() > 0).all()
+    shares = results.samples.groupby(["part", "server", "seed"])["share"].sum()
+    assert shares.tolist() == pytest.approx([1.0] * len(shares))
+    updates = results.epochs.groupby(["part", "server"])["updates"].max()
+    gradients = results.staleness.groupby(["part", "server"])["count"].sum()
+    for part in family_runs.OF_ALL:
+        assert gradients[part, "async"] == updates[part, "async"], "one version an update, one gradient a version"
+    assert results.staleness.query("server == 'bounded'")["staleness"].max() <= (2 * 2 + 1) * (3 - 1)
+    dropped = results.runs.groupby("server")["dropped"].max()
+    assert dropped["sync"] == dropped["async"] == 0
+    assert 0 < dropped["backup"] < 50
+
+    next(folder.glob("slow-async-*.staleness.csv")).unlink()
+    with pytest.raises(UsageError, match="slow-async-s0-quick"):
+        family.load(tmp_path)
+    assert counts(command(*arguments).stdout) == [1, len(tuning) + len(finals) - 1, 0]
+    report.execute(next(path for path in report.NOTEBOOKS if FAMILY in path.name), tmp_path)
+
+
+def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
+    lost_updates.record(tmp_path / "lost.csv")
+    table = pd.read_csv(tmp_path / "lost.csv")
+    assert len(table) == len(lost_updates.CLIENTS) * len(lost_updates.MODES) * lost_updates.REPEATS
+    assert (table["made"] == table["clients"] * lost_updates.UPDATES).all()
+    complete = table[(table["mode"] == "push") | (table["clients"] == 1)]
+    assert (complete["kept"] == complete["made"]).all()
+    assert (table["kept"] <= table["made"]).all()
+
+
+# What is shown
+
+
+def test_the_committed_results_are_those_of_the_declared_runs() -> None:
+    results = family.load(KEPT)
+    declared = [*family_runs.tuning(), *family_runs.finals(results.rates)]
+    diverged = {path.name.removesuffix(family_runs.DIVERGED_SUFFIX) for path in (KEPT / FAMILY).glob("*.diverged")}
+    assert set(results.metadata) | diverged == {str(one.run_name) for one in declared}
+    assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in results.metadata.values())
+    others = {json.dumps(load_metadata(path)["machine"]) for path in KEPT.glob("cnn-*.json")}
+    assert {json.dumps(entry["machine"]) for entry in results.metadata.values()} == others
+    for draw in (family_plots.grid, family_plots.staleness, family_plots.straggler, family_plots.backup):
+        assert draw(results).axes
+
+
+def test_one_slow_worker_costs_a_server_with_a_backup_worker_little() -> None:
+    steps = family.load(KEPT).runs.groupby(["server", "part"])["step_s"].mean()
+    assert steps["backup", "slow"] <= 1.2 * steps["backup", "final"]
+    assert steps["sync", "slow"] > 1.2 * steps["sync", "final"]
+    assert steps["backup", "apartslow"] <= 1.2 * steps["backup", "apart"]
+    assert steps["sync", "apartslow"] > 3 * steps["sync", "apart"]

@@ -69,6 +69,8 @@ class BuiltinRingAllReduce(Strategy):
         self.make_optimizer(list(model.parameters()))
         return self.ddp
 
+    n_of_all = 0  # samples in the global batch, where the loop says so
+
     def loss_weight(self, n_samples: int, n_of_all: int) -> float:
         """n_k N / sum n: DDP divides the sum of the gradients by N."""
         self.n_of_all = n_of_all
@@ -86,7 +88,7 @@ class BuiltinRingAllReduce(Strategy):
             sent, now = 2 * (N - 1) * P // N, clock()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
                 recorder.add(HIDDEN, now, now, op, peer % N, "from formula", sent)
-        self.update(self.n_of_all)
+        self.update(self.n_of_all or N * n_samples)
         self.optimizer.zero_grad()
 
     def finish(self) -> None:

@@ -43,19 +43,10 @@ SYNC, ASYNC, RAY = "synchronous", "asynchronous", "ray_actors"
 Blocks = dict[str, Callable[[], None]]  # by mode and server: see `key`
 
 
-class ServesAgain(AsyncParamServer):
-    """AsyncParamServer that, after the workers' goodbyes, serves the next block."""
-
-    def serve(self) -> None:
-        """All workers are back."""
-        self.active.update(self.transport.peers)
-        super().serve()
-
-
 OURS = {SYNC: "param_server", ASYNC: "async_param_server"}
 KINDS: dict[tuple[str, str], type[Strategy]] = {
     (SYNC, OURS[SYNC]): ParamServer,
-    (ASYNC, OURS[ASYNC]): ServesAgain,
+    (ASYNC, OURS[ASYNC]): AsyncParamServer,
     (SYNC, GlooServer.name): GlooServer,
 }
 

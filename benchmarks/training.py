@@ -48,7 +48,7 @@ class GlooServer(Strategy):
         self.replica.g.mul_(n_samples)
         dist.reduce(g_and_n, SERVER)
         dist.broadcast(self.replica.x, SERVER)
-        self.replica.g.zero_()
+        self.replica.zero_grad()
 
     def serve(self) -> None:
         """Server: the sum of n_k g_k over the sum of n_k, and one optimizer step with it, `steps` times."""

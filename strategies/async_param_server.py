@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import torch
 
 from strategies.first_come_server import FirstComeServer
-from strategies.param_server import SERVER
+from strategies.param_server import SERVER, Mean
 from transports.base import Message
 
 
@@ -38,13 +38,8 @@ class AsyncParamServer(FirstComeServer):
         self.waiting: set[int] = set()  # workers whose gradient is here, and that have no answer yet
         self.held: dict[int, Message] = {}  # gradients that came after the end of an epoch
         self.due: list[tuple[int, int, torch.Tensor]] = []  # worker, version read and gradient, of the next update
-        self.slots = []
-        if self.transport.rank == SERVER and not self._one_of_several():
-            self.slots = [torch.empty_like(self.replica.g_and_n) for _ in range(self.aggregate)]
-
-    def _one_of_several(self) -> bool:
-        """Whether an update has one gradient of one of several workers, and there is no mean to form."""
-        return self.aggregate == 1 < len(self.transport.peers)
+        is_keeper = self.transport.rank == SERVER and self.aggregate > 1
+        self.slots = [torch.empty_like(self.replica.g_and_n) for _ in range(self.aggregate if is_keeper else 0)]
 
     # Worker
 
@@ -60,7 +55,7 @@ class AsyncParamServer(FirstComeServer):
                 return
             self.replica.x.copy_(answer.vector)
         self.push.wait()
-        self.replica.g.zero_()
+        self.replica.zero_grad()
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """This worker's own steps, one after the other, until the server ends the epoch."""
@@ -90,25 +85,26 @@ class AsyncParamServer(FirstComeServer):
         k, g_and_n = push.src, push.vector
         self.clocks[k] += 1
         self.waiting.add(k)
-        if self._one_of_several():
-            self.parameter.grad = g_and_n[:-1]
+        if self.aggregate == 1:
             self.due.append((k, self.read[k], g_and_n))
-            self._apply(int(g_and_n[-1]))
+            self._apply()
             push.release()
             return
         slot = self.slots[len(self.due)]
         push.copy_to(slot)
         self.due.append((k, self.read[k], slot))
         if len(self.due) == self.aggregate:
-            self.due.sort(key=lambda due: due[0])
-            self._apply(self.mean(g_and_n for _, _, g_and_n in self.due))
+            self._apply()
 
-    def _apply(self, n: int) -> None:
-        """x <- optimizer(x, g), g being the gradients due."""
-        for k, version_read, _ in self.due:
+    def _apply(self) -> None:
+        """x <- optimizer(x, g), g being the mean of the gradients due, in the order of ranks."""
+        mean = Mean(self.replica.g)
+        for k, version_read, g_and_n in sorted(self.due, key=lambda due: due[0]):
+            mean.add(g_and_n)
             self.applied(k, version_read, self.steps)
         self.due.clear()
-        self.update(n)
+        self.parameter.grad = mean.g
+        self.update(mean.n)
         self.served()
 
     def _answer(self) -> None:
@@ -129,7 +125,7 @@ class AsyncParamServer(FirstComeServer):
         for k in sorted(self.active - self.waiting):
             push = self.receive(k)
             if push is not None:
-                self.held[k] = push
+                self.held[k] = push.keep()
         self.tell(None, "parameters")
 
     def leave(self, k: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strategies.first_come_server import FirstComeServer
-from strategies.param_server import SERVER
+from strategies.param_server import SERVER, Mean
 from transports.base import Message
 
 
@@ -37,7 +37,7 @@ class BackupParamServer(FirstComeServer):
         self.next_step = self.transport.recv(SERVER, "step").object
         self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
         push.wait()
-        self.replica.g.zero_()
+        self.replica.zero_grad()
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """The steps that the server says, in the place of all of them."""
@@ -65,15 +65,18 @@ class BackupParamServer(FirstComeServer):
             self.drop(k, self.read[k], self.steps)
             self._answer(k)
         else:
-            self.on_time[k] = push
+            self.on_time[k] = push.keep()
 
     def _close_step(self) -> None:
         """x <- optimizer(x, the mean of the gradients on time)."""
-        n = self.mean(push.vector for _, push in sorted(self.on_time.items()))
+        mean = Mean(self.replica.g)
         for k, push in sorted(self.on_time.items()):
-            push.release()
+            mean.add(push.vector)
             self.applied(k, self.steps, self.steps)
-        self.update(n)
+        self.parameter.grad = mean.g
+        self.update(mean.n)
+        for push in self.on_time.values():
+            push.release()
         self.served()
         for k in sorted(self.on_time):
             self._answer(k)

@@ -42,7 +42,7 @@ class Downpour(FirstComeServer):
         self.update(n_samples)
         self.movement[:-1].add_(self.replica.x).sub_(self.before)
         self.movement[-1] += n_samples
-        self.replica.g.zero_()
+        self.replica.zero_grad()
         self.steps += 1
         if self.steps % self.n_push == 0:
             self._push()

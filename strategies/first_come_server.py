@@ -6,7 +6,6 @@ matters: a worker may die, and one that is started again is given the server's x
 then computed by the others.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -104,15 +103,6 @@ class FirstComeServer(ParamServer):
             self.transport.isend(value, k, tag)
         except PeerLost:
             self.leave(k)
-
-    def mean(self, gradients: Iterable[torch.Tensor]) -> int:
-        """g <- sum of n_k g_k / sum of n_k, added in the order given; return the sum of n_k."""
-        g, n = self.replica.g.zero_(), torch.zeros_like(self.replica.g[:1])
-        for g_and_n in gradients:
-            g.addcmul_(g_and_n[:-1], g_and_n[-1:])
-            n.add_(g_and_n[-1:])
-        g.div_(n)
-        return int(n)
 
     def finish(self) -> None:
         """Average the buffers; where the end of an epoch is not known to the server, say goodbye first."""

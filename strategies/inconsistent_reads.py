@@ -42,13 +42,13 @@ class InconsistentReadsServer(AsyncParamServer):
         self.transport.recorder.add("communicate", t0, clock(), "read", SERVER, "x", nbytes, start, end)
         self.versions[self.transport.rank + 1] = start
         self.push.wait()
-        self.replica.g.zero_()
+        self.replica.zero_grad()
 
-    def _apply(self, n: int) -> None:
+    def _apply(self) -> None:
         """Server: x is being written between the two counts."""
         self.due = [(k, int(self.versions[k + 1]), g_and_n) for k, _, g_and_n in self.due]
         self.versions[BEGUN] += 1
-        super()._apply(n)
+        super()._apply()
         self.versions[ENDED] += 1
 
     def _send_x(self, k: int) -> None:

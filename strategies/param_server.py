@@ -13,6 +13,25 @@ from transports.base import Work
 SERVER = 0
 
 
+class Mean:
+    """The mean g of gradients g_k, weighted with their samples n_k, as they are added one by one.
+
+    g <- g + n_k / n (g_k - g), n being the sum of n_k so far, written into the vector `out`. A single gradient is its
+    own mean, and left where it is.
+    """
+
+    def __init__(self, out: torch.Tensor) -> None:
+        self.out = out
+        self.g = out
+        self.n = 0
+
+    def add(self, g_and_n: torch.Tensor) -> None:
+        """Take in one more vector (g_k, n_k)."""
+        g_k, n_k = g_and_n[:-1], int(g_and_n[-1])
+        self.n += n_k
+        self.g = g_k if self.n == n_k else torch.lerp(self.g, g_k, n_k / self.n, out=self.out)
+
+
 class ParamServer(Strategy):
     """One server, N - 1 workers in lock-step."""
 
@@ -28,30 +47,29 @@ class ParamServer(Strategy):
         push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
         self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
         push.wait()
-        self.replica.g.zero_()
+        self.replica.zero_grad()
 
     def serve(self) -> None:
         """Server: g <- sum of n_k g_k / sum of n_k over the workers k; x <- optimizer(x, g); send x to all of them."""
-        g, x = self.replica.g, self.replica.x
         workers = list(self.transport.peers)
         replies: list[Work] = []
         while workers:
-            n = torch.zeros_like(g[:1])
-            g.zero_()
+            mean, pushes = Mean(self.replica.g), []
             for k in list(workers):
-                with self.transport.recv(k, "push") as push:
-                    if push.tensor is None:  # goodbye
-                        workers.remove(k)
-                        continue
-                    g_k, n_k = push.tensor[:-1], push.tensor[-1:]
-                    g.addcmul_(g_k, n_k)
-                    n.add_(n_k)
+                push = self.transport.recv(k, "push")
+                if push.tensor is None:  # goodbye
+                    workers.remove(k)
+                else:
+                    mean.add(push.vector)
+                    pushes.append(push.keep())
             for reply in replies:  # x is not to be changed while a worker still reads it
                 reply.wait()
             if workers:
-                g.div_(n)
-                self.update(int(n))
-            replies = [self.transport.isend(x, k, "parameters") for k in workers]
+                self.parameter.grad = mean.g
+                self.update(mean.n)
+            for push in pushes:
+                push.release()
+            replies = [self.transport.isend(self.replica.x, k, "parameters") for k in workers]
             if workers:
                 self.served()
 

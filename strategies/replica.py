@@ -44,11 +44,16 @@ class Replica:
         _move(self.parameters, x)
         self.x = x
 
+    def zero_grad(self) -> None:
+        """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
     def collect(self, n_samples: int) -> torch.Tensor:
         """Return (g, n): the gradient that the last backward pass left, with the number of samples appended.
 
-        Whatever was put in the place of a `.grad` (by `zero_grad`, by a hook) is copied in and the view put back;
-        a missing gradient counts as zero.
+        Whatever is in the place of a `.grad` (after `zero_grad`, by a hook) is copied in and the view put back; a
+        missing gradient counts as zero.
         """
         for parameter, view in zip(self.parameters, self.gradients, strict=True):
             if parameter.grad is not view:

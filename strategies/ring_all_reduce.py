@@ -51,7 +51,7 @@ class RingAllReduce(Strategy):
         self.all_reduce(g_and_n, self.transport)
         self.replica.g.div_(g_and_n[-1])
         self.update(int(g_and_n[-1]))
-        self.replica.g.zero_()
+        self.replica.zero_grad()
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""

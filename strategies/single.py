@@ -12,4 +12,4 @@ class Single(Strategy):
         """x <- optimizer(x, g)."""
         self.replica.collect(n_samples)
         self.update(n_samples * self.transport.world_size)
-        self.replica.g.zero_()
+        self.replica.zero_grad()

@@ -67,7 +67,7 @@ class Work(ABC):
 class Message:
     """A received message: `tensor` (a vector, None for an object) or `object`; `tensor` is good until `release()`."""
 
-    __slots__ = ("_receiver", "_t0", "arrival", "nbytes", "object", "src", "tag", "tensor", "ticket")
+    __slots__ = ("_noted", "_receiver", "_t0", "arrival", "nbytes", "object", "src", "tag", "tensor", "ticket")
 
     def __init__(
         self, src: int, tag: str, tensor: torch.Tensor | None, obj: Any, nbytes: int, ticket: int | None = None
@@ -81,12 +81,21 @@ class Message:
         self.arrival = 0
         self._receiver: Transport | None = None
         self._t0 = 0.0
+        self._noted = False
+
+    def keep(self) -> Self:
+        """Write the receipt down here, for the message is kept: the time until its release is not all spent on it."""
+        if self._receiver is not None and not self._noted:
+            self._receiver._note(self, self._t0)
+            self._noted = True
+        return self
 
     def release(self) -> None:
         """Tell the sender that its memory is its own again. `tensor` is not to be used afterwards."""
+        self.keep()
         if self._receiver is not None:
             receiver, self._receiver = self._receiver, None
-            receiver._released(self, self._t0)
+            receiver._release(self)
 
     def copy_to(self, out: torch.Tensor) -> None:
         """Copy the tensor into `out` (same length) and release the message."""
@@ -252,12 +261,15 @@ class Transport(ABC):
         if self._closed:
             raise RuntimeError(f"rank {self.rank} has closed its transport")
 
-    def _released(self, message: Message, t0: float) -> None:
+    def _note(self, message: Message, t0: float) -> None:
         """Write a received message down: its span ends with its release, for until then it is read in place."""
         if self.device.type == "cuda":
             self._synchronize()
         self.recorder.add("communicate", t0, clock(), "recv", message.src, message.tag, message.nbytes)
+
+    def _release(self, message: Message) -> None:
         if message.ticket is not None:
+            self._synchronize()
             self._give_back(message.src, message.ticket)
 
     def _receive(self, src: int, tag: str, timeout: float | None = None) -> Message | None:

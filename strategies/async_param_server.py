@@ -49,11 +49,11 @@ class AsyncParamServer(FirstComeServer):
         self._pull()
 
     def _pull(self) -> None:
-        with self.transport.recv(SERVER, "parameters") as answer:
-            self.over = answer.tensor is None
-            if self.over:
-                return
-            self.replica.x.copy_(answer.vector)
+        answer = self.transport.recv(SERVER, "parameters")
+        self.over = answer.tensor is None
+        if self.over:
+            return
+        self.look_at(answer)
         self.push.wait()
         self.replica.zero_grad()
 

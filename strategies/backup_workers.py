@@ -35,7 +35,7 @@ class BackupParamServer(FirstComeServer):
         """Send (g_k, n_k); get the step to go on with, and its x."""
         push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
         self.next_step = self.transport.recv(SERVER, "step").object
-        self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
+        self.look_at(self.transport.recv(SERVER, "parameters"))
         push.wait()
         self.replica.zero_grad()
 
@@ -92,6 +92,7 @@ class BackupParamServer(FirstComeServer):
     def finish(self) -> None:
         """Say goodbye, and average the buffers."""
         if self.transport.rank != SERVER:
+            self.settle()
             self.transport.isend(None, SERVER, "push")
         self.average_buffers()
 

@@ -22,7 +22,8 @@ class FirstComeServer(ParamServer):
     workers_may_die = True
 
     def prepare(self) -> None:
-        """Have an answer for each worker: from a buffer of its own, for x changes while one reads."""
+        """Have an answer for each worker: in a buffer of its own, for x changes while one reads."""
+        super().prepare()
         n, transport = self.replica.x.numel(), self.transport
         self.active = set(transport.peers)  # the workers that are alive
         self.here = set(transport.peers)  # those of them that have not said goodbye in this epoch
@@ -106,6 +107,7 @@ class FirstComeServer(ParamServer):
 
     def finish(self) -> None:
         """Average the buffers; where the end of an epoch is not known to the server, say goodbye first."""
+        self.settle()
         if self.transport.rank != SERVER and self.goal is None:
             self.transport.isend(None, SERVER, "push")
         self.average_buffers()

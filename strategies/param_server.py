@@ -8,7 +8,7 @@ A worker sends and receives one vector a step; the server N - 1 of each.
 import torch
 
 from strategies.base import Strategy
-from transports.base import Work
+from transports.base import Message, Work
 
 SERVER = 0
 
@@ -42,12 +42,36 @@ class ParamServer(Strategy):
         """Rank 0 serves, the others work."""
         return ["server"] + ["worker"] * (world_size - 1)
 
+    def prepare(self) -> None:
+        """Worker: have a place for x_k while it is not the server's x that is read."""
+        self.own_x = self.replica.x
+        self.answer: Message | None = None
+
     def step(self, n_samples: int) -> None:
-        """Worker: send (g_k, n_k); x_k <- the server's new x."""
+        """Worker: send (g_k, n_k); x_k <- the server's new x, which is read where it is, until the next step."""
+        self.give_back()
         push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
-        self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
+        self.look_at(self.transport.recv(SERVER, "parameters"))
         push.wait()
         self.replica.zero_grad()
+
+    def look_at(self, answer: Message) -> None:
+        """Worker: x_k is what the server has sent, in its memory."""
+        self.give_back()
+        self.answer = answer.keep()
+        self.replica.look_at(answer.vector)
+
+    def give_back(self) -> None:
+        """Worker: let the server change what was looked at."""
+        if self.answer:
+            self.answer.release()
+            self.answer = None
+
+    def settle(self) -> None:
+        """Worker: have x_k in memory of its own."""
+        if self.answer:
+            self.replica.move_to(self.own_x)
+            self.give_back()
 
     def serve(self) -> None:
         """Server: g <- sum of n_k g_k / sum of n_k over the workers k; x <- optimizer(x, g); send x to all of them."""
@@ -76,6 +100,7 @@ class ParamServer(Strategy):
     def finish(self) -> None:
         """Say goodbye, and average the buffers."""
         if self.transport.rank != SERVER:
+            self.settle()
             self.transport.isend(None, SERVER, "push")
         self.average_buffers()
 

@@ -34,15 +34,23 @@ class Replica:
         self.g = self.g_and_n[:n]
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
         self.gradients = list(_views(self.g, self.parameters))
-        _move(self.parameters, self.x)
-        _move(buffers, self.b)
+        for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
+                             *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
+            view.copy_(tensor.detach())
+            tensor.data = view
         for parameter, view in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = view
 
     def move_to(self, x: torch.Tensor) -> None:
         """Have the parameters in another vector `x` [n] of the same dtype and device."""
-        _move(self.parameters, x)
+        x.copy_(self.x)
+        self.look_at(x)
+
+    def look_at(self, x: torch.Tensor) -> None:
+        """Have `x` [n] as the parameters, with the values that it has. They may be another rank's: to read only."""
         self.x = x
+        for parameter, view in zip(self.parameters, _views(x, self.parameters), strict=True):
+            parameter.data = view
 
     def zero_grad(self) -> None:
         """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""
@@ -72,13 +80,6 @@ def copy_into(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
     parts = vector.split([tensor.numel() for tensor in tensors]) if tensors else []
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))
-
-
-def _move(tensors: list[torch.Tensor] | list[nn.Parameter], vector: torch.Tensor) -> None:
-    """Make `tensors` views of `vector`, which gets their values."""
-    for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
-        view.copy_(tensor.detach())
-        tensor.data = view
 
 
 def _views(vector: torch.Tensor, tensors: list[nn.Parameter] | list[torch.Tensor]) -> Iterator[torch.Tensor]:

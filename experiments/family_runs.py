@@ -27,8 +27,8 @@ SERVERS: dict[str, dict[str, Any]] = {
 }
 SYNCHRONOUS = ("sync", "backup")
 N_GPUS = 4
-GRID = (0.025, 0.05, 0.1, 0.2, 0.4)
-TUNING_SEEDS = (100, 101)  # not those that are compared
+GRID = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
+TUNING_SEEDS = (100,)  # not those that are compared
 EPOCHS = {"tuning": 2, "final": 4, "slow": 2, "apart": 2, "apartslow": 2}
 SLOW = {
     "final": (),

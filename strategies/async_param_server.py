@@ -87,6 +87,7 @@ class AsyncParamServer(FirstComeServer):
         self.waiting.add(k)
         if self.aggregate == 1:
             self.due.append((k, self.read[k], g_and_n))
+            push.keep()
             self._apply()
             push.release()
             return

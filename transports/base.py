@@ -232,7 +232,9 @@ class Transport(ABC):
             waited_from, t0 = t0, clock()
             self.recorder.add("wait", waited_from, t0, peer=message.src, tag=tag)
         message._receiver, message._t0 = self, t0
-        if message.tensor is None:
+        if message.tensor is not None:
+            message.tensor = message.tensor.to(self.device)  # a copy if it lies on another GPU
+        else:
             message.object = pickle.loads(message.object)
             message.release()
         return message
@@ -262,9 +264,8 @@ class Transport(ABC):
             raise RuntimeError(f"rank {self.rank} has closed its transport")
 
     def _note(self, message: Message, t0: float) -> None:
-        """Write a received message down: its span ends with its release, for until then it is read in place."""
-        if self.device.type == "cuda":
-            self._synchronize()
+        """Write a received message down: its span ends when it is kept or released, for until then it is read."""
+        self._synchronize()
         self.recorder.add("communicate", t0, clock(), "recv", message.src, message.tag, message.nbytes)
 
     def _release(self, message: Message) -> None:

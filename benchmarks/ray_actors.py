@@ -1,6 +1,6 @@
-"""A parameter server on Ray actors, as Ray's own example has it: a server actor that applies gradients and gives out
-weights, and worker actors that compute gradients on weights. What it exchanges are lists of NumPy arrays in Ray's
-object store, read in place.
+"""A parameter server on Ray actors: a server actor that applies gradients and gives out weights, and worker actors that
+compute gradients on weights; what they exchange goes through Ray's object store. There are two (`PEERS`): one does each
+step as Ray's own example does, the other copies nothing but what Ray copies, into the store, where it reads in place.
 
 https://docs.ray.io/en/latest/ray-core/examples/plot_parameter_server.html
 """
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 Arrays = list[np.ndarray]  # one for each parameter
+Weights = dict[str, Any]  # by name: tensors, or arrays
 OBJECT_STORE_BYTES = 10**9
 remote: Any = ray.remote  # the methods of an actor have what their class does not say
 
@@ -36,26 +37,26 @@ class ParameterServer:
 
     def restart(self) -> None:
         """Begin with the initial parameters."""
-        self.parameters = list(self.new_network().parameters())
-        self.mean = [torch.empty_like(parameter) for parameter in self.parameters]
+        self.network = self.new_network()
+        self.parameters = list(self.network.parameters())
         self.optimizer = self.new_optimizer(self.parameters)
 
-    def apply_gradients(self, *gradients: Arrays) -> Arrays:
+    def apply_gradients(self, *gradients: Arrays) -> Weights:
         """Take one optimizer step with the mean of `gradients`; return the new weights."""
-        for parameter, mean, *arrays in zip(self.parameters, self.mean, *gradients, strict=True):
-            first, *others = map(torch.from_numpy, arrays)
-            if others:
-                torch.add(first, others[0], out=mean)
-                for other in others[1:]:
-                    mean.add_(other)
-                mean.div_(len(arrays))
-            parameter.grad = mean if others else first
+        self.optimizer.zero_grad()
+        self.set_gradients(*gradients)
         self.optimizer.step()
         return self.get_weights()
 
-    def get_weights(self) -> Arrays:
-        """Return the weights, which Ray copies into its object store."""
-        return [parameter.detach().numpy() for parameter in self.parameters]
+    def set_gradients(self, *gradients: Arrays) -> None:
+        """Give the parameters the mean of `gradients`."""
+        means = [np.stack(arrays).mean(axis=0) for arrays in zip(*gradients, strict=True)]
+        for parameter, mean in zip(self.parameters, means, strict=True):
+            parameter.grad = torch.from_numpy(mean)
+
+    def get_weights(self) -> Weights:
+        """Return the weights, which Ray pickles into its object store."""
+        return {name: tensor.cpu() for name, tensor in self.network.state_dict().items()}
 
 
 class DataWorker:
@@ -69,18 +70,59 @@ class DataWorker:
     ) -> None:
         _be_actor(n_threads)
         self.network = network()
-        self.parameters = list(self.network.parameters())
         self.x, self.y = batch()
 
-    def compute_gradients(self, weights: Arrays) -> Arrays:
+    def compute_gradients(self, weights: Weights) -> Arrays:
         """Return the gradients on this worker's batch, which Ray copies into its object store."""
-        for parameter, array in zip(self.parameters, weights, strict=True):
-            parameter.data = torch.from_numpy(array)
+        self.set_weights(weights)
         self.network.zero_grad()
         loss = F.cross_entropy(self.network(self.x), self.y)
         loss.item()
         loss.backward()
-        return [parameter.grad.numpy() for parameter in self.parameters if parameter.grad is not None]
+        return [parameter.grad.cpu().numpy() for parameter in self.network.parameters() if parameter.grad is not None]
+
+    def set_weights(self, weights: Weights) -> None:
+        """Take over `weights`."""
+        self.network.load_state_dict(weights)
+
+
+class InPlaceServer(ParameterServer):
+    """The server whose optimizer reads a single gradient where it lies; several, it adds up in one buffer."""
+
+    def restart(self) -> None:
+        """See ParameterServer."""
+        super().restart()
+        self.mean = [torch.empty_like(parameter) for parameter in self.parameters]
+
+    def set_gradients(self, *gradients: Arrays) -> None:
+        """See ParameterServer."""
+        for parameter, mean, *arrays in zip(self.parameters, self.mean, *gradients, strict=True):
+            first, *others = map(torch.from_numpy, arrays)
+            if others:
+                torch.add(first, others[0], out=mean)
+                for other in others[1:]:
+                    mean.add_(other)
+                mean.div_(len(arrays))
+            parameter.grad = mean if others else first
+
+    def get_weights(self) -> Weights:
+        """Return the weights as arrays, which Ray copies as they are, where it would pickle tensors."""
+        return {name: parameter.detach().numpy() for name, parameter in self.network.named_parameters()}
+
+
+class InPlaceWorker(DataWorker):
+    """The worker whose parameters are the weights in the object store."""
+
+    def set_weights(self, weights: Weights) -> None:
+        """See DataWorker."""
+        for name, parameter in self.network.named_parameters():
+            parameter.data = torch.from_numpy(weights[name])
+
+
+PEERS: dict[str, tuple[type[ParameterServer], type[DataWorker]]] = {
+    "ray_example": (ParameterServer, DataWorker),
+    "ray_in_place": (InPlaceServer, InPlaceWorker),
+}
 
 
 def _be_actor(n_threads: int) -> None:
@@ -90,17 +132,19 @@ def _be_actor(n_threads: int) -> None:
 
 
 class RayServer:
-    """One server actor and its worker actors, as their driver sees them."""
+    """One server actor and its worker actors, those of PEERS[name], as their driver sees them."""
 
     def __init__(
         self,
+        name: str,
         n_threads: int,
         network: Callable[[], nn.Module],
         optimizer: Callable[..., Any],
         batches: Sequence[Callable[[], tuple[torch.Tensor, torch.Tensor]]],
     ) -> None:
-        self.server = remote(ParameterServer).remote(n_threads, network, optimizer)
-        self.workers = [remote(DataWorker).remote(n_threads, network, batch) for batch in batches]
+        server, worker = PEERS[name]
+        self.server = remote(server).remote(n_threads, network, optimizer)
+        self.workers = [remote(worker).remote(n_threads, network, batch) for batch in batches]
         self.weights = self.server.get_weights.remote()
 
     def restart(self) -> None:
@@ -133,7 +177,7 @@ class RayServer:
 
     def parameters(self) -> torch.Tensor:
         """Return the weights as a vector [n]."""
-        return torch.from_numpy(np.concatenate([array.reshape(-1) for array in ray.get(self.weights)]))
+        return torch.from_numpy(np.concatenate([np.ravel(weight) for weight in ray.get(self.weights).values()]))
 
 
 @contextmanager

@@ -105,9 +105,11 @@ def test_parameter_server_against_ray(tmp_path: Path) -> None:
         [
             ("synchronous", "param_server"),
             ("synchronous", "gloo_reduce_broadcast"),
-            ("synchronous", "ray_actors"),
+            ("synchronous", "ray_example"),
+            ("synchronous", "ray_in_place"),
             ("asynchronous", "async_param_server"),
-            ("asynchronous", "ray_actors"),
+            ("asynchronous", "ray_example"),
+            ("asynchronous", "ray_in_place"),
         ],
     )
 

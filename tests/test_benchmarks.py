@@ -16,12 +16,14 @@ HEADS = "claim", "hardware", "n"
 TINY = ["--workers", "1", "2", "--repeats", "1", "--steps", "2", "--batch_size", "4"]
 
 
-def figures(tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS) -> list[dict[str, Any]]:
+def figures(
+    tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS, timeout: float = 100
+) -> list[dict[str, Any]]:
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", *arguments, "--json", str(path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(path.read_text())
@@ -97,9 +99,10 @@ def test_parameter_server_without_ray_says_so(
     )
 
 
+@pytest.mark.timeout(240)  # two servers' actors are started, twice
 def test_parameter_server_against_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"))
+    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"), timeout=220)
     check_servers(
         rows,
         [

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,20 +22,15 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any
 
 import torch.multiprocessing
 
-from records.events import Recorder
-from training.devices import device_of, synchronizer, use_share_of_cores
-from training.failures import Failure, RunFailed, explain
-from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
+from training.failures import Failure, explain
+from training.process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from transports.shared_memory import SharedMemory
 from workloads.errors import UsageError
 
-_HEARTBEAT_S = 0.5
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
 
@@ -159,7 +153,7 @@ class _Ranks:
         rank = endpoint.rank
         mine, theirs = context.Pipe(duplex=False)
         self.pipes[rank] = mine
-        process = context.Process(target=_rank_main, args=(endpoint, theirs, *self.job), name=f"rank {rank}")
+        process = context.Process(target=rank_main, args=(endpoint, theirs, *self.job), name=f"rank {rank}")
         process.start()
         self.processes[rank] = process
         # Only the rank may hold its ends of the pipes: then their closing is its death.
@@ -203,7 +197,7 @@ class _Ranks:
         give_up = float("inf")
         while len(results) + len(failures) + len(dead) < len(self.roles) and time.monotonic() < give_up:
             try:
-                rank, kind, value = self.inbox.get(timeout=_HEARTBEAT_S)
+                rank, kind, value = self.inbox.get(timeout=HEARTBEAT_S)
             except queue.Empty:
                 rank, kind, value = -1, "nothing", None
             if kind == "result":
@@ -232,7 +226,7 @@ class _Ranks:
             failures = dead | failures
             # Whoever has not spoken since may be the one the others waited for.
             for rank in set(range(len(self.roles))) - set(results) - set(failures):
-                if time.monotonic() - self.last_heard[rank] > _GRACE_S - _HEARTBEAT_S:
+                if time.monotonic() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
                     failures[rank] = Failure("silent")
             raise explain(failures, self.roles, self.timeout)
         return [results.get(rank) for rank in range(len(self.roles))]
@@ -268,77 +262,3 @@ class _Ranks:
         spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
         for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
-
-
-class _Link:
-    """A rank's pipe to its launcher; two threads write to it."""
-
-    def __init__(self, pipe: Connection, rank: int) -> None:
-        self._pipe = pipe
-        self._rank = rank
-        self._lock = threading.Lock()
-
-    def send(self, kind: str, value: Any = None) -> None:
-        """Send one message; end this process at once if the launcher is gone."""
-        # Plain pickle copies tensors; torch's own would share memory that is gone when this process is.
-        message = pickle.dumps((kind, value))
-        try:
-            with self._lock:
-                self._pipe.send_bytes(message)
-        except OSError:
-            if self._rank == 0:
-                print(
-                    "error: the launcher is gone; the run has ended, nothing was written", file=sys.stderr, flush=True
-                )
-            os._exit(1)
-
-    def beat(self) -> None:
-        """Tell for ever that this process is alive."""
-        while True:
-            self.send("alive")
-            time.sleep(_HEARTBEAT_S)
-
-
-def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    # multiprocessing's thread that hands out memory shows so that a peer died while it asked; the launcher tells that
-    if not issubclass(kind, OSError | EOFError):
-        sys.__excepthook__(kind, error, trace)
-
-
-def _rank_main(
-    endpoint: Endpoint,
-    pipe: Connection,
-    work: Callable[..., Any],
-    args: Sequence[Any],
-    device: str,
-    timeout: float,
-    record: bool,
-    reports: bool,
-) -> None:
-    """Be one rank, in its own process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sys.excepthook = _quiet_about_dead_peers
-    link = _Link(pipe, endpoint.rank)
-    threading.Thread(target=link.beat, daemon=True).start()
-    try:
-        use_share_of_cores(endpoint.world_size)
-        place = device_of(device, endpoint.rank)
-        transport = SharedMemory(endpoint, place, timeout, Recorder(endpoint.rank, record, synchronizer(place)))
-        result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
-        transport.close()
-        link.send("result", result)
-    except UsageError as error:
-        link.send("failed", Failure("usage", str(error)))
-    except (RunFailed, OutOfSharedMemory) as error:
-        link.send("failed", Failure("stopped", str(error)))
-    except PeerLost as error:
-        link.send("failed", Failure("lost_peer", str(error), error.what))
-    except WaitTimeout as error:
-        link.send("failed", Failure("timeout", str(error), error.what))
-    except Exception as error:
-        link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
-    # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

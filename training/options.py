@@ -1,7 +1,6 @@
 """The options of a run: one dataclass, from which the command line is made."""
 
 import dataclasses
-import difflib
 import os
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,15 +13,13 @@ from tyro.conf import Suppress
 from strategies import STRATEGIES, OptimizerFactory, Strategy
 from strategies.backup_workers import BackupParamServer
 from strategies.inconsistent_reads import InconsistentReadsServer
-from training.optimizers import OPTIMIZERS, factory
-from training.schedules import SCHEDULES, schedule
+from training.checks import DTYPES, check_values
+from training.optimizers import factory
+from training.schedules import schedule
 from workloads.batches import BatchPlan
 from workloads.errors import UsageError
 
-DEVICES = ("auto", "cpu", "cuda")
-READS = ("consistent", "inconsistent")
 _FAMILY = ("backup_workers", "max_staleness", "aggregate", "reads", "n_push", "n_pull")  # not every strategy's
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ class Options:
 
     def resolve(self) -> "Options":
         """Return the options with every default filled in, fit to this machine. Raises UsageError."""
-        self._check_values()
+        check_values(self, option_names())
         n_gpus = self.n_gpus if self.n_gpus is not None else self._default_n_gpus()
         started = torchrun_world_size()
         if started is not None and self.builtin:
@@ -188,68 +185,6 @@ class Options:
                 workers = ", ".join(str(rank) for rank, role in enumerate(roles) if role == "worker")
                 raise UsageError(f"--slow {rank}: not a rank that computes; those are {workers}")
 
-    def _check_values(self) -> None:
-        for name in option_names():
-            text = getattr(self, name)
-            if isinstance(text, str) and not _possible_in_a_path(text):
-                raise UsageError(f"--{name} {text!r}: has characters that no file name can have")
-        for option, value, known in (
-            ("strategy", self.strategy, [self.builtin.name] if self.builtin else list(STRATEGIES)),
-            ("optimizer", self.optimizer, list(OPTIMIZERS)),
-            ("lr_schedule", self.lr_schedule, SCHEDULES),
-            ("reads", self.reads, READS),
-            ("device", self.device, DEVICES),
-            ("dtype", self.dtype, list(DTYPES)),
-        ):
-            if value not in known:
-                near = difflib.get_close_matches(value, known, 1, 0.5)
-                hint = f"did you mean {near[0]}? " if near else ""
-                raise UsageError(f"--{option} {value}: unknown; {hint}There are {', '.join(known)}")
-        for option, number, least in (
-            ("n_gpus", self.n_gpus, 1),
-            ("batch_size", self.batch_size, 1),
-            ("global_batch_size", self.global_batch_size, 1),
-            ("workers_like", self.workers_like, 1),
-            ("epochs", self.epochs, 1),
-            ("accumulate", self.accumulate, 1),
-            ("train_size", self.train_size, 0),
-            ("backup_workers", self.backup_workers, 0),
-            ("max_staleness", self.max_staleness, 0),
-            ("aggregate", self.aggregate, 1),
-            ("n_push", self.n_push, 1),
-            ("n_pull", self.n_pull, 1),
-            ("restarts", self.restarts, 0),
-            ("checkpoint_every", self.checkpoint_every, 0),
-            ("checkpoint_keep", self.checkpoint_keep, 1),
-            ("seed", self.seed, 0),
-        ):
-            if number is not None and number < least:
-                raise UsageError(f"--{option} {number}: must be at least {least}")
-        if self.seed >= 2**63:
-            raise UsageError(f"--seed {self.seed}: must be less than 2**63")
-        if not 0 < self.lr <= 1e30:  # more than a float32 holds, torch refuses
-            raise UsageError(f"--lr {self.lr}: must be a positive number, such as 0.1")
-        if not 0 <= self.momentum < 1:
-            raise UsageError(f"--momentum {self.momentum}: must be at least 0 and less than 1")
-        if self.evaluator and not self.checkpoint_every:
-            raise UsageError("--evaluator: needs checkpoints to score; give --checkpoint_every STEPS too")
-        for option, amount in (("weight_decay", self.weight_decay), ("clip_norm", self.clip_norm)):
-            if not 0 <= amount <= 1e30:
-                raise UsageError(f"--{option} {amount}: must be 0 or a positive number")
-        if not 0 <= self.warmup <= self.epochs:
-            raise UsageError(f"--warmup {self.warmup}: must be from 0 to the number of epochs, {self.epochs}")
-        if not 0 <= self.jitter <= 5:
-            raise UsageError(f"--jitter {self.jitter}: must be from 0 to 5")
-        if not 1 <= self.timeout <= 1e6:
-            raise UsageError(f"--timeout {self.timeout}: must be from 1 to 1000000 seconds")
-        if self.workers_like > 1 and self.strategy != "single":
-            raise UsageError(f"--workers_like {self.workers_like}: only for --strategy single")
-        for option, path in (("run_name", self.run_name), ("save", self.save)):
-            if path is not None and not 0 < len(os.fsencode(Path(path).name)) <= 200:
-                raise UsageError(f"--{option} {path[:40]!r}: must be a file name of 1 to 200 bytes")
-        if self.run_name is not None and (Path(self.run_name).name != self.run_name or self.run_name == ".."):
-            raise UsageError(f"--run_name {self.run_name!r}: must be a file name without folders; see --results_dir")
-
     @property
     def world_size(self) -> int:
         """The number of processes; only of resolved options."""
@@ -258,15 +193,17 @@ class Options:
     @property
     def slowdowns(self) -> dict[int, float]:
         """How many times its time each slow rank computes. Raises UsageError."""
-        factors = {}
+        factors: dict[int, float] = {}
         for text in self.slow:
             try:
-                rank, factor = text.split(":")
-                factors[int(rank)] = float(factor)
-            except ValueError:
+                rank, factor = int(text.split(":")[0]), float(text.split(":", 1)[1])
+            except (ValueError, IndexError):
                 raise UsageError(f"--slow {text}: must be RANK:FACTOR, such as 2:5") from None
-            if not (int(rank) >= 0 and 1 <= float(factor) <= 1000):
+            if not (rank >= 0 and 1 <= factor <= 1000):
                 raise UsageError(f"--slow {text}: a rank from 0 on, and a factor from 1 to 1000")
+            if rank in factors:
+                raise UsageError(f"--slow {text}: rank {rank} is there twice; give it one factor")
+            factors[rank] = factor
         return factors
 
     @property
@@ -319,13 +256,6 @@ class Options:
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters. Raises UsageError."""
         return factory(self.optimizer, self.lr, self.momentum, self.weight_decay, self.optimizer_options)
-
-
-def _possible_in_a_path(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 def torchrun_world_size() -> int | None:

@@ -43,6 +43,8 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     data = prepare(options)
     if not quiet and _is_first():
         print(_where(options), file=sys.stderr)
+        if options.kind.own_pace and options.optimizer == "sgd" and options.momentum:
+            print("Late gradients act like momentum: if it does not learn, try --momentum 0.", file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(checkpoints.latest(options.resume)))
     with Evaluator(options) as evaluator:

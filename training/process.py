@@ -1,0 +1,97 @@
+"""One rank's process: what surrounds its work, and how its launcher hears of the result."""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from records.events import Recorder
+from training.devices import device_of, synchronizer, use_share_of_cores
+from training.failures import Failure, RunFailed
+from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
+from transports.pipes import Endpoint
+from transports.shared_memory import SharedMemory
+from workloads.errors import UsageError
+
+HEARTBEAT_S = 0.5
+
+
+class _Link:
+    """A rank's pipe to its launcher; two threads write to it."""
+
+    def __init__(self, pipe: Connection, rank: int) -> None:
+        self._pipe = pipe
+        self._rank = rank
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, value: Any = None) -> None:
+        """Send one message; end this process at once if the launcher is gone."""
+        # Plain pickle copies tensors; torch's own would share memory that is gone when this process is.
+        message = pickle.dumps((kind, value))
+        try:
+            with self._lock:
+                self._pipe.send_bytes(message)
+        except OSError:
+            if self._rank == 0:
+                print(
+                    "error: the launcher is gone; the run has ended, nothing was written", file=sys.stderr, flush=True
+                )
+            os._exit(1)
+
+    def beat(self) -> None:
+        """Tell for ever that this process is alive."""
+        while True:
+            self.send("alive")
+            time.sleep(HEARTBEAT_S)
+
+
+def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # multiprocessing's thread that hands out memory shows so that a peer died while it asked; the launcher tells that
+    if not issubclass(kind, OSError | EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
+def rank_main(
+    endpoint: Endpoint,
+    pipe: Connection,
+    work: Callable[..., Any],
+    args: Sequence[Any],
+    device: str,
+    timeout: float,
+    record: bool,
+    reports: bool,
+) -> None:
+    """Be one rank, in its own process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.excepthook = _quiet_about_dead_peers
+    link = _Link(pipe, endpoint.rank)
+    threading.Thread(target=link.beat, daemon=True).start()
+    try:
+        use_share_of_cores(endpoint.world_size)
+        place = device_of(device, endpoint.rank)
+        transport = SharedMemory(endpoint, place, timeout, Recorder(endpoint.rank, record, synchronizer(place)))
+        result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
+        transport.close()
+        link.send("result", result)
+    except UsageError as error:
+        link.send("failed", Failure("usage", str(error)))
+    except (RunFailed, OutOfSharedMemory) as error:
+        link.send("failed", Failure("stopped", str(error)))
+    except PeerLost as error:
+        link.send("failed", Failure("lost_peer", str(error), error.what))
+    except WaitTimeout as error:
+        link.send("failed", Failure("timeout", str(error), error.what))
+    except Exception as error:
+        link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
+    # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -52,9 +52,9 @@ class FirstComeServer(ParamServer):
         self.clocks[k] = max(self.clocks[k], slowest)
         self.read[k] = self.steps
         self.answers[k].copy_(self.replica.x)
-        self.transport.isend((self.transport.recorder.epoch, self.samples, self.clocks[k]), k, "position")
-        self.transport.isend(self.answers[k], k, "initial parameters")
-        self.transport.isend(self.replica.b.clone(), k, "initial buffers")
+        self.send((self.transport.recorder.epoch, self.samples, self.clocks[k]), k, "position")
+        self.send(self.answers[k], k, "initial parameters")
+        self.send(self.replica.b.clone(), k, "initial buffers")
 
     def receive(self, src: int = ANY) -> Message | None:
         """Server: return the next "push" of `src` or of whoever comes first; None if a worker came or went instead.
@@ -70,12 +70,15 @@ class FirstComeServer(ParamServer):
             push = self.transport.recv(src, "push")
         except PeerLost as lost:
             self.leave(lost.rank)
-            if not (self.active or self.transport.may_return()):
+            if lost.rank == ANY or not (self.active or self.transport.may_return()):
                 raise
             return None
         except PeerReturned as returned:
             self.leave(returned.rank)
             self.come_back(returned.rank)
+            return None
+        if push.src not in self.active:  # it died after it had sent this
+            push.release()
             return None
         self.arrivals.append(push.src)
         if push.tensor is None and push.object is None:  # goodbye

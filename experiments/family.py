@@ -158,11 +158,11 @@ def table(family: Family, part: str = "final") -> list[tuple[str, ...]]:
 
 
 def grid_table(family: Family) -> list[tuple[str, ...]]:
-    """Return the grid as text, its head first: held-out accuracy in %, mean over seeds; a star where it is best."""
+    """Return the grid as text, its head first: held-out accuracy in %, mean over seeds; a star at the rate chosen."""
     means = family.grid.fillna({"accuracy": 0.0}).groupby(["server", "lr"])["accuracy"].mean()
     rates = sorted(family.grid["lr"].unique())
-    rows: list[tuple[str, ...]] = [("server", *(f"{lr:g}" for lr in rates), "best at an end of the grid")]
+    rows: list[tuple[str, ...]] = [("server", *(f"{lr:g}" for lr in rates))]
     for server, best in family.rates.items():
         cells = [f"{100 * means[server, lr]:.2f}" + ("*" if lr == best else " ") for lr in rates]
-        rows.append((NAMES[server], *cells, "yes" if best in (rates[0], rates[-1]) else "no"))
+        rows.append((NAMES[server], *cells))
     return rows

@@ -66,7 +66,7 @@ def against(axes: Axes, family: Family, x: str, part: str = "final") -> None:
 
 
 def grid(family: Family) -> Figure:
-    """Draw the accuracy of every server with every learning rate of the grid; a ring is round the best."""
+    """Draw the accuracy of every server with every learning rate of the grid; a ring is round the one chosen."""
     figure = Figure((_WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
     rows = family.grid.fillna({"accuracy": 0.0})

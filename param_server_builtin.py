@@ -75,14 +75,20 @@ class BuiltinParamServer(Strategy):
     def state_dict(self) -> dict[str, Any]:
         """As the strategies': parameters x and buffers b as vectors."""
         b = torch.cat([b.reshape(-1) for b in self.buffers()]) if self.buffers() else torch.empty(0)
-        return {"x": self.parameters(), "b": b, "optimizer": self.optimizer.state_dict(), "samples": self.samples}
+        return {
+            "x": self.parameters(),
+            "b": b,
+            "optimizer": self.optimizer.state_dict(),
+            "samples": self.samples,
+            "processed": self.processed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`."""
         copy_into([p for p in self.original.parameters() if p.requires_grad], state["x"])
         copy_into(self.buffers(), state["b"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.samples = state["samples"]
+        self.samples, self.processed = state["samples"], state["processed"]
 
     def model(self) -> torch.Tensor:
         """The parameters are the model."""

@@ -94,7 +94,7 @@ class Recorder:
         self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, value)
 
     @contextmanager
-    def phase(self, name: str, version_applied: int = -1) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[None]:
         """Time the block as one event of phase `name`."""
         if not self.enabled:
             yield
@@ -105,7 +105,7 @@ class Recorder:
         yield
         if self.synchronize:
             self.synchronize()
-        self.add(name, t0, clock(), version_applied=version_applied)
+        self.add(name, t0, clock())
 
     @contextmanager
     def paused(self) -> Iterator[None]:

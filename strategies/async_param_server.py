@@ -11,11 +11,13 @@ new x. The staleness of a gradient is the version that it is applied to, less v 
   gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1). s = 0 with M = W is ParamServer,
   bit for bit.
 
-An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them, and
-all those of a dead one. A gradient that comes later opens the next epoch.
+An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them than
+slow ones, and for a dead one the others do, each from its own part of the batches to come. A gradient that comes later
+opens the next epoch.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -32,14 +34,13 @@ class AsyncParamServer(FirstComeServer):
     max_staleness: int | None = None  # in clocks; None: no bound
 
     def prepare(self) -> None:
-        """Also have room for the gradients of an update."""
+        """Also know which gradients are where."""
         super().prepare()
         self.over = False
         self.waiting: set[int] = set()  # workers whose gradient is here, and that have no answer yet
         self.held: dict[int, Message] = {}  # gradients that came after the end of an epoch
         self.due: list[tuple[int, int, torch.Tensor]] = []  # worker, version read and gradient, of the next update
-        is_keeper = self.transport.rank == SERVER and self.aggregate > 1
-        self.slots = [torch.empty_like(self.replica.g_and_n) for _ in range(self.aggregate if is_keeper else 0)]
+        self.slots: list[torch.Tensor] = []  # where gradients are kept until their update
 
     # Worker
 
@@ -79,6 +80,8 @@ class AsyncParamServer(FirstComeServer):
                 self._answer()
         if self.goal is not None:
             self._end_epoch()
+        elif self.due:
+            self._apply()
 
     def _take(self, push: Message) -> None:
         """Keep one gradient, and update x if it is the M-th."""
@@ -91,6 +94,8 @@ class AsyncParamServer(FirstComeServer):
             self._apply()
             push.release()
             return
+        if len(self.slots) == len(self.due):
+            self.slots.append(torch.empty_like(g_and_n))
         slot = self.slots[len(self.due)]
         push.copy_to(slot)
         self.due.append((k, self.read[k], slot))
@@ -123,18 +128,25 @@ class AsyncParamServer(FirstComeServer):
 
     def _end_epoch(self) -> None:
         """Hold the gradients that are still being computed for the next epoch; tell all that this one is over."""
-        for k in sorted(self.active - self.waiting):
+        for k in sorted(self.active - self.waiting - self.held.keys()):
             push = self.receive(k)
             if push is not None:
                 self.held[k] = push.keep()
         self.tell(None, "parameters")
 
     def leave(self, k: int) -> None:
-        """Also wait for it no longer."""
+        """Also forget what was to be answered or applied."""
         super().leave(k)
         self.waiting.discard(k)
         if k in self.held:
             self.held.pop(k).release()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Server: go on with the clocks as near to each other as the bound keeps them."""
+        super().load_state_dict(state)
+        if self.max_staleness is not None:
+            least = max(self.clocks.values()) - self.max_staleness
+            self.clocks = {k: max(clock, least) for k, clock in self.clocks.items()}
 
     def close(self) -> None:
         """Give back the gradients that came too late."""

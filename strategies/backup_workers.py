@@ -74,7 +74,8 @@ class BackupParamServer(FirstComeServer):
             mean.add(push.vector)
             self.applied(k, self.steps, self.steps)
         self.parameter.grad = mean.g
-        self.update(mean.n)
+        # The gradients that come later were computed for this step too.
+        self.update(mean.n, processed=mean.n * len(self.transport.peers) / len(self.on_time))
         for push in self.on_time.values():
             push.release()
         self.served()

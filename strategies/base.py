@@ -56,6 +56,7 @@ class Strategy(ABC):
         self.steps = 0  # that this rank has served
         self.on_served: Callable[[int], None] | None = None  # told of each
         self.samples = 0  # that all workers' gradients were computed on, as far as this rank has applied them
+        self.processed = 0.0  # these, and those that were computed on in vain: what the schedule goes by
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:
@@ -140,6 +141,7 @@ class Strategy(ABC):
             "b": self.replica.b.clone(),
             "optimizer": self.optimizer.state_dict(),
             "samples": self.samples,
+            "processed": self.processed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -147,7 +149,7 @@ class Strategy(ABC):
         self.replica.x.copy_(state["x"])
         self.replica.b.copy_(state["b"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.samples = state["samples"]
+        self.samples, self.processed = state["samples"], state["processed"]
 
     def close(self) -> None:  # noqa: B027 - there may be nothing to do
         """Give back what `wrap` took."""
@@ -180,14 +182,19 @@ class Strategy(ABC):
         if self.on_served:
             self.on_served(self.steps)
 
-    def update(self, n_samples: int) -> None:
-        """Take one optimizer step on x with the gradient in `replica.g`, the mean over `n_samples` of all workers."""
+    def update(self, n_samples: int, processed: float | None = None) -> None:
+        """Take one optimizer step on x with the gradient, the mean over `n_samples` of all workers.
+
+        `processed`: of how many that they have computed on for it, by default as many.
+        """
+        processed = n_samples if processed is None else processed
         groups = self.optimizer.param_groups
         with self.transport.recorder.phase("update"):
             if self.schedule:
                 for group in groups:
-                    group["lr"] = self.lr * self.schedule(self.samples + n_samples / 2)
+                    group["lr"] = self.lr * self.schedule(self.processed + processed / 2)
             if self.clip_norm:
                 torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], self.clip_norm)
             self.optimizer.step()
         self.samples += n_samples
+        self.processed += processed

@@ -27,9 +27,9 @@ class Downpour(FirstComeServer):
     n_pull = 1
 
     def prepare(self) -> None:
-        """Also have d_k, with the number of its samples appended."""
+        """Also have d_k, with two more elements: the number of its samples, and of the worker's steps so far."""
         super().prepare()
-        self.movement = self.transport.allocate(self.replica.x.numel() + 1, self.replica.x.dtype)
+        self.movement = self.transport.allocate(self.replica.x.numel() + 2, self.replica.x.dtype)
         self.before = torch.empty_like(self.replica.x)
         self.over = False
 
@@ -40,10 +40,11 @@ class Downpour(FirstComeServer):
         self.replica.collect(n_samples)
         self.before.copy_(self.replica.x)
         self.update(n_samples)
-        self.movement[:-1].add_(self.replica.x).sub_(self.before)
-        self.movement[-1] += n_samples
+        self.movement[:-2].add_(self.replica.x).sub_(self.before)
+        self.movement[-2] += n_samples
         self.replica.zero_grad()
         self.steps += 1
+        self.movement[-1] = self.steps
         if self.steps % self.n_push == 0:
             self._push()
         if self.steps % self.n_pull == 0 and not self.over:
@@ -66,7 +67,7 @@ class Downpour(FirstComeServer):
         samples = self.transport.recv(SERVER, "samples").object
         self.over = samples is None
         if not self.over:
-            self.samples = samples
+            self.samples = self.processed = samples
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """This worker's own steps, one after the other, until the server ends the epoch."""
@@ -95,23 +96,27 @@ class Downpour(FirstComeServer):
         if request.object == PULL:
             self.send(samples, k, "samples")
             if samples is not None:
-                self.read[k] = self.steps
-                self.answers[k].copy_(self.replica.x)
-                self.send(self.answers[k], k, "parameters")
+                self._send_x(k)
             return
         self._add(request)
         self.send(None if samples is None else self.samples, k, "samples")
 
+    def _send_x(self, k: int) -> None:
+        self.read[k] = self.steps
+        self.answers[k].copy_(self.replica.x)
+        self.send(self.answers[k], k, "parameters")
+
     def _add(self, push: Message) -> None:
         """x <- x + d_k."""
         with push:
-            n = int(push.vector[-1])
+            n, steps = map(int, push.keep().vector[-2:])
             if n:
                 with self.transport.recorder.phase("update"):
-                    self.replica.x.add_(push.vector[:-1])
+                    self.replica.x.add_(push.vector[:-2])
                 self.applied(push.src, self.read[push.src], self.steps)
-                self.clocks[push.src] += 1
+                self.clocks[push.src] = steps
                 self.samples += n
+                self.processed += n
                 self.served()
 
     # Both
@@ -124,8 +129,7 @@ class Downpour(FirstComeServer):
                 if rest is not None:
                     self._add(rest)
             for k in sorted(self.active):
-                self.answers[k].copy_(self.replica.x)
-                self.send(self.answers[k], k, "parameters")
+                self._send_x(k)
         elif self.transport.rank != SERVER and self.goal is not None:
             push = self.transport.isend(self.movement, SERVER, "push")
             self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)

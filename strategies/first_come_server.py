@@ -2,8 +2,7 @@
 
 The server takes messages in the order in which they come. That order is all that two runs of it can differ in, so it
 is kept (`arrivals`), and a run that is given it again (`replay`) ends with the same bits. The server holds all that
-matters: a worker may die, and one that is started again is given the server's x and goes on. The rest of the epoch is
-then computed by the others.
+matters: a worker may die, and one that is started again is given the server's x and goes on.
 """
 
 from typing import Any
@@ -12,6 +11,8 @@ import torch
 
 from strategies.param_server import SERVER, ParamServer
 from transports.base import ANY, Message, PeerLost, PeerReturned
+
+_FOR_EVER = 1e6  # seconds
 
 
 class FirstComeServer(ParamServer):
@@ -41,8 +42,12 @@ class FirstComeServer(ParamServer):
             for k in self.transport.peers:
                 self.welcome(k)
             return
-        position = self.transport.recv(SERVER, "position").object
-        self.transport.recorder.epoch, self.samples, self.steps = position
+        # A server that evaluates lets nobody in, however long it takes; should it die, that is told at once.
+        patience = _FOR_EVER if self.transport.rejoined else self.transport.timeout
+        position = self.transport.recv(SERVER, "position", patience)
+        assert position is not None, "only a poll returns None"
+        self.transport.recorder.epoch, self.samples, self.steps = position.object
+        self.processed = self.samples
         self.transport.recv(SERVER, "initial parameters").copy_to(self.replica.x)
         self.transport.recv(SERVER, "initial buffers").copy_to(self.replica.b)
 
@@ -70,7 +75,7 @@ class FirstComeServer(ParamServer):
             push = self.transport.recv(src, "push")
         except PeerLost as lost:
             self.leave(lost.rank)
-            if lost.rank == ANY or not (self.active or self.transport.may_return()):
+            if lost.rank == ANY or self.replay or not (self.active or self.transport.may_return()):
                 raise
             return None
         except PeerReturned as returned:

@@ -6,11 +6,14 @@ arXiv 1506.08272). On record are the versions at the read's start (all updates t
 had begun): if they are equal, the read was whole. The staleness of a gradient counts from the start of its read.
 """
 
+from typing import Any
+
 import torch
 
 from records.events import clock
 from strategies.async_param_server import AsyncParamServer
 from strategies.param_server import SERVER
+from transports.base import Message
 
 BEGUN, ENDED = 0, 1  # of the updates; then comes the version that rank 1 has read, and so on
 
@@ -31,6 +34,16 @@ class InconsistentReadsServer(AsyncParamServer):
             self.parameter.grad = self.replica.g
             self.make_optimizer([self.parameter])
 
+    def welcome(self, k: int) -> None:
+        """Server: k begins with x as it is."""
+        super().welcome(k)
+        self.versions[k + 1] = self.steps
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Server: the versions count on."""
+        super().load_state_dict(state)
+        self.versions[BEGUN] = self.versions[ENDED] = self.steps
+
     def _pull(self) -> None:
         """Worker: x_k <- x as it is in this very moment, unless the epoch is over."""
         self.over = self.transport.recv(SERVER, "parameters").object is None
@@ -44,9 +57,13 @@ class InconsistentReadsServer(AsyncParamServer):
         self.push.wait()
         self.replica.zero_grad()
 
+    def _take(self, push: Message) -> None:
+        """Server: the version that counts is that of the read which the gradient was computed on."""
+        self.read[push.src] = int(self.versions[push.src + 1])
+        super()._take(push)
+
     def _apply(self) -> None:
         """Server: x is being written between the two counts."""
-        self.due = [(k, int(self.versions[k + 1]), g_and_n) for k, _, g_and_n in self.due]
         self.versions[BEGUN] += 1
         super()._apply()
         self.versions[ENDED] += 1

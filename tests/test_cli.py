@@ -16,7 +16,8 @@ from training.options import option_names
 from training.run import prepare
 
 NAMES = """
-strategy n_gpus backup_workers max_staleness aggregate batch_size global_batch_size workers_like epochs lr momentum
+strategy n_gpus backup_workers max_staleness aggregate reads n_push n_pull restarts replay
+batch_size global_batch_size workers_like epochs lr momentum
 weight_decay optimizer optimizer_options lr_schedule warmup clip_norm accumulate dataset data_dir download
 train_size model device dtype seed slow jitter timeout results_dir run_name events checkpoint_every checkpoint_dir
 checkpoint_keep evaluator resume save

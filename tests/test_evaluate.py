@@ -144,7 +144,7 @@ def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     whole = (torn / "rank-1.pt").read_bytes()
     (torn / "rank-1.pt").write_bytes(whole[: len(whole) // 2])
     monkeypatch.setenv("EXECUTED", str(tmp_path / "executed"))
-    torch.save({"strategy": {"x": _Code()}, "position": {}, "random": _Code()}, code / "rank-0.pt")
+    torch.save({"strategy": {"x": _Code()}, "position": {"step": 7}, "random": _Code()}, code / "rank-0.pt")
     (foreign / "run.json").write_text('{"format": 1, "step": "many"}')
     torch.save({"strategy": {"x": torch.zeros(3)}, "position": 0, "random": 0}, other / "rank-0.pt")
     (tmp_path / "c" / "step-elsewhere").mkdir()
@@ -215,7 +215,7 @@ def save_on_the_server(transport: Transport, one: Options) -> None:
     model = build_model(one, datasets.load(one.dataset, "."))
     replica = Replica(model, transport)
     replica.b.fill_(1 + transport.rank)
-    state = {"strategy": {"x": replica.x, "b": replica.b}, "position": {}, "random": torch.zeros(1)}
+    state = {"strategy": {"x": replica.x, "b": replica.b}, "position": {"step": 7}, "random": torch.zeros(1)}
     checkpoints.save(transport, one, 7, state, ranks=[0])
 
 
@@ -225,7 +225,8 @@ def test_a_checkpoint_of_the_server_alone_is_scored_with_its_buffers(tmp_path: P
     (path,) = checkpoints.listed(tmp_path / "c")
     assert sorted(file.name for file in path.iterdir()) == ["rank-0.pt", "run.json"]
     assert checkpoints.load_run(path)["ranks"] == [0]
-    checkpoints.check(dataclasses.replace(one, resume=str(path)))
+    n = sum(p.numel() for p in build_model(one, datasets.load(one.dataset, ".")).parameters())
+    checkpoints.check(dataclasses.replace(one, resume=str(path)), n)
     scorer = evaluate.Scorer(path)
     scorer.score(path)
     assert torch.cat([buffer.reshape(-1) for buffer in scorer.buffers]).eq(1).all()

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from records.files import load_events, load_metadata
-from training import Options, run
+from training import Options, checkpoints, run
 from workloads.errors import UsageError
 
 SMALL: dict[str, Any] = {
@@ -50,6 +50,7 @@ def test_with_one_worker_the_others_are_the_synchronous_server_too(tmp_path: Pat
             pd.read_csv(tmp_path / "run.csv")[column], pd.read_csv(tmp_path / "synchronous.csv")[column], rtol=1e-10
         )
     assert found["test_accuracy"] == expected["test_accuracy"]
+    assert applied(tmp_path, "run")["staleness"].max() == 0
 
 
 @pytest.mark.parametrize("s", [0, 1, 3])
@@ -61,6 +62,35 @@ def test_no_gradient_is_staler_than_the_bound(tmp_path: Path, s: int) -> None:
     assert updates["version_applied"].tolist() == list(range(len(updates))), "one version an update"
     assert updates["staleness"].min() >= 0
     assert updates["staleness"].max() <= (2 * s + 1) * (workers - 1)
+
+
+@pytest.mark.parametrize("s", [0, 1, 2])
+def test_no_worker_gets_x_further_ahead_of_the_slowest_than_the_bound(tmp_path: Path, s: int) -> None:
+    made(tmp_path, "run", **ASYNC, max_staleness=s, slow=("2:4",), jitter=1.0, epochs=6)
+    events = load_events(tmp_path / "run").query("rank == 0 and epoch > 0").sort_values("t0", kind="stable")
+    clocks, furthest = dict.fromkeys((1, 2, 3), 0), 0
+    for event in events.itertuples():
+        if event.phase == "update" and event.version_read >= 0:
+            clocks[event.peer] += 1
+        elif event.op == "send" and event.tag == "parameters" and event.bytes > 20:  # x, not the end of an epoch
+            furthest = max(furthest, clocks[event.peer] - min(clocks.values()))
+    assert sum(clocks.values()) > 6 * 10
+    assert furthest == s, "the bound is kept, and used"
+
+
+def test_an_update_of_an_epochs_gradients_ends_each_epoch(tmp_path: Path) -> None:
+    made(tmp_path, "run", **ASYNC, aggregate=12, epochs=6)
+    server = pd.read_csv(tmp_path / "run.csv").query("role == 'server'")
+    assert server["step"].diff().dropna().between(0, 2).all()
+    assert server["samples"].sum() >= 6 * N_TRAIN
+
+
+def test_the_schedule_of_backup_workers_ends_with_the_training(tmp_path: Path) -> None:
+    made(tmp_path, "run", backup_workers=1, lr_schedule="cosine", epochs=4, checkpoint_every=16)
+    (path,) = checkpoints.listed(tmp_path / "run.checkpoints")
+    state = checkpoints.load_rank(path, 0)["strategy"]
+    assert state["processed"] == pytest.approx(4 * N_TRAIN, abs=6)
+    assert state["samples"] < 3 * N_TRAIN
 
 
 def test_an_epoch_ends_with_its_samples_whoever_gives_them(tmp_path: Path) -> None:
@@ -124,11 +154,13 @@ def test_downpour_sends_and_takes_as_often_as_it_is_told(tmp_path: Path) -> None
     ],
 )
 def test_a_replay_has_the_same_parameters_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
-    changes = changes | {"n_gpus": 5, "lr_schedule": "step"}
+    changes = changes | {"n_gpus": 5, "lr_schedule": "step", "checkpoint_every": 9}
     entry = made(tmp_path, "run", **changes)
     assert len(entry["arrivals"].split()) > 20
     path = str(tmp_path / "run")
-    again = made(tmp_path, "again", **changes | {"replay": path, "slow": ("1:4",), "jitter": 0.0})
+    again = made(
+        tmp_path, "again", **changes | {"checkpoint_every": 0, "replay": path, "slow": ("1:4",), "jitter": 0.0}
+    )
     assert again["parameter_hash"] == entry["parameter_hash"]
     assert again["arrivals"] == entry["arrivals"]
     with pytest.raises(UsageError, match=r"--lr 0\.3: that run had 0\.05"):
@@ -151,29 +183,43 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path, made_with: dict[str,
         made(tmp_path, "again", **(made_with or {}) | {"replay": str(tmp_path / "run")})
 
 
-@pytest.mark.parametrize("name", ["async_param_server", "downpour", "backup"])
-def test_a_resumed_run_goes_on_from_the_server(tmp_path: Path, name: str) -> None:
-    kind = {"backup_workers": 1} if name == "backup" else {"strategy": name}
+@pytest.mark.parametrize(
+    "kind", [ASYNC, ASYNC | {"reads": "inconsistent"}, {"strategy": "downpour"}, {"backup_workers": 1}]
+)
+def test_a_resumed_run_goes_on_from_the_server(tmp_path: Path, kind: dict[str, Any]) -> None:
     same = kind | {"model": "tests.workload:batch_norm", "optimizer": "adam", "lr": 0.01}
-    made(tmp_path, "run", **same, checkpoint_every=7, checkpoint_keep=100)
-    for path in sorted((tmp_path / "run.checkpoints").glob("step-*")):
-        done = int(path.name.removeprefix("step-"))
+    made(tmp_path, "run", **same, checkpoint_every=4, checkpoint_keep=100)
+    found = checkpoints.listed(tmp_path / "run.checkpoints")
+    for path in (found[0], found[len(found) // 3], found[-1]):  # amid epochs, and at or near the end of all
+        at = checkpoints.load_run(path)
         made(tmp_path, path.name, **same, resume=str(path))
-        table = pd.read_csv(tmp_path / f"{path.name}.csv")
-        server = table[table["role"] == "server"]
-        assert server["epoch"].iloc[-1] == 3
-        assert server["step"].iloc[0] > done - 1, "it counts on from there"
+        server = pd.read_csv(tmp_path / f"{path.name}.csv").query("role == 'server'")
+        assert server["epoch"].tolist() == list(range(at["epoch"], 4)), "the epoch that it was made in is ended"
+        assert server["step"].iloc[0] >= at["step"], "it counts on from there"
         assert server["test_accuracy"].iloc[-1] > 0.7
+        if kind != {"backup_workers": 1}:
+            staleness = applied(tmp_path, path.name)["staleness"]
+            assert staleness.empty or 0 <= staleness.min() <= staleness.max() < at["step"] + 8
+            assert staleness.empty or staleness.median() <= 4
+    with pytest.raises(UsageError, match=r"--epochs 1: .* is of epoch 3"):
+        made(tmp_path, "short", **same, resume=str(found[-1]), epochs=1)
+    with pytest.raises(UsageError, match="--run_name run: has ended"):
+        made(tmp_path, "run", **same, resume=str(found[-1]))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"backup_workers": 3}, "--backup_workers 3: must be fewer than the workers"),
+        ({"backup_workers": 3}, "--backup_workers 3: must be fewer than the 3 workers"),
         ({"aggregate": 2}, "--aggregate 2: not an option of --strategy param_server"),
         (ASYNC | {"n_push": 2}, "--n_push 2: not an option of --strategy async_param_server"),
         ({"strategy": "ring_all_reduce", "max_staleness": 2}, "--max_staleness 2: not an option of"),
         ({"backup_workers": 1, "restarts": 1}, "--restarts 1: --strategy param_server cannot let workers in again"),
+        (ASYNC | {"aggregate": 13}, "--aggregate 13: an epoch has 12; take fewer"),
+        ({"strategy": "downpour", "n_push": 5}, "--n_push 5: an epoch has 4; take fewer"),
+        (ASYNC | {"replay": ""}, "--replay: is empty"),
+        (ASYNC | {"optimizer_options": ("lr=3",)}, "--optimizer_options lr=3: must be NAME=VALUE"),
+        (ASYNC | {"optimizer": "rprop", "weight_decay": 0.1}, "--weight_decay 0.1: rprop has none"),
         (ASYNC | {"max_staleness": -1}, "--max_staleness -1: must be at least 0"),
         (ASYNC | {"reads": "dirty"}, "--reads dirty: unknown"),
     ],

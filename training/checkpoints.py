@@ -31,13 +31,13 @@ from workloads.errors import UsageError, one_line
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 FORMAT = 1
 _PREFIX = "step-"
-_KEYS = {"id": str, "options": dict, "step": int, "n_ranks": int, "roles": list, "ranks": list}
+_KEYS = {"id": str, "options": dict, "step": int, "epoch": int, "n_ranks": int, "roles": list, "ranks": list}
 _LOCK = ".training"
 _LOCK_PATIENCE_S = 1.0
 
 FIXED = (
     *("strategy", "n_gpus", "batch_size", "global_batch_size", "workers_like", "accumulate", "dataset", "train_size"),
-    *("model", "dtype", "optimizer", "optimizer_options", "lr", "momentum", "weight_decay", "seed"),
+    *("backup_workers", "model", "dtype", "optimizer", "optimizer_options", "lr", "momentum", "weight_decay", "seed"),
 )
 """The options that a resumed run must share with its checkpoint; those of the optimizer are in its state."""
 
@@ -125,20 +125,36 @@ def _name(step: int) -> str:
 # Reading
 
 
-def check(options: Options) -> None:
-    """Check that the run can go on from its checkpoint with these options. Raises UsageError."""
+def check(options: Options, n_parameters: int) -> None:
+    """Check that the run, of a model so large, can go on from its checkpoint with these options. Raises UsageError."""
     checkpoint = latest(options.resume or "")
     with naming_resume():
-        ranks, made_with = load_run(checkpoint)["ranks"], load_options(checkpoint)
+        run, made_with = load_run(checkpoint), load_options(checkpoint)
     for name in FIXED:
         if made_with.get(name) != getattr(options, name):
             raise UsageError(
                 f"--{name} {getattr(options, name)}: {checkpoint} was made with {made_with.get(name)}, which a run "
                 "that goes on from it cannot change"
             )
+    if run["epoch"] > options.epochs:
+        raise UsageError(f"--epochs {options.epochs}: {checkpoint} is of epoch {run['epoch']}; give at least as many")
+    if (
+        options.run_name == made_with.get("run_name")
+        and (Path(options.results_dir) / f"{options.run_name}.json").exists()
+    ):
+        raise UsageError(
+            f"--run_name {options.run_name}: has ended, and its records are there; give another --run_name"
+        )
     with naming_resume():
-        for rank in ranks:
-            load_rank(checkpoint, rank)
+        for rank in run["ranks"]:
+            state = load_rank(checkpoint, rank)
+            x = state["strategy"].get("x") if isinstance(state["strategy"], dict) else None
+            if not isinstance(x, torch.Tensor) or x.shape != (n_parameters,):
+                raise UsageError(
+                    f"{checkpoint}: rank-{rank}.pt does not hold the {n_parameters} parameters of the model"
+                )
+            if not isinstance(state["position"], dict) or state["position"].get("step") != run["step"]:
+                raise UsageError(f"{checkpoint}: rank-{rank}.pt is of another step")
 
 
 @contextmanager
@@ -233,6 +249,7 @@ def save(
     for peer in ranks[1:]:
         transport.recv(peer, "checkpoint")
     run = {"format": FORMAT, "id": uuid.uuid4().hex, "options": options.recorded(), "step": step,
+           "epoch": transport.recorder.epoch,
            "n_ranks": transport.world_size, "roles": options.roles, "ranks": ranks}  # fmt: skip
     _write(hidden / "run.json", (json.dumps(run, indent=2) + "\n").encode())
     _remove(directory / _name(step))

@@ -27,6 +27,9 @@ def check_values(options: "Options", names: Iterable[str]) -> None:
         text = getattr(options, name)
         if isinstance(text, str) and not _possible_in_a_path(text):
             raise UsageError(f"--{name} {text!r}: has characters that no file name can have")
+    for name in ("resume", "replay", "checkpoint_dir"):
+        if getattr(options, name) == "":
+            raise UsageError(f"--{name}: is empty; give a path, or leave it out")
     for option, value, known in (
         ("strategy", options.strategy, [options.builtin.name] if options.builtin else list(STRATEGIES)),
         ("optimizer", options.optimizer, list(OPTIMIZERS)),

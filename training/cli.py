@@ -42,7 +42,8 @@ def _from_record(arguments: Sequence[str], default: Options) -> Options:
         with checkpoints.naming_resume():
             return dataclasses.replace(default, **checkpoints.load_options(checkpoint))
     if path := _value("--replay", arguments):
-        return dataclasses.replace(default, **replay.load(path).options | {"run_name": None})
+        recorded = replay.load(path).options
+        return dataclasses.replace(default, **{name: recorded[name] for name in recorded if name not in replay.OFF})
     return default
 
 

@@ -22,6 +22,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch.multiprocessing
@@ -31,6 +32,7 @@ from training.process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
 from workloads.errors import UsageError
 
+_PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
 
@@ -84,6 +86,10 @@ def start_context() -> ForkServerContext | SpawnContext:
 
 def _make_room_for_pipes(world_size: int, restarts: int) -> None:
     """Have enough open files for a pipe between any two ranks. Raises UsageError."""
+    if 2 * (world_size + restarts) > _PIPES_OF_A_PROCESS:
+        raise UsageError(
+            f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many processes"
+        )
     needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -223,7 +229,8 @@ class _Ranks:
                 give_up = time.monotonic() + _GRACE_S
                 self._tell(failures)
         if failures:
-            failures = dead | failures
+            if all(failure.kind == "lost_peer" for failure in failures.values()):
+                failures = dead | failures  # there the others' deaths are the cause
             # Whoever has not spoken since may be the one the others waited for.
             for rank in set(range(len(self.roles))) - set(results) - set(failures):
                 if time.monotonic() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
@@ -233,6 +240,7 @@ class _Ranks:
 
     def _death_of(self, rank: int) -> Failure:
         self.processes[rank].join(_GRACE_S)
+        _remove_shared_memory(self.processes[rank])
         code = self.processes[rank].exitcode
         if code is not None and code < 0:
             return Failure("died", f"was killed by {signal.Signals(-code).name}")
@@ -259,6 +267,13 @@ class _Ranks:
             process.kill()
         for process in self.processes.values():
             process.join()
+            _remove_shared_memory(process)
         spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
         for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
+
+
+def _remove_shared_memory(process: BaseProcess) -> None:
+    """Remove what a process that was killed between torch's opening and unlinking of a segment has left by its name."""
+    for path in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
+        path.unlink(missing_ok=True)

@@ -17,6 +17,8 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
 }
 
+_OWN = ("params", "lr", "weight_decay")  # have options of their own, or are no options
+
 
 def factory(name: str, lr: float, momentum: float, weight_decay: float, options: Sequence[str]) -> OptimizerFactory:
     """Return what makes the optimizer from a list of parameters; `options` are NAME=VALUE, as the class takes them.
@@ -30,6 +32,8 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
         arguments["momentum"] = momentum
     elif "betas" in takes:
         arguments["betas"] = (momentum, *takes["betas"].default[1:])
+    if weight_decay and "weight_decay" not in takes:
+        raise UsageError(f"--weight_decay {weight_decay}: {name} has none; leave it out, or take another --optimizer")
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
     make: OptimizerFactory = partial(kind, **arguments)
     try:
@@ -47,9 +51,9 @@ def _parsed(name: str, options: Sequence[str], takes: Mapping[str, Any]) -> dict
     parsed = {}
     for option in options:
         key, equals, text = option.partition("=")
-        if not equals or key not in takes or key == "params":
-            known = ", ".join(key for key in takes if key != "params")
-            raise UsageError(f"--optimizer_options {option}: must be NAME=VALUE, of {name}'s: {known}")
+        if not equals or key not in takes or key in _OWN or key in parsed:
+            known = ", ".join(key for key in takes if key not in _OWN)
+            raise UsageError(f"--optimizer_options {option}: must be NAME=VALUE, each once, of {name}'s: {known}")
         try:
             parsed[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError):

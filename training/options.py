@@ -19,7 +19,8 @@ from training.schedules import schedule
 from workloads.batches import BatchPlan
 from workloads.errors import UsageError
 
-_FAMILY = ("backup_workers", "max_staleness", "aggregate", "reads", "n_push", "n_pull")  # not every strategy's
+_WITH_OPTIONS = STRATEGIES | {"param_server": BackupParamServer}  # strategies, such as have options of their own
+_FAMILY = {name for kind in _WITH_OPTIONS.values() for name in kind.takes}
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,9 @@ class Options:
             raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 100 processes")
         self._check_stragglers(kind.roles(n_gpus))
         self._check_family(kind)
-        if self.backup_workers >= kind.roles(n_gpus).count("worker"):
-            raise UsageError(f"--backup_workers {self.backup_workers}: must be fewer than the workers")
+        workers = kind.roles(n_gpus).count("worker")
+        if self.backup_workers >= workers:
+            raise UsageError(f"--backup_workers {self.backup_workers}: must be fewer than the {workers} workers")
         self.make_optimizer()
         name = f"{self.strategy}-{n_gpus}-{self.dataset}-{self.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
         return dataclasses.replace(
@@ -166,9 +168,15 @@ class Options:
         for option in dataclasses.fields(Options):
             value = getattr(self, option.name)
             if option.name in _FAMILY and value != option.default and option.name not in kind.takes:
-                raise UsageError(f"--{option.name} {value}: not an option of --strategy {self.strategy}")
+                has = [name for name, one in _WITH_OPTIONS.items() if option.name in one.takes]
+                raise UsageError(
+                    f"--{option.name} {value}: not an option of --strategy {self.strategy}, but of {', '.join(has)}"
+                )
         if self.restarts and not (kind.own_pace and kind.workers_may_die):
-            raise UsageError(f"--restarts {self.restarts}: --strategy {self.strategy} cannot let workers in again")
+            able = ", ".join(name for name, one in STRATEGIES.items() if one.own_pace and one.workers_may_die)
+            raise UsageError(
+                f"--restarts {self.restarts}: --strategy {self.strategy} lets no worker in again; {able} do"
+            )
         if torchrun_world_size() is not None:
             for name, wanted in (("restarts", self.restarts), ("reads", self.reads == "inconsistent")):
                 if wanted:

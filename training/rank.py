@@ -23,6 +23,7 @@ from transports.base import Transport
 from workloads import models
 from workloads.batches import BatchPlan
 from workloads.datasets import Data
+from workloads.errors import UsageError, one_line
 
 OWNER = 0  # the rank whose replica is the model that the algorithm calls its own: evaluated, saved
 _REPORT_S = 0.1
@@ -73,7 +74,7 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
         strategy.replay = iter(replay.load(options.replay).arrivals)
     done = worker.resume() if options.resume and not transport.rejoined else 0
     # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
-    first = max(1, recorder.epoch) if strategy.workers_may_die else 1 + max(0, done - 1) // plan.n_steps
+    first = max(1, recorder.epoch)
     for epoch in range(first, options.epochs + 1):
         recorder.epoch = epoch
         strategy.goal = epoch * data.n_train
@@ -81,7 +82,8 @@ def train_rank(transport: Transport, report: Callable[[Any], None], options: Opt
         if is_server:
             strategy.serve()
         else:
-            worker.train_epoch(epoch, done - (epoch - 1) * plan.n_steps)
+            resumed_amid = epoch == first and not strategy.own_pace
+            worker.train_epoch(epoch, done - (epoch - 1) * plan.n_steps if resumed_amid else 0)
         strategy.finish()
         recorder.step = strategy.steps if strategy.own_pace else epoch * plan.n_steps
         recorder.mark("epoch_s", clock() - t0)
@@ -172,7 +174,12 @@ class _Worker:
         device = self.transport.device
         state = {
             "strategy": self.strategy.state_dict(),
-            "position": {"step": step, "loss_sum": self.loss_sum, "samples": self.samples},
+            "position": {
+                "step": step,
+                "epoch": self.transport.recorder.epoch,
+                "loss_sum": self.loss_sum,
+                "samples": self.samples,
+            },
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
@@ -187,26 +194,29 @@ class _Worker:
 
     def resume(self) -> int:
         """Go on from the checkpoint that the options name; return how many steps are done. All ranks call it."""
-        strategy, recorder = self.strategy, self.transport.recorder
+        strategy = self.strategy
         if not strategy.workers_may_die:
             return self._load()
         if self.transport.rank == SERVER:
-            done = self._load()
-            at = strategy.samples / self.data.n_train if strategy.own_pace else done / self.plan.n_steps
-            recorder.epoch = max(1, math.ceil(at))
+            self._load()
         strategy.share()
         return strategy.steps
 
     def _load(self) -> int:
-        """Take in what `checkpoint` wrote on this rank; return how many steps are done."""
-        state = checkpoints.load_rank(checkpoints.latest(self.options.resume or ""), self.transport.rank)
-        self.strategy.load_state_dict(state["strategy"])
-        position = state["position"]
-        self.strategy.steps = done = int(position["step"])
-        self.loss_sum, self.samples = position["loss_sum"], position["samples"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None and self.transport.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
+        """Take in what `checkpoint` wrote on this rank; return how many steps are done. Raises UsageError."""
+        path, rank = checkpoints.latest(self.options.resume or ""), self.transport.rank
+        state = checkpoints.load_rank(path, rank)
+        try:
+            self.strategy.load_state_dict(state["strategy"])
+            position = state["position"]
+            self.strategy.steps = done = int(position["step"])
+            self.transport.recorder.epoch = int(position["epoch"])
+            self.loss_sum, self.samples = position["loss_sum"], position["samples"]
+            torch.set_rng_state(state["random"])
+            if state["random_cuda"] is not None and self.transport.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise UsageError(f"--resume {path}: rank-{rank}.pt is not of this run ({one_line(error)})") from error
         return done
 
     def gradient(self, part: torch.Tensor, weight: float) -> float:

@@ -16,7 +16,9 @@ from training.options import Options, option_names
 from training.recorded import options_from
 from workloads.errors import UsageError, one_line
 
-FREE = ("run_name", "results_dir", "save", "events", "timeout", "replay", "slow", "jitter", "data_dir", "download")
+OFF = ("run_name", "save", "checkpoint_every", "checkpoint_dir", "checkpoint_keep", "evaluator", "restarts")
+"""The options that a replay does not take over from the run."""
+FREE = (*OFF, "results_dir", "events", "timeout", "replay", "slow", "jitter", "data_dir", "download")
 """The options that change nothing in the result."""
 
 
@@ -38,12 +40,12 @@ def load(path: str) -> Recorded:
         metadata = load_metadata(Path(name))
         return Recorded(
             options_from(metadata["options"], name),
-            [int(rank) for rank in metadata["arrivals"].split()],
+            [range(1, metadata["n_gpus"])[int(rank) - 1] for rank in metadata["arrivals"].split()],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error
 
 

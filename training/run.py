@@ -93,8 +93,9 @@ def prepare(options: Options) -> Data:
         model = build_model(options, data)
         models.check(options.model, model, data.input_shape, data.n_classes)
         _check_smallest_batch(options, model, data)
+        _check_epoch(options, data.n_train)
     if options.resume:
-        checkpoints.check(options)
+        checkpoints.check(options, sum(p.numel() for p in model.parameters() if p.requires_grad))
     if options.replay:
         replay.check(options)
     if torchrun_world_size() is None:
@@ -110,6 +111,19 @@ def prepare(options: Options) -> Data:
             except OSError as error:
                 raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
     return data
+
+
+def _check_epoch(options: Options, n_train: int) -> None:
+    """Check that an epoch has what is asked of it before anything is sent or applied."""
+    plan = options.plan(n_train)
+    for name, there_are in (
+        ("n_push", plan.n_steps),
+        ("n_pull", plan.n_steps),
+        ("aggregate", plan.n_steps * plan.workers),
+    ):
+        asked = getattr(options, name)
+        if asked > max(1, there_are):
+            raise UsageError(f"--{name} {asked}: an epoch has {there_are}; take fewer, or a smaller --batch_size")
 
 
 def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:

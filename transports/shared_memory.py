@@ -265,7 +265,7 @@ class SharedMemory(Transport):
             start += size
             if kind == RELEASE:
                 self._unreleased[src].discard(ticket)
-            elif kind == DESCRIPTOR:
+            elif kind == DESCRIPTOR and buffer < len(self._theirs[src]):  # not if it died before it was handed over
                 vector = self._theirs[src][buffer][offset : offset + numel]
                 self._arrive(src, tag, vector, None, numel * vector.element_size(), ticket)
             elif kind == VECTOR:

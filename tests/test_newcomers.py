@@ -1,0 +1,94 @@
+"""Ranks that are started again: what launcher and transport promise of them. Above each test, its ranks' work."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+
+from training.failures import RunFailed
+from training.launch import launch
+from transports.base import ANY, PeerLost, PeerReturned, Transport
+from workloads.errors import UsageError
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live_twice(transport: Transport) -> Any:
+    """Rank 1 sends and dies; started again, it sends something else. Rank 0 takes it in after that."""
+    vector = transport.allocate(4)
+    if transport.rank == 1:
+        vector.fill_(2 if transport.rejoined else 1)
+        transport.isend(vector, 0, "vector")
+        transport.isend("second" if transport.rejoined else "first", 0, "life")
+        if not transport.rejoined:
+            die()
+        transport.recv(0, "go home")
+        return transport.recv(0, "buffer").vector.tolist()
+    with pytest.raises(PeerLost) as lost:
+        transport.recv(ANY, "nothing")
+    with pytest.raises(PeerReturned) as returned:
+        transport.recv(ANY, "nothing")
+    assert lost.value.rank == returned.value.rank == 1
+    with pytest.raises(PeerLost):
+        transport.isend("too early", 1, "go home")
+    transport.admit(1)
+    assert not transport.may_return()
+    seen = (transport.recv(1, "life").object, transport.recv(1, "vector").vector.tolist())
+    vector.fill_(7)
+    transport.isend(None, 1, "go home")
+    transport.isend(vector, 1, "buffer").wait()
+    return seen
+
+
+def test_what_an_earlier_life_sent_is_discarded_and_both_read_each_others_memory() -> None:
+    results = launch(live_twice, 2, timeout=20, expendable=[1], restarts=1)
+    assert results == [("second", [2.0] * 4), [7.0] * 4]
+
+
+def lose_one(transport: Transport, then: str) -> str:
+    if transport.rank == 2:
+        die()
+    if transport.rank == 1:
+        transport.recv(0, "go home")
+        return "worker"
+    with pytest.raises(PeerLost):
+        transport.recv(ANY, "nothing")
+    if then == "raise":
+        raise RuntimeError("the server is broken")
+    transport.isend(None, 1, "go home")
+    return "server"
+
+
+def test_the_death_of_an_expendable_rank_ends_nothing_and_hides_nothing() -> None:
+    assert launch(lose_one, 3, "go on", timeout=20, expendable=[1, 2]) == ["server", "worker", None]
+    with pytest.raises(RunFailed, match=r"^rank 0 \(worker\) raised RuntimeError: the server is broken"):
+        launch(lose_one, 3, "raise", timeout=20, expendable=[1, 2])
+
+
+def test_restarts_have_a_limit() -> None:
+    with pytest.raises(UsageError, match="--restarts 1000: at most"):
+        launch(lose_one, 3, "go on", expendable=[1, 2], restarts=1000)
+
+
+def evaluate_for_long(transport: Transport) -> Any:
+    """Rank 0 is busy for longer than the time-out while rank 1 dies and is there again."""
+    vector = torch.zeros(1)
+    if transport.rank == 1 and not transport.rejoined:
+        die()
+    if transport.rank == 1:
+        return transport.recv(0, "at last", 1e6).object  # type: ignore[union-attr]
+    with pytest.raises(PeerLost):
+        transport.recv(ANY, "nothing")
+    with pytest.raises(PeerReturned):
+        transport.recv(ANY, "nothing")
+    transport.admit(1)
+    transport.isend("welcome", 1, "at last")
+    return vector.item()
+
+
+def test_a_newcomer_needs_nothing_but_to_be_admitted() -> None:
+    assert launch(evaluate_for_long, 2, timeout=20, expendable=[1], restarts=1) == [0.0, "welcome"]

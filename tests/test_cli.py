@@ -65,7 +65,7 @@ def test_the_names_of_the_options_are_frozen() -> None:
         (["--optimizer", "lbfgs"], "--optimizer lbfgs: does not work on one vector"),
         (
             ["--optimizer_options", "nestrov=True"],
-            "--optimizer_options nestrov=True: must be NAME=VALUE, of sgd's: lr,",
+            "--optimizer_options nestrov=True: must be NAME=VALUE, each once, of sgd's: momentum,",
         ),
         (["--optimizer_options", "nesterov=yes"], "'yes' is no number"),
         (["--optimizer_options", "momentum=-1"], "Invalid momentum"),

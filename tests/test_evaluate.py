@@ -171,7 +171,7 @@ def test_started_again_it_goes_on_with_its_table(tmp_path: Path, capsys: pytest.
     score_here(tmp_path / "c")
     assert steps(table) == [3, 6, 9]
     first = scores(table)
-    run(options(tmp_path, resume=str(third)), quiet=True)
+    run(options(tmp_path, resume=str(third), run_name="on"), quiet=True)
     capsys.readouterr()
     score_here(tmp_path / "c")
     assert capsys.readouterr().out.count("top-5") == 3, "those in the table are not scored again"
@@ -180,7 +180,7 @@ def test_started_again_it_goes_on_with_its_table(tmp_path: Path, capsys: pytest.
     last = scores(table)[3:]
     for path in checkpoints.listed(tmp_path / "c")[3:]:  # gone back to the third, and on by another way
         shutil.rmtree(path)
-    run(options(tmp_path, resume=str(third), clip_norm=0.001, epochs=2), quiet=True)
+    run(options(tmp_path, resume=str(third), run_name="on", clip_norm=0.001, epochs=2), quiet=True)
     score_here(tmp_path / "c")
     assert scores(table)[:3] == first
     assert steps(table) == [3, 6, 9, 12], "rows of the course that was left are gone"
@@ -315,10 +315,10 @@ def test_a_folder_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> Non
         run(options(tmp_path), quiet=True)
     first = checkpoints.listed(tmp_path / "c")[0]
     with pytest.raises(UsageError, match=r"^--resume .*later ones, up to step-00000018"):
-        run(options(tmp_path, resume=str(first)), quiet=True)
-    run(options(tmp_path, resume=str(first), checkpoint_dir=str(tmp_path / "d")), quiet=True)
+        run(options(tmp_path, resume=str(first), run_name="on"), quiet=True)
+    run(options(tmp_path, resume=str(first), run_name="on", checkpoint_dir=str(tmp_path / "d")), quiet=True)
     with pytest.raises(UsageError, match=r"^--checkpoint_dir .*of another run"):
-        run(options(tmp_path, resume=str(first), checkpoint_dir=str(tmp_path / "d")), quiet=True)
+        run(options(tmp_path, resume=str(first), run_name="on", checkpoint_dir=str(tmp_path / "d")), quiet=True)
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "evaluation.csv").touch()
     with pytest.raises(UsageError, match=r"^--checkpoint_dir .*evaluation.csv of another run.*or delete it"):

@@ -214,7 +214,7 @@ def test_a_resumed_run_goes_on_from_the_server(tmp_path: Path, kind: dict[str, A
         ({"aggregate": 2}, "--aggregate 2: not an option of --strategy param_server"),
         (ASYNC | {"n_push": 2}, "--n_push 2: not an option of --strategy async_param_server"),
         ({"strategy": "ring_all_reduce", "max_staleness": 2}, "--max_staleness 2: not an option of"),
-        ({"backup_workers": 1, "restarts": 1}, "--restarts 1: --strategy param_server cannot let workers in again"),
+        ({"backup_workers": 1, "restarts": 1}, "--restarts 1: --strategy param_server lets no worker in again"),
         (ASYNC | {"aggregate": 13}, "--aggregate 13: an epoch has 12; take fewer"),
         ({"strategy": "downpour", "n_push": 5}, "--n_push 5: an epoch has 4; take fewer"),
         (ASYNC | {"replay": ""}, "--replay: is empty"),

@@ -26,7 +26,8 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 HEADER = (
     "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
-    "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent"
+    "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent,"
+    "dropped,staleness_mean,staleness_max"
 )
 
 

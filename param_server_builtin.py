@@ -17,19 +17,15 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
         lambda *_: (print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr), sys.exit(130)),
     )
 
-from typing import Any
-
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector
 
-from strategies import Strategy
-from strategies.replica import copy_into
+from strategies.builtin import Builtin
 from training.cli import main
 from transports.base import Transport
 
 
-class BuiltinParamServer(Strategy):
+class BuiltinParamServer(Builtin):
     """DataParallel behind the interface of a strategy."""
 
     name = "param_server_builtin"
@@ -63,36 +59,6 @@ class BuiltinParamServer(Strategy):
         """The optimizer, on the first GPU."""
         self.update(n_samples)
         self.optimizer.zero_grad()
-
-    def parameters(self) -> torch.Tensor:
-        """The parameters [n]."""
-        return parameters_to_vector(p for p in self.original.parameters() if p.requires_grad).detach()
-
-    def buffers(self) -> list[torch.Tensor]:
-        """The floating-point buffers."""
-        return [b for b in self.original.buffers() if b.is_floating_point()]
-
-    def state_dict(self) -> dict[str, Any]:
-        """As the strategies': parameters x and buffers b as vectors."""
-        b = torch.cat([b.reshape(-1) for b in self.buffers()]) if self.buffers() else torch.empty(0)
-        return {
-            "x": self.parameters(),
-            "b": b,
-            "optimizer": self.optimizer.state_dict(),
-            "samples": self.samples,
-            "processed": self.processed,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
-        copy_into([p for p in self.original.parameters() if p.requires_grad], state["x"])
-        copy_into(self.buffers(), state["b"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.samples, self.processed = state["samples"], state["processed"]
-
-    def model(self) -> torch.Tensor:
-        """The parameters are the model."""
-        return self.parameters()
 
 
 if __name__ == "__main__":

@@ -20,17 +20,14 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector
 
 from records.events import HIDDEN, clock
-from strategies import Strategy
-from strategies.replica import copy_into
+from strategies.builtin import Builtin
 from training.cli import main
 from transports.base import Transport
 
@@ -52,7 +49,7 @@ def join(transport: Transport, backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=transport.rank, world_size=transport.world_size, timeout=limit)
 
 
-class BuiltinRingAllReduce(Strategy):
+class BuiltinRingAllReduce(Builtin):
     """DDP behind the interface of a strategy."""
 
     name = "ring_all_reduce_builtin"
@@ -61,7 +58,7 @@ class BuiltinRingAllReduce(Strategy):
 
     def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
         """Start torch.distributed and wrap the model in DDP."""
-        self.transport = transport
+        self.transport, self.original = transport, model
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
         self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
@@ -93,40 +90,9 @@ class BuiltinRingAllReduce(Strategy):
 
     def finish(self) -> None:
         """Average the floating-point buffers over the ranks, as the strategies do."""
-        for buffer in self.ddp.buffers():
-            if buffer.is_floating_point():
-                dist.all_reduce(buffer)
-                buffer.div_(self.transport.world_size)
-
-    def parameters(self) -> torch.Tensor:
-        """This rank's parameters [n]."""
-        return parameters_to_vector(p for p in self.ddp.parameters() if p.requires_grad).detach()
-
-    def buffers(self) -> list[torch.Tensor]:
-        """The floating-point buffers."""
-        return [b for b in self.ddp.buffers() if b.is_floating_point()]
-
-    def state_dict(self) -> dict[str, Any]:
-        """As the strategies': parameters x and buffers b as vectors."""
-        b = torch.cat([b.reshape(-1) for b in self.buffers()]) if self.buffers() else torch.empty(0)
-        return {
-            "x": self.parameters(),
-            "b": b,
-            "optimizer": self.optimizer.state_dict(),
-            "samples": self.samples,
-            "processed": self.processed,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
-        copy_into([p for p in self.ddp.parameters() if p.requires_grad], state["x"])
-        copy_into(self.buffers(), state["b"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.samples, self.processed = state["samples"], state["processed"]
-
-    def model(self) -> torch.Tensor:
-        """The parameters of any rank are the model."""
-        return self.parameters()
+        for buffer in self.buffers():
+            dist.all_reduce(buffer)
+            buffer.div_(self.transport.world_size)
 
     def close(self) -> None:
         """Leave torch.distributed."""

@@ -104,7 +104,9 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
     for panel in grid[:workers:columns]:
         panel.set_ylabel("share of gradients", fontsize=8)
     options = metadata["options"]
-    title = f"{metadata['strategy']}, {workers} workers, {options.get('model')} on {options.get('dataset')}"
+    title = (
+        f"{metadata['strategy']}, {workers} workers, {options.get('model')} on {options.get('dataset')}; dotted: mean"
+    )
     figure.suptitle(textwrap.fill(title, 90), fontsize=9, parse_math=False)
     if len(dropped(events)):
         handles, labels = grid[0].get_legend_handles_labels()

@@ -107,7 +107,7 @@ class AsyncParamServer(FirstComeServer):
         mean = Mean(self.replica.g)
         for k, version_read, g_and_n in sorted(self.due, key=lambda due: due[0]):
             mean.add(g_and_n)
-            self.applied(k, version_read, self.steps)
+            self.applied(k, version_read, self.version)
         self.due.clear()
         self.parameter.grad = mean.g
         self.update(mean.n)
@@ -119,7 +119,7 @@ class AsyncParamServer(FirstComeServer):
         for k in sorted(self.waiting):
             if self.max_staleness is None or self.clocks[k] - slowest <= self.max_staleness:
                 self.waiting.remove(k)
-                self.read[k] = self.steps
+                self.read[k] = self.version
                 self._send_x(k)
 
     def _send_x(self, k: int) -> None:

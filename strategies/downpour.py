@@ -102,7 +102,7 @@ class Downpour(FirstComeServer):
         self.send(None if samples is None else self.samples, k, "samples")
 
     def _send_x(self, k: int) -> None:
-        self.read[k] = self.steps
+        self.read[k] = self.version
         self.answers[k].copy_(self.replica.x)
         self.send(self.answers[k], k, "parameters")
 
@@ -113,7 +113,7 @@ class Downpour(FirstComeServer):
             if n:
                 with self.transport.recorder.phase("update"):
                     self.replica.x.add_(push.vector[:-2])
-                self.applied(push.src, self.read[push.src], self.steps)
+                self.applied(push.src, self.read[push.src], self.version)
                 self.clocks[push.src] = steps
                 self.samples += n
                 self.processed += n

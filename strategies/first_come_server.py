@@ -29,12 +29,17 @@ class FirstComeServer(ParamServer):
         self.active = set(transport.peers)  # the workers that are alive
         self.here = set(transport.peers)  # those of them that have not said goodbye in this epoch
         self.clocks = dict.fromkeys(transport.peers, 0)  # how many gradients came from each
-        self.read = dict.fromkeys(transport.peers, 0)  # the version of x that each computes on: updates made by then
+        self.read = dict.fromkeys(transport.peers, 0)  # the version of x that each computes on
         self.arrivals: list[int] = []
         self.deaths: list[dict[str, Any]] = []
         self.answers = {
             k: transport.allocate(n if transport.rank == SERVER else 0, self.replica.x.dtype) for k in transport.peers
         }
+
+    @property
+    def version(self) -> int:
+        """Server: the version of x, the number of updates that have been made."""
+        return self.steps
 
     def share(self) -> None:
         """Give every worker the epoch, how far it is, x and b."""
@@ -55,7 +60,7 @@ class FirstComeServer(ParamServer):
         """Server: let worker k begin here, with the work of the slowest still to do."""
         slowest = min((self.clocks[other] for other in self.here - {k}), default=0)
         self.clocks[k] = max(self.clocks[k], slowest)
-        self.read[k] = self.steps
+        self.read[k] = self.version
         self.answers[k].copy_(self.replica.x)
         self.send((self.transport.recorder.epoch, self.samples, self.clocks[k]), k, "position")
         self.send(self.answers[k], k, "initial parameters")

@@ -37,12 +37,12 @@ class InconsistentReadsServer(AsyncParamServer):
     def welcome(self, k: int) -> None:
         """Server: k begins with x as it is."""
         super().welcome(k)
-        self.versions[k + 1] = self.steps
+        self.versions[k + 1] = self.version
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Server: the versions count on."""
         super().load_state_dict(state)
-        self.versions[BEGUN] = self.versions[ENDED] = self.steps
+        self.versions[BEGUN] = self.versions[ENDED] = self.version
 
     def _pull(self) -> None:
         """Worker: x_k <- x as it is in this very moment, unless the epoch is over."""

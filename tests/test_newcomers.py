@@ -49,6 +49,37 @@ def test_what_an_earlier_life_sent_is_discarded_and_both_read_each_others_memory
     assert results == [("second", [2.0] * 4), [7.0] * 4]
 
 
+def release_late(transport: Transport) -> Any:
+    """Rank 0 gives back what the first life sent only when the second has sent something in the same place."""
+    vector = transport.allocate(4)
+    if transport.rank == 1:
+        work = transport.isend(vector, 0, "vector")
+        transport.recv(0, "go on")
+        if not transport.rejoined:
+            die()
+        early = work.done
+        transport.isend(None, 0, "release")
+        work.wait()
+        return early, work.done
+    old = transport.recv(1, "vector")
+    transport.isend(None, 1, "go on")
+    with pytest.raises(PeerLost):
+        transport.recv(ANY, "nothing")
+    with pytest.raises(PeerReturned):
+        transport.recv(ANY, "nothing")
+    transport.admit(1)
+    new = transport.recv(1, "vector")
+    old.release()
+    transport.isend(None, 1, "go on")
+    transport.recv(1, "release")
+    new.release()
+    return None
+
+
+def test_what_is_given_back_to_an_earlier_life_is_not_taken_for_the_new_ones() -> None:
+    assert launch(release_late, 2, timeout=20, expendable=[1], restarts=1) == [None, (False, True)]
+
+
 def lose_one(transport: Transport, then: str) -> str:
     if transport.rank == 2:
         die()

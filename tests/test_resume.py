@@ -54,6 +54,16 @@ def test_only_the_newest_are_kept_and_the_folder_names_the_newest(tmp_path: Path
     assert {path.name for path in (tmp_path / "c").iterdir()} == {".training", *(path.name for path in found)}
 
 
+class RunsCode:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
 @pytest.mark.parametrize("damage", ["torn", "foreign", "code", "absent", "other format", "other strategy"])
 def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     run(options(tmp_path, "ring_all_reduce"), quiet=True)
@@ -65,7 +75,7 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, 
     elif damage == "foreign":
         torch.save({"weights": torch.zeros(3)}, path / "rank-1.pt")
     elif damage == "code":
-        torch.save({"strategy": Path("/")}, path / "rank-1.pt")
+        torch.save(RunsCode(tmp_path / "ran"), path / "rank-1.pt")
     elif damage == "absent":
         shutil.rmtree(path.parent)
     elif damage == "other format":
@@ -74,5 +84,6 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, 
         changes = {"seed": 5}
     with pytest.raises(UsageError) as error:
         run(options(tmp_path, "ring_all_reduce", resume=str(path), run_name="resumed", **changes), quiet=True)
+    assert not (tmp_path / "ran").exists()
     assert "\n" not in str(error.value)
     assert str(error.value).startswith("--seed" if changes else "--resume")

@@ -40,13 +40,19 @@ def load(path: str) -> Recorded:
         metadata = load_metadata(Path(name))
         return Recorded(
             options_from(metadata["options"], name),
-            [range(1, metadata["n_gpus"])[int(rank) - 1] for rank in metadata["arrivals"].split()],
+            [_worker(int(rank), metadata["n_gpus"]) for rank in metadata["arrivals"].split()],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error
+
+
+def _worker(rank: int, n_gpus: int) -> int:
+    if not 0 < rank < n_gpus:
+        raise ValueError(f"no worker {rank} among the arrivals")
+    return rank
 
 
 def check(options: Options) -> None:

@@ -1,23 +1,34 @@
-"""The algorithms, by name. A new one is one new file here, and its line in this table."""
+"""The algorithms, by name: that of their module. A new one is one new file here, and its line in this table."""
 
 from strategies.async_param_server import AsyncParamServer
-from strategies.base import OptimizerFactory, Strategy
+from strategies.backup_workers import BackupWorkers
+from strategies.base import RunSize, Strategy, between
+from strategies.descent import OptimizerFactory
 from strategies.downpour import Downpour
+from strategies.inconsistent_reads import InconsistentReads
 from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.none import NoCommunication
 from strategies.param_server import ParamServer
 from strategies.replica import Replica
 from strategies.ring_all_reduce import RingAllReduce
+from strategies.sharded_ring import ShardedRing
 from strategies.single import Single
+from strategies.traffic import Traffic
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    "single": Single,
-    "param_server": ParamServer,
-    "async_param_server": AsyncParamServer,
-    "downpour": Downpour,
-    "ring_all_reduce": RingAllReduce,
-    "naive_all_reduce": NaiveAllReduce,
-    "none": NoCommunication,
+    strategy.name: strategy
+    for strategy in (
+        Single,
+        ParamServer,
+        BackupWorkers,
+        AsyncParamServer,
+        InconsistentReads,
+        Downpour,
+        RingAllReduce,
+        NaiveAllReduce,
+        ShardedRing,
+        NoCommunication,
+    )
 }
 
-__all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "Strategy"]
+__all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "RunSize", "Strategy", "Traffic", "between"]

@@ -12,143 +12,92 @@ new x. The staleness of a gradient is the version that it is applied to, less v 
   bit for bit.
 
 An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them than
-slow ones, and for a dead one the others do, each from its own part of the batches to come. A gradient that comes later
-opens the next epoch.
+slow ones, and for a dead one the others do, each from its own part of the batches to come. From then on the server
+replies to nobody until the gradients that are still being computed have come; they are applied, and all get the same x.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from strategies.first_come_server import FirstComeServer
-from strategies.param_server import SERVER, Mean
+from strategies.base import RunSize, between
+from strategies.param_server import ParamServer
+from strategies.traffic import Traffic
+from strategies.workers import SERVER
 from transports.base import Message
 
 
-class AsyncParamServer(FirstComeServer):
-    """One server, and N - 1 workers, each at its own pace."""
+@dataclass(kw_only=True)
+class AsyncParamServer(ParamServer):
+    """The server applies each gradient when it comes and replies at once: nobody waits, and gradients may be stale."""
 
-    takes = ("aggregate", "max_staleness", "reads")
-    aggregate = 1
-    max_staleness: int | None = None  # in clocks; None: no bound
+    aggregate: int = 1
+    """M: gradients that make one update, their mean."""
+    max_staleness: int | None = None
+    """s: how many of its own steps a worker may be ahead of the slowest. Default: any number."""
 
-    def prepare(self) -> None:
-        """Also know which gradients are where."""
-        super().prepare()
-        self.over = False
-        self.waiting: set[int] = set()  # workers whose gradient is here, and that have no answer yet
-        self.held: dict[int, Message] = {}  # gradients that came after the end of an epoch
-        self.due: list[tuple[int, int, torch.Tensor]] = []  # worker, version read and gradient, of the next update
-        self.slots: list[torch.Tensor] = []  # where gradients are kept until their update
+    asynchronous = True
+    workers_may_die = True
+    defaults = {"momentum": 0.0}  # late gradients act like momentum
+    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+
+    def check(self, run: RunSize) -> None:
+        """An epoch must have the gradients of an update."""
+        between(self, "aggregate", 1, run.workers * run.steps_per_epoch, "the gradients of an epoch")
+        if self.max_staleness is not None:
+            between(self, "max_staleness", 0)
 
     # Worker
 
     def step(self, n_samples: int) -> None:
-        """Send (g_k, n_k); x_k <- the server's x, unless the epoch is over."""
-        self.push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
-        self._pull()
-
-    def _pull(self) -> None:
-        answer = self.transport.recv(SERVER, "parameters")
-        self.over = answer.tensor is None
-        if self.over:
-            return
-        self.look_at(answer)
-        self.push.wait()
+        """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of the samples applied so far."""
+        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        parameters = self.transport.recv(SERVER, "parameters")
+        self.over = parameters.n >= self.until
+        self.replica.adopt(parameters)
+        gradient.wait()
         self.replica.zero_grad()
+        self.steps += 1
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """This worker's own steps, one after the other, until the server ends the epoch."""
-        if self.over:  # the answer to the last push is still to come
-            self._pull()
+        self.over = False
         while not self.over:
             yield self.steps
-            self.steps += 1
 
     # Server
 
     def serve(self) -> None:
-        """Apply the samples of one epoch, or, if it is not known how many these are, all until the goodbyes."""
-        self.here = set(self.active)
-        self._answer()
-        while self.here if self.goal is None else self.samples < self.goal:
-            push = self.held.pop(min(self.held)) if self.held else self.receive()
-            if push is not None:
-                self._take(push)
-            if self.goal is None or self.samples < self.goal:
-                self._answer()
-        if self.goal is not None:
-            self._end_epoch()
-        elif self.due:
-            self._apply()
+        """Apply the gradients of one epoch as they come: M of them make an update."""
+        due: list[Message] = []
+        for gradient in self.workers.messages("gradient", until=self.until, on_departure=self.reply):
+            due.append(gradient if self.aggregate == 1 else gradient.detach())
+            if len(due) == self.aggregate:
+                self.apply(sorted(due, key=lambda gradient: gradient.src))
+                due = []
+            self.reply()
+        if due:
+            self.apply(sorted(due, key=lambda gradient: gradient.src))
+        for k in self.workers.take_waiting():
+            self.send_x(k)
 
-    def _take(self, push: Message) -> None:
-        """Keep one gradient, and update x if it is the M-th."""
-        k, g_and_n = push.src, push.vector
-        self.clocks[k] += 1
-        self.waiting.add(k)
-        if self.aggregate == 1:
-            self.due.append((k, self.read[k], g_and_n))
-            push.keep()
-            self._apply()
-            push.release()
-            return
-        if len(self.slots) == len(self.due):
-            self.slots.append(torch.empty_like(g_and_n))
-        slot = self.slots[len(self.due)]
-        push.copy_to(slot)
-        self.due.append((k, self.read[k], slot))
-        if len(self.due) == self.aggregate:
-            self._apply()
+    def reply(self) -> None:
+        """Send x to the workers that wait for it, unless they are too far ahead, or the epoch has its samples."""
+        if self.descent.samples < self.until:
+            for k in self.workers.take_waiting(self.is_within_bound):
+                self.send_x(k)
 
-    def _apply(self) -> None:
-        """x <- optimizer(x, g), g being the mean of the gradients due, in the order of ranks."""
-        mean = Mean(self.replica.g)
-        for k, version_read, g_and_n in sorted(self.due, key=lambda due: due[0]):
-            mean.add(g_and_n)
-            self.applied(k, version_read, self.version)
-        self.due.clear()
-        self.parameter.grad = mean.g
-        self.update(mean.n)
-        self.served()
+    def is_within_bound(self, k: int) -> bool:
+        """Return whether worker k is at most s steps ahead of the slowest."""
+        return self.max_staleness is None or self.workers.steps[k] - self.workers.slowest <= self.max_staleness
 
-    def _answer(self) -> None:
-        """Send x to the workers that wait for it, and are not too far ahead."""
-        slowest = min((self.clocks[k] for k in self.here), default=0)
-        for k in sorted(self.waiting):
-            if self.max_staleness is None or self.clocks[k] - slowest <= self.max_staleness:
-                self.waiting.remove(k)
-                self.read[k] = self.version
-                self._send_x(k)
-
-    def _send_x(self, k: int) -> None:
-        self.answers[k].copy_(self.replica.x)
-        self.send(self.answers[k], k, "parameters")
-
-    def _end_epoch(self) -> None:
-        """Hold the gradients that are still being computed for the next epoch; tell all that this one is over."""
-        for k in sorted(self.active - self.waiting - self.held.keys()):
-            push = self.receive(k)
-            if push is not None:
-                self.held[k] = push.keep()
-        self.tell(None, "parameters")
-
-    def leave(self, k: int) -> None:
-        """Also forget what was to be answered or applied."""
-        super().leave(k)
-        self.waiting.discard(k)
-        if k in self.held:
-            self.held.pop(k).release()
+    def send_x(self, k: int) -> None:
+        """Send worker k the parameters."""
+        self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Server: go on with the clocks as near to each other as the bound keeps them."""
+        """Server: continue with the workers as near to each other as the bound keeps them."""
         super().load_state_dict(state)
-        if self.max_staleness is not None:
-            least = max(self.clocks.values()) - self.max_staleness
-            self.clocks = {k: max(clock, least) for k, clock in self.clocks.items()}
-
-    def close(self) -> None:
-        """Give back the gradients that came too late."""
-        for push in self.held.values():
-            push.release()
+        if self.is_server and self.max_staleness is not None:
+            least = max(self.workers.steps.values()) - self.max_staleness
+            self.workers.steps = {k: max(steps, least) for k, steps in self.workers.steps.items()}

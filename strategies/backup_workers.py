@@ -1,103 +1,88 @@
 """Backup workers: a synchronous server that does not wait for its slowest b workers.
 
-Every gradient belongs to the step whose x it was computed on. Of N workers, the first N - b gradients of step t close
+Every gradient belongs to the step whose x it was computed on. Of W workers, the first W - b gradients of step t close
 it: g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes to these workers. A gradient that comes
-after its step has closed is received, counted and dropped, and its worker goes on with the current x and step: its
-samples of the steps in between are skipped. (Chen et al., 2016, arXiv 1604.00981.) b = 0 is ParamServer, bit for bit.
+after its step has closed is received, counted and dropped, and its worker continues with the current x and step: its
+samples of the steps in between are skipped. (Chen et al., 2016, arXiv 1604.00981, with N = W - b.) b = 0 is
+ParamServer, bit for bit.
 
 A worker that dies takes its part of the batches with it: steps close with fewer, and its samples are lost.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from strategies.first_come_server import FirstComeServer
-from strategies.param_server import SERVER, Mean
+from records.errors import UsageError
+from strategies.base import RunSize, between
+from strategies.param_server import ParamServer
+from strategies.traffic import Traffic
+from strategies.workers import SERVER
 from transports.base import Message
 
 
-class BackupParamServer(FirstComeServer):
-    """ParamServer that closes a step with the first N - b gradients."""
+@dataclass(kw_only=True)
+class BackupWorkers(ParamServer):
+    """A synchronous server that closes each step without its b slowest workers, whose gradients it drops."""
 
-    replicas_agree = True  # when an epoch has ended
-    own_pace = False
-    takes = ("backup_workers",)
-    backup_workers = 0
+    n_backup: int = 1
+    """b: how many gradients of a step are not waited for."""
 
-    def prepare(self) -> None:
-        """Also have room for the gradients of a step."""
-        super().prepare()
+    min_ranks = 3
+    workers_may_die = True
+    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+
+    def check(self, run: RunSize) -> None:
+        """A step must wait for somebody."""
+        between(self, "n_backup", 0)
+        if self.n_backup >= run.workers:
+            raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
+
+    def setup(self) -> None:
+        """Server: keep the gradients of the step, by worker."""
+        super().setup()
         self.on_time: dict[int, Message] = {}
 
     # Worker
 
     def step(self, n_samples: int) -> None:
-        """Send (g_k, n_k); get the step to go on with, and its x."""
-        push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
-        self.next_step = self.transport.recv(SERVER, "step").object
-        self.look_at(self.transport.recv(SERVER, "parameters"))
-        push.wait()
+        """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of its step, the one to take next."""
+        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        parameters = self.transport.recv(SERVER, "parameters")
+        self.next_step = parameters.n
+        self.replica.adopt(parameters)
+        gradient.wait()
         self.replica.zero_grad()
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """The steps that the server says, in the place of all of them."""
-        self.next_step = start
+        """The steps that the server says, instead of all of them."""
+        self.next_step = max(start, self.steps)  # a resumed run begins where the server says
         while self.next_step < stop:
             yield self.next_step
 
     # Server
 
     def serve(self) -> None:
-        """Close step after step until every worker has said goodbye."""
-        self.here = set(self.active)
-        while self.here:
-            push = self.receive()
-            if push is not None:
-                self._take(push)
-            enough = min(len(self.here), len(self.transport.peers) - self.backup_workers)
-            if self.on_time and len(self.on_time) >= enough:
-                self._close_step()
+        """Close step after step with the gradients that are on time, until all workers have said goodbye."""
+        for gradient in self.workers.messages("gradient", on_departure=self.close_step):
+            if gradient.version < self.descent.version:
+                self.workers.drop(gradient)
+            else:
+                self.on_time[gradient.src] = gradient.log_receipt()
+            self.close_step()
 
-    def _take(self, push: Message) -> None:
-        k = push.src
-        if self.read[k] < self.steps:
-            push.release()
-            self.drop(k, self.read[k], self.steps)
-            self._answer(k)
-        else:
-            self.on_time[k] = push.keep()
-
-    def _close_step(self) -> None:
-        """x <- optimizer(x, the mean of the gradients on time)."""
-        mean = Mean(self.replica.g)
-        for k, push in sorted(self.on_time.items()):
-            mean.add(push.vector)
-            self.applied(k, self.steps, self.steps)
-        self.parameter.grad = mean.g
-        # The gradients that come later were computed for this step too.
-        self.update(mean.n, processed=mean.n * len(self.transport.peers) / len(self.on_time))
-        for push in self.on_time.values():
-            push.release()
-        self.served()
-        for k in sorted(self.on_time):
-            self._answer(k)
-        self.on_time.clear()
-
-    def _answer(self, k: int) -> None:
-        """Send the current step and x."""
-        self.answers[k].copy_(self.replica.x)
-        self.read[k] = self.steps
-        self.send(self.steps, k, "step")
-        self.send(self.answers[k], k, "parameters")
-
-    def finish(self) -> None:
-        """Say goodbye, and average the buffers."""
-        if self.transport.rank != SERVER:
-            self.settle()
-            self.transport.isend(None, SERVER, "push")
-        self.average_buffers()
+    def close_step(self) -> None:
+        """With W - b gradients: x <- optimizer(x, their mean). Send x to all who are not waiting for the step."""
+        W = len(self.transport.peers)
+        if self.on_time and len(self.on_time) >= min(W - self.n_backup, len(self.workers.present)):
+            # The gradients that come later were computed for this step too.
+            self.apply([self.on_time[k] for k in sorted(self.on_time)], processed=W / len(self.on_time))
+            self.on_time.clear()
+        for k in self.workers.take_waiting(lambda k: k not in self.on_time):
+            self.workers.send_copy(self.replica.x, k, n=self.descent.version)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Server: all workers begin with the same step."""
         super().load_state_dict(state)
-        self.clocks = dict.fromkeys(self.clocks, self.steps)
+        if self.is_server:
+            self.workers.steps = dict.fromkeys(self.workers.steps, self.descent.version)

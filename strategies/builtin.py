@@ -1,50 +1,71 @@
-"""What the built-in ways have in common, put behind the interface of a strategy so that one loop runs them all."""
+"""What the built-in ways have in common, put behind the interface of a strategy so that one loop runs them all.
 
-from typing import Any
+DistributedDataParallel and DataParallel work on a module, `original`, where the strategies work on a Replica.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from strategies.base import Strategy
-from strategies.replica import copy_into
+from strategies.descent import Descent, OptimizerFactory, Schedule
+from strategies.replica import copy_into, float_buffers, trained
+from transports.base import Transport
 
 
+@dataclass(kw_only=True)
 class Builtin(Strategy):
-    """A way of torch's own: it works on the module, `original`, where the strategies work on its Replica."""
+    """A way of torch's own."""
 
-    original: nn.Module
+    transport_name: ClassVar[str] = ""  # what carries its messages
+    bytes_source: ClassVar[str] = "counted"  # where its count of bytes comes from
+    single_process: ClassVar[bool] = False  # one process that computes for all workers
 
-    def trained(self) -> list[nn.Parameter]:
-        """Return the trainable parameters."""
-        return [p for p in self.original.parameters() if p.requires_grad]
+    def wrap(
+        self,
+        model: nn.Module,
+        transport: Transport,
+        n_gpus: int,
+        optimizer: OptimizerFactory,
+        clip_norm: float = 0.0,
+        schedule: Schedule | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> nn.Module:
+        """Start, as `start` does, and return the module that the training loop is to call."""
+        self.transport = transport
+        self.original = model
+        self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)
+        module = self.parallel(model, n_gpus)
+        if state is not None:
+            self.load_state_dict(state)
+        return module
 
-    def buffers(self) -> list[torch.Tensor]:
-        """Return the floating-point buffers."""
-        return [b for b in self.original.buffers() if b.is_floating_point()]
+    def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
+        """Return torch's module around `model`."""
+        raise NotImplementedError
 
-    def parameters(self) -> torch.Tensor:
-        """Return this rank's parameters [n]."""
-        return parameters_to_vector(self.trained()).detach()
+    def loss_weight(self, n_samples: int, n_of_all: int) -> float:
+        """Return what the mean loss over `n_samples`, of `n_of_all` in the global batch, is multiplied by."""
+        return 1.0
+
+    def close(self) -> None:
+        """Release what `wrap` has taken."""
 
     def model(self) -> torch.Tensor:
         """Return the parameters [n]: those of any rank are the model."""
-        return self.parameters()
+        return parameters_to_vector(trained(self.original)).detach()
 
     def state_dict(self) -> dict[str, Any]:
         """As the strategies': parameters x and buffers b as vectors."""
-        b = torch.cat([b.reshape(-1) for b in self.buffers()]) if self.buffers() else torch.empty(0)
-        return {
-            "x": self.parameters(),
-            "b": b,
-            "optimizer": self.optimizer.state_dict(),
-            "samples": self.samples,
-            "processed": self.processed,
-        }
+        buffers = [b.reshape(-1) for b in float_buffers(self.original)]
+        b = torch.cat(buffers) if buffers else torch.empty(0)
+        return {"x": self.model(), "b": b, **self.descent.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
-        copy_into(self.trained(), state["x"])
-        copy_into(self.buffers(), state["b"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.samples, self.processed = state["samples"], state["processed"]
+        """Continue from a `state_dict`."""
+        copy_into(trained(self.original), state["x"])
+        copy_into(float_buffers(self.original), state["b"])
+        self.descent.load_state_dict(state)

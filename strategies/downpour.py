@@ -1,73 +1,84 @@
 """Downpour SGD: workers take steps of their own, and now and then send how far they have come.
 
 Each worker runs the optimizer on its own x_k and adds up its movement d_k (-eta g for plain SGD). Every `n_push` steps
-it sends d_k, and the server adds: x <- x + d_k. Every `n_pull` steps it takes the server's x; a pull does not clear
-what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1; there the server may
-run Adagrad. Here it only adds, so the optimizer is the workers', each with its own state.)
+it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetches the server's x; a fetch does not clear
+what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
 
-An epoch ends as in AsyncParamServer. Then every worker sends what it has left, and takes x.
+Two things differ from the paper. There a worker starts its fetch and its push and computes on; here it waits until the
+server has taken the push, and for the parameters that it fetches. There the server may run Adagrad; here it only adds,
+so the optimizer is the workers', each with its own state.
+
+An epoch ends when the server has added as many samples as the training set has: then it answers no fetch until every
+worker fetches; all push what they have left, and get the same x.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
-from strategies.first_come_server import FirstComeServer
-from strategies.param_server import SERVER
+from strategies.base import RunSize, between
+from strategies.param_server import ParamServer
+from strategies.traffic import Traffic
+from strategies.workers import SERVER
 from transports.base import Message
 
-PULL = "pull"
 
+@dataclass(kw_only=True)
+class Downpour(ParamServer):
+    """Workers take optimizer steps of their own; now and then they push their movement and fetch the parameters."""
 
-class Downpour(FirstComeServer):
-    """One server that adds, and N - 1 workers, each at its own pace."""
+    n_push: int = 1
+    """Steps of a worker between two pushes of its movement."""
+    n_fetch: int = 1
+    """Steps of a worker between two fetches of the server's parameters."""
 
-    takes = ("n_push", "n_pull")
-    n_push = 1
-    n_pull = 1
+    asynchronous = True
+    workers_may_die = True
+    defaults = {"momentum": 0.0}  # late movements act like momentum
+    traffic = {"worker": Traffic("1 / n_push + 1 / n_fetch", "P / n_push"),
+               "server": Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch")}  # fmt: skip
 
-    def prepare(self) -> None:
-        """Also have d_k, with two more elements: the number of its samples, and of the worker's steps so far."""
-        super().prepare()
-        self.movement = self.transport.allocate(self.replica.x.numel() + 2, self.replica.x.dtype)
+    def check(self, run: RunSize) -> None:
+        """An epoch must have a push and a fetch."""
+        between(self, "n_push", 1, run.steps_per_epoch, "the steps of an epoch")
+        between(self, "n_fetch", 1, run.steps_per_epoch, "the steps of an epoch")
+
+    def setup(self) -> None:
+        """Worker: allocate d_k, and count its samples."""
+        super().setup()
+        self.movement = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
         self.before = torch.empty_like(self.replica.x)
-        self.over = False
+        self.n_moved = 0
 
     # Worker
 
     def step(self, n_samples: int) -> None:
-        """d_k <- d_k + what the optimizer adds to x_k; push and pull if it is time to."""
-        self.replica.collect(n_samples)
+        """d_k <- d_k + what the optimizer adds to x_k; push and fetch if it is time to."""
         self.before.copy_(self.replica.x)
-        self.update(n_samples)
-        self.movement[:-2].add_(self.replica.x).sub_(self.before)
-        self.movement[-2] += n_samples
+        self.descent.step(self.replica.collect(), n_samples)
+        self.movement.add_(self.replica.x).sub_(self.before)
+        self.n_moved += n_samples
         self.replica.zero_grad()
         self.steps += 1
-        self.movement[-1] = self.steps
         if self.steps % self.n_push == 0:
-            self._push()
-        if self.steps % self.n_pull == 0 and not self.over:
-            self._pull()
+            self.push()
+        if self.steps % self.n_fetch == 0:
+            self.fetch()
 
-    def _push(self) -> None:
-        push = self.transport.isend(self.movement, SERVER, "push")
-        self._listen()
-        push.wait()
+    def push(self, tag: str = "push") -> None:
+        """The server's x <- x + d_k; d_k <- 0."""
+        self.transport.isend(self.movement, SERVER, tag, n=self.n_moved).wait()
         self.movement.zero_()
+        self.n_moved = 0
 
-    def _pull(self) -> None:
-        self.transport.isend(PULL, SERVER, "push")
-        self._listen()
-        if not self.over:
-            self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
-
-    def _listen(self) -> None:
-        """Hear how many samples the server has applied, or that the epoch is over."""
-        samples = self.transport.recv(SERVER, "samples").object
-        self.over = samples is None
-        if not self.over:
-            self.samples = self.processed = samples
+    def fetch(self) -> None:
+        """x_k <- the server's x. The number beside it is that of the samples added so far, of all workers."""
+        self.transport.isend(None, SERVER, "fetch", n=self.steps)
+        parameters = self.transport.recv(SERVER, "parameters")
+        self.descent.samples = self.descent.processed = parameters.n
+        self.over = parameters.n >= self.until
+        parameters.copy_to(self.replica.x)
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """This worker's own steps, one after the other, until the server ends the epoch."""
@@ -78,63 +89,40 @@ class Downpour(FirstComeServer):
     # Server
 
     def serve(self) -> None:
-        """Add the movements of one epoch, or, if its samples are not known, all until the goodbyes."""
-        self.here = set(self.active)
-        while self.here if self.goal is None else self.samples < self.goal:
-            request = self.receive()
-            if request is not None:
-                self._answer(request, self.samples)
-        if self.goal is not None:
-            for k in sorted(self.active):
-                request = self.receive(k)
-                if request is not None:
-                    self._answer(request, None)
+        """Add what is pushed and send x to who fetches, until the epoch has its samples and all workers fetch."""
+        for message in self.workers.messages("fetch", "push", until=self.until):
+            if message.tag == "push":
+                self.add(message)
+            else:
+                self.workers.steps[message.src] = message.n
+            if self.descent.samples < self.until:
+                self.reply()
+        self.reply()
 
-    def _answer(self, request: Message, samples: int | None) -> None:
-        """Add what was pushed, or send x to who pulls; None tells that the epoch is over."""
-        k = request.src
-        if request.object == PULL:
-            self.send(samples, k, "samples")
-            if samples is not None:
-                self._send_x(k)
-            return
-        self._add(request)
-        self.send(None if samples is None else self.samples, k, "samples")
+    def reply(self) -> None:
+        """Send x to the workers that have asked for it."""
+        for k in self.workers.take_waiting():
+            self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
 
-    def _send_x(self, k: int) -> None:
-        self.read[k] = self.version
-        self.answers[k].copy_(self.replica.x)
-        self.send(self.answers[k], k, "parameters")
-
-    def _add(self, push: Message) -> None:
+    def add(self, push: Message) -> None:
         """x <- x + d_k."""
-        with push:
-            n, steps = map(int, push.keep().vector[-2:])
-            if n:
-                with self.transport.recorder.phase("update"):
-                    self.replica.x.add_(push.vector[:-2])
-                self.applied(push.src, self.read[push.src], self.version)
-                self.clocks[push.src] = steps
-                self.samples += n
-                self.processed += n
-                self.served()
+        if push.n:
+            with self.transport.recorder.phase("update"):
+                self.replica.x.add_(push.vector)
+            self.workers.record_applied(push)
+            self.descent.count(push.n)
+        push.release()
 
     # Both
 
     def finish(self) -> None:
-        """Send what is left of d_k, take x, and average the buffers."""
-        if self.transport.rank == SERVER and self.goal is not None:
-            for k in sorted(self.active):
-                rest = self.receive(k)
-                if rest is not None:
-                    self._add(rest)
-            for k in sorted(self.active):
-                self._send_x(k)
-        elif self.transport.rank != SERVER and self.goal is not None:
-            push = self.transport.isend(self.movement, SERVER, "push")
+        """Push what is left of d_k, and take x; then average the buffers."""
+        self.say_goodbye()
+        if self.is_server:
+            for push in self.workers.gather("rest"):
+                self.add(push)
+            self.reply()
+        else:
+            self.push("rest")
             self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
-            push.wait()
-            self.movement.zero_()
-        elif self.transport.rank != SERVER:
-            self._push()
-        super().finish()
+        self.average_buffers()

@@ -4,26 +4,16 @@ Rank 0 receives and sends N - 1 whole vectors, so its traffic grows with the num
 it takes 2 messages one after the other where the ring takes 2 (N - 1): for short vectors on few ranks it is faster.
 """
 
-import torch
+from dataclasses import dataclass
 
-from strategies.ring_all_reduce import RingAllReduce
-from transports.base import Transport
-
-
-def naive_all_reduce(vector: torch.Tensor, transport: Transport) -> None:
-    """Replace `vector` [n] on every rank by the sum over all ranks, in place. Raises PeerLost, WaitTimeout."""
-    if transport.rank == 0:
-        for peer in transport.peers:
-            with transport.recv(peer, "all to one") as received:
-                vector.add_(received.vector)
-        for work in [transport.isend(vector, peer, "one to all") for peer in transport.peers]:
-            work.wait()
-    else:
-        transport.isend(vector, 0, "all to one").wait()
-        transport.recv(0, "one to all").copy_to(vector)
+from strategies.all_reduce_sgd import AllReduceSGD
+from strategies.collectives import naive_all_reduce
+from strategies.traffic import Traffic
 
 
-class NaiveAllReduce(RingAllReduce):
-    """RingAllReduce with the naive exchange."""
+@dataclass(kw_only=True)
+class NaiveAllReduce(AllReduceSGD):
+    """All ranks send their gradient to rank 0, which sends the sum to all: what the ring avoids."""
 
+    traffic = {"worker": Traffic("2 (N - 1) / N", "2 (N - 1) P / N")}
     all_reduce = staticmethod(naive_all_reduce)

@@ -5,16 +5,37 @@ takes longer for its steps. What that speed is worth is its accuracy, which is t
 epoch it sees one sample in N (not the same ones in the next), in batches of one N-th of the size.
 """
 
-from strategies.single import Single
+from dataclasses import dataclass
+
+import torch
+
+from strategies.base import Strategy
+from strategies.collectives import broadcast
+from strategies.traffic import NOTHING
 
 
-class NoCommunication(Single):
-    """N times `Single`, side by side. `model()` is each rank's own; the one that is evaluated is rank 0's."""
+@dataclass(kw_only=True)
+class NoCommunication(Strategy):
+    """N workers train N models, each on its part of the batches: the limit of speed, not of accuracy."""
 
-    max_ranks = None
     replicas_agree = False
+    traffic = {"worker": NOTHING}
 
-    @classmethod
-    def remark(cls, n_gpus: int) -> str:
+    def notice(self, n_gpus: int) -> str:
         """Say whose accuracy will be shown."""
         return f"none: {n_gpus} models trained apart; the accuracy is that of rank 0's, on its part of the samples."
+
+    def setup(self) -> None:
+        """Allocate a vector for rank 0's parameters."""
+        self.shown = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
+
+    def step(self, n_samples: int) -> None:
+        """x_k <- optimizer(x_k, g_k)."""
+        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.replica.zero_grad()
+
+    def model(self) -> torch.Tensor:
+        """Return rank 0's parameters [n]: of N models, one must be shown."""
+        self.shown.copy_(self.replica.x)
+        broadcast(self.shown, self.transport, "model")
+        return self.shown

@@ -5,12 +5,109 @@ g = sum n_k g_k / sum n_k, takes one optimizer step, and sends the new x to all 
 A worker sends and receives one vector a step; the server N - 1 of each.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
 from strategies.base import Strategy
-from transports.base import Message, Work
+from strategies.traffic import Traffic
+from strategies.workers import SERVER, Workers, join_server
+from transports.base import Message
 
-SERVER = 0
+
+@dataclass(kw_only=True)
+class ParamServer(Strategy):
+    """Workers send gradients to one server, which takes one step with their mean and sends the parameters to all."""
+
+    min_ranks = 2
+    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+
+    @classmethod
+    def roles(cls, world_size: int) -> list[str]:
+        """Rank 0 serves, the others work."""
+        return ["server"] + ["worker"] * (world_size - 1)
+
+    def setup(self) -> None:
+        """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
+        self.is_server = self.transport.rank == SERVER
+        if self.is_server:
+            self.workers = Workers(self.replica, self.transport, self.descent, self.after_update)
+        self.steps = 0
+        self.over = False
+
+    # Worker
+
+    def step(self, n_samples: int) -> None:
+        """Send (g_k, n_k); x_k <- the server's new x, which is read where it is, until the next step."""
+        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        self.replica.adopt(self.transport.recv(SERVER, "parameters"))
+        gradient.wait()
+        self.replica.zero_grad()
+
+    # Server
+
+    def serve(self) -> None:
+        """One step after the other with a gradient of each worker, until all have said goodbye."""
+        for gradients in self.workers.rounds():
+            self.apply(gradients)
+            self.workers.send_in_place(self.replica.x)
+
+    def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
+        """x <- optimizer(x, g), with g = sum n_k g_k / sum n_k over the gradients (n_k, g_k).
+
+        `processed`: how many times their samples the workers have computed on for this step.
+        """
+        mean, used = Mean(self.replica.g), []
+        for gradient in gradients:
+            mean.add(gradient.vector, gradient.n)
+            used.append(gradient.log_receipt())
+            self.workers.record_applied(gradient)
+        self.descent.step(mean.g, mean.n, processed=mean.n * processed)
+        for gradient in used:
+            gradient.release()
+
+    # Both
+
+    def join(self, resumed: bool) -> None:
+        """Where workers may come late, the server tells each one where to begin; otherwise all begin together."""
+        if not self.workers_may_die:
+            super().join(resumed)
+        elif self.is_server:
+            self.workers.welcome_all()
+        else:
+            self.steps = join_server(self.replica, self.transport, self.descent)
+
+    def finish(self) -> None:
+        """Say goodbye, and average the buffers."""
+        self.say_goodbye()
+        self.average_buffers()
+
+    def say_goodbye(self) -> None:
+        """Worker: copy x into memory of its own; end the epoch, unless the server has ended it."""
+        if not self.is_server:
+            self.replica.own()
+            if not self.over:
+                self.transport.isend(None, SERVER, "goodbye")
+
+    def average_buffers(self) -> None:
+        """Average the buffers b of the workers on the server, which sends the mean to all."""
+        if self.is_server:
+            self.workers.average(self.replica.b)
+        elif self.replica.b.numel():
+            self.transport.isend(self.replica.b, SERVER, "buffers").wait()
+            self.transport.recv(SERVER, "mean buffers").copy_to(self.replica.b)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Server: also how many steps each worker has taken."""
+        return super().state_dict() | ({"worker_steps": self.workers.steps} if self.is_server else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Server: also how many steps each worker has taken."""
+        super().load_state_dict(state)
+        if self.is_server:
+            self.workers.steps = dict(state["worker_steps"])
 
 
 class Mean:
@@ -25,97 +122,7 @@ class Mean:
         self.g = out
         self.n = 0
 
-    def add(self, g_and_n: torch.Tensor) -> None:
-        """Take in one more vector (g_k, n_k)."""
-        g_k, n_k = g_and_n[:-1], int(g_and_n[-1])
+    def add(self, g_k: torch.Tensor, n_k: int) -> None:
+        """Take in one more gradient [n], the mean over `n_k` samples."""
         self.n += n_k
         self.g = g_k if self.n == n_k else torch.lerp(self.g, g_k, n_k / self.n, out=self.out)
-
-
-class ParamServer(Strategy):
-    """One server, N - 1 workers in lock-step."""
-
-    min_ranks = 2
-
-    @classmethod
-    def roles(cls, world_size: int) -> list[str]:
-        """Rank 0 serves, the others work."""
-        return ["server"] + ["worker"] * (world_size - 1)
-
-    def prepare(self) -> None:
-        """Worker: have a place for x_k while it is not the server's x that is read."""
-        self.own_x = self.replica.x
-        self.answer: Message | None = None
-
-    def step(self, n_samples: int) -> None:
-        """Worker: send (g_k, n_k); x_k <- the server's new x, which is read where it is, until the next step."""
-        self.give_back()
-        push = self.transport.isend(self.replica.collect(n_samples), SERVER, "push")
-        self.look_at(self.transport.recv(SERVER, "parameters"))
-        push.wait()
-        self.replica.zero_grad()
-
-    def look_at(self, answer: Message) -> None:
-        """Worker: x_k is what the server has sent, in its memory."""
-        self.give_back()
-        self.answer = answer.keep()
-        self.replica.look_at(answer.vector)
-
-    def give_back(self) -> None:
-        """Worker: let the server change what was looked at."""
-        if self.answer:
-            self.answer.release()
-            self.answer = None
-
-    def settle(self) -> None:
-        """Worker: have x_k in memory of its own."""
-        if self.answer:
-            self.replica.move_to(self.own_x)
-            self.give_back()
-
-    def serve(self) -> None:
-        """Server: g <- sum of n_k g_k / sum of n_k over the workers k; x <- optimizer(x, g); send x to all of them."""
-        workers = list(self.transport.peers)
-        replies: list[Work] = []
-        while workers:
-            mean, pushes = Mean(self.replica.g), []
-            for k in list(workers):
-                push = self.transport.recv(k, "push")
-                if push.tensor is None:  # goodbye
-                    workers.remove(k)
-                else:
-                    mean.add(push.vector)
-                    pushes.append(push.keep())
-            for reply in replies:  # x is not to be changed while a worker still reads it
-                reply.wait()
-            if workers:
-                self.parameter.grad = mean.g
-                self.update(mean.n)
-            for push in pushes:
-                push.release()
-            replies = [self.transport.isend(self.replica.x, k, "parameters") for k in workers]
-            if workers:
-                self.served()
-
-    def finish(self) -> None:
-        """Say goodbye, and average the buffers."""
-        if self.transport.rank != SERVER:
-            self.settle()
-            self.transport.isend(None, SERVER, "push")
-        self.average_buffers()
-
-    def average_buffers(self) -> None:
-        """Average the workers' buffers b on the server, which sends the mean to all."""
-        b = self.replica.b
-        if self.transport.rank != SERVER:
-            if b.numel():
-                self.transport.isend(b, SERVER, "buffers").wait()
-                self.transport.recv(SERVER, "mean buffers").copy_to(b)
-        elif b.numel():
-            b.zero_()
-            for k in self.transport.peers:
-                with self.transport.recv(k, "buffers") as buffers:
-                    b.add_(buffers.vector)
-            b.div_(len(self.transport.peers))
-            for work in [self.transport.isend(b, k, "mean buffers") for k in self.transport.peers]:
-                work.wait()

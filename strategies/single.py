@@ -1,15 +1,30 @@
 """One process, no communication: mini-batch SGD, the reference that the others are compared with."""
 
-from strategies.base import Strategy
+from dataclasses import dataclass
+
+from strategies.base import RunSize, Strategy, between
+from strategies.traffic import NOTHING
 
 
+@dataclass(kw_only=True)
 class Single(Strategy):
-    """The update of one process on the whole global batch."""
+    """One process on whole batches: nothing is sent. The reference."""
 
-    max_ranks: int | None = 1
+    workers_like: int = 1
+    """Take the batches that this many workers would take together, so that the runs can be compared."""
+
+    max_ranks = 1
+    traffic = {"worker": NOTHING}
+
+    def count_workers(self, n_gpus: int) -> int:
+        """As many as `workers_like` says."""
+        return self.workers_like
+
+    def check(self, run: RunSize) -> None:
+        """At least one."""
+        between(self, "workers_like", 1)
 
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g)."""
-        self.replica.collect(n_samples)
-        self.update(n_samples * self.transport.world_size)
+        self.descent.step(self.replica.collect(), n_samples)
         self.replica.zero_grad()

@@ -1,0 +1,103 @@
+"""Collectives: what several ranks compute together, as functions of (vector, transport), each as its paper states it.
+
+Every rank calls the function with a vector of the same length. N is the number of ranks, r this rank.
+
+The ring (Patarasuk & Yuan, 2009; Gibiansky, 2017) is two halves. The vector is cut into N chunks. In *share-reduce*
+(reduce-scatter), N - 1 steps, each rank passes a chunk to its right neighbour and adds the one that comes from the left
+to its own; then rank r holds the finished sum of chunk (r + 1) mod N. In *share-only* (all-gather), N - 1 steps, the
+finished chunks travel round and overwrite. Each rank sends 2 (N - 1) messages, twice the vector less two chunks,
+however many ranks there are: no algorithm sends less.
+"""
+
+import torch
+
+from transports.base import Transport, Work
+
+
+def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
+    """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
+
+    No barrier is needed: a rank overwrites a chunk N - 1 steps after it sent it, and by then the chain of messages
+    round the ring has come through the neighbour that reads it. Raises PeerLost, WaitTimeout.
+    """
+    n, sent = reduce_scatter(vector, transport, n)
+    sent += all_gather(vector, transport)
+    for work in sent:  # the next backward pass writes into the vector
+        work.wait()
+    return n
+
+
+def reduce_scatter(vector: torch.Tensor, transport: Transport, n: int = 0) -> tuple[int, list[Work]]:
+    """Share-reduce: `own_chunk(vector)` becomes the sum over all ranks; the other chunks hold parts of sums.
+
+    `n` travels beside the chunks, for it is no element of the vector. Returns the sum of all `n`, and the Works after
+    which the vector may be changed elsewhere than in the own chunk. Raises PeerLost, WaitTimeout.
+    """
+    N, r = transport.world_size, transport.rank
+    right, left = (r + 1) % N, (r - 1) % N
+    chunks = torch.tensor_split(vector, N)
+    sent, total = [], n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r - s) % N], right, "share-reduce", n=total))
+        with transport.recv(left, "share-reduce") as received:
+            chunks[(r - s - 1) % N].add_(received.vector)
+            total = n + received.n
+    return total, sent
+
+
+def all_gather(vector: torch.Tensor, transport: Transport) -> list[Work]:
+    """Share-only: every rank gets the `own_chunk(vector)` of every other rank, in its place.
+
+    Returns the Works after which the vector may be changed. Raises PeerLost, WaitTimeout.
+    """
+    N, r = transport.world_size, transport.rank
+    right, left = (r + 1) % N, (r - 1) % N
+    chunks = torch.tensor_split(vector, N)
+    sent = []
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, "share-only"))
+        with transport.recv(left, "share-only") as received:
+            chunks[(r - s) % N].copy_(received.vector)
+    return sent
+
+
+def own_chunk(vector: torch.Tensor, transport: Transport) -> torch.Tensor:
+    """Return the chunk that this rank holds after share-reduce, a view: number (r + 1) mod N."""
+    return torch.tensor_split(vector, transport.world_size)[(transport.rank + 1) % transport.world_size]
+
+
+def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
+    """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
+
+    All send to rank 0, which adds, and sends the sum to all: 2 messages one after the other, but N - 1 whole vectors
+    into and out of one rank. Raises PeerLost, WaitTimeout.
+    """
+    if transport.rank != 0:
+        transport.isend(vector, 0, "all to one", n=n).wait()
+        total = transport.recv(0, "one to all")
+        n = total.n
+        total.copy_to(vector)
+        return n
+    for peer in transport.peers:
+        with transport.recv(peer, "all to one") as received:
+            vector.add_(received.vector)
+            n += received.n
+    for work in [transport.isend(vector, peer, "one to all", n=n) for peer in transport.peers]:
+        work.wait()
+    return n
+
+
+def average(vector: torch.Tensor, transport: Transport) -> None:
+    """Replace `vector` [P] on every rank by the mean over all ranks, in place. Raises PeerLost, WaitTimeout."""
+    if vector.numel():
+        ring_all_reduce(vector, transport)
+        vector.div_(transport.world_size)
+
+
+def broadcast(vector: torch.Tensor, transport: Transport, tag: str, root: int = 0) -> None:
+    """Replace `vector` [P] on every rank by that of rank `root`. Raises PeerLost, WaitTimeout."""
+    if transport.rank == root:
+        for work in [transport.isend(vector, peer, tag) for peer in transport.peers]:
+            work.wait()
+    else:
+        transport.recv(root, tag).copy_to(vector)

@@ -1,0 +1,101 @@
+"""x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from records.events import Recorder
+
+OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+Schedule = Callable[[float], float]
+
+
+class Descent:
+    """The updates that one rank makes.
+
+    `optimizer` makes any torch optimizer from a list of parameters: here one, the flat vector x. `clip_norm` bounds the
+    norm of the gradient that it is given (0: no bound). `schedule`, if given, maps the samples processed so far by
+    all workers to a factor of the learning rate.
+
+    `version` counts the updates. `samples` are those whose gradients x has taken in, of all workers, as far as this
+    rank knows; `processed` counts also those that were computed on in vain, and is what the schedule goes by.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        optimizer: OptimizerFactory,
+        clip_norm: float,
+        schedule: Schedule | None,
+        recorder: Recorder,
+    ) -> None:
+        self._new_optimizer = optimizer
+        self._recorder = recorder
+        self.clip_norm = clip_norm
+        self.schedule = schedule
+        self.version = 0
+        self.samples = 0
+        self.processed = 0.0
+        self.optimize(*parameters)
+
+    def optimize(self, *parameters: torch.Tensor) -> None:
+        """Update these, whole parameters or parts of them, with a new optimizer."""
+        self.parameters = [p if isinstance(p, torch.nn.Parameter) else torch.nn.Parameter(p) for p in parameters]
+        self.optimizer = self._new_optimizer(list(self.parameters))
+        self.lr = self.optimizer.param_groups[0]["lr"]
+
+    def step(
+        self,
+        g: torch.Tensor | None,
+        n_samples: int,
+        *,
+        processed: float | None = None,
+        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """x <- optimizer(x, g), g [n] being the mean gradient over `n_samples`; None: the parameters hold theirs.
+
+        `processed`: on how many samples the workers have computed for this update, by default `n_samples`. `norm`: what
+        returns the norm of the whole gradient where g is a part of it.
+        """
+        processed = n_samples if processed is None else processed
+        if g is not None:
+            self.parameters[0].grad = g
+        if self.clip_norm:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            total = get_total_norm(gradients) if norm is None else norm(gradients[0])
+        with self._recorder.phase("update"):
+            if self.schedule:
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.lr * self.schedule(self.processed + processed / 2)
+            if self.clip_norm:
+                clip_grads_with_norm_(self.parameters, self.clip_norm, total)
+            self.optimizer.step()
+        self.count(n_samples, processed)
+
+    def count(self, n_samples: int, processed: float | None = None) -> None:
+        """Count one update with `n_samples`, made here or by adding what a worker has computed."""
+        self.version += 1
+        self.samples += n_samples
+        self.processed += n_samples if processed is None else processed
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the optimizer's state, such as momentum, on this rank."""
+        tensors = (value for state in self.optimizer.state.values() for value in state.values())
+        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state and the counts."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "version": self.version,
+            "samples": self.samples,
+            "processed": self.processed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.version, self.samples, self.processed = state["version"], state["samples"], state["processed"]

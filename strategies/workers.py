@@ -1,0 +1,247 @@
+"""The workers of a server: who is alive, whose message comes next, and what each of them has.
+
+A server takes messages in the order in which they come; a transport can note that order and repeat it, so that a run
+can be replayed. Where the server holds all that matters, workers may die, and one that is started again gets the
+server's x and takes part. A strategy sees none of this: it iterates over the messages of an epoch and replies.
+"""
+
+from collections.abc import Callable, Iterator, MutableMapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+from strategies.descent import Descent
+from strategies.replica import Replica
+from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, Work
+
+SERVER = 0
+_NO_LIMIT = 1e6  # seconds
+
+
+class Workers:
+    """What a server knows of its workers, by rank.
+
+    `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
+    those that have asked for a reply and have none yet. `steps[k]` counts the steps that worker k has taken,
+    `version_read[k]` is the version of x that it computes on.
+    """
+
+    def __init__(
+        self, replica: Replica, transport: Transport, descent: Descent, after_update: Callable[[], None] | None
+    ) -> None:
+        self._replica = replica
+        self._transport = transport
+        self._descent = descent
+        self._after_update = after_update
+        self.alive = set(transport.peers)
+        self.present = set(transport.peers)
+        self.waiting: set[int] = set()
+        self.steps = dict.fromkeys(transport.peers, 0)
+        self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(transport.peers, 0)
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._replies: dict[int, Work] = {}
+
+    @property
+    def slowest(self) -> int:
+        """The fewest steps that a worker of this epoch has taken."""
+        return min((self.steps[k] for k in self.present), default=0)
+
+    # Receiving
+
+    def rounds(self) -> Iterator[Iterator[Message]]:
+        """Yield, step by step, the gradients of all workers in the order of ranks, until they have said goodbye.
+
+        They are received as they are iterated over. At their end no worker reads what it was sent before.
+        """
+        self.present = set(self.alive)
+        while first := next(gradients := self._round(), None):
+            yield chain([first], gradients)
+            self._count_update()
+
+    def _round(self) -> Iterator[Message]:
+        for k in sorted(self.present):
+            message = self._transport.recv(k, ("gradient", "goodbye"))
+            if message.tag == "goodbye":
+                self.present.remove(k)
+            else:
+                yield self._take(message)
+        for reply in self._replies.values():
+            reply.wait()
+
+    def messages(
+        self,
+        request: str,
+        notice: str = "gradient",
+        until: float = float("inf"),
+        on_departure: Callable[[], None] = lambda: None,
+    ) -> Iterator[Message]:
+        """Yield the messages of one epoch in the order in which they come.
+
+        Who has sent a `request` waits for a reply; a `notice` wants none. The epoch is over when all workers have said
+        goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a worker
+        has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
+        """
+        self.present = set(self.alive)
+        while not (self.alive and (not self.present or (self._descent.samples >= until and self.alive <= self.waiting))):
+            version = self._descent.version
+            message = self._receive(request, notice)
+            if message is None:
+                on_departure()
+            else:
+                if message.tag == request:
+                    self.waiting.add(message.src)
+                    self.steps[message.src] += 1
+                yield self._take(message)
+            if self._descent.version > version:
+                self._count_update()
+
+    def _receive(self, *tags: str) -> Message | None:
+        """Return the message that comes next; None if instead a worker said goodbye, died or returned."""
+        try:
+            message = self._transport.recv(ANY, (*tags, "goodbye"))
+        except PeerLost as lost:
+            self._remove(lost.rank)
+            if lost.rank == ANY or not (self.alive or self._transport.may_return()):
+                raise
+            return None
+        except PeerReturned as returned:
+            self._remove(returned.rank)
+            self._admit(returned.rank)
+            return None
+        if message.src not in self.alive:  # it died after it had sent this
+            message.release()
+            return None
+        if message.tag == "goodbye":
+            self.present.discard(message.src)
+            return None
+        return message
+
+    def gather(self, tag: str) -> Iterator[Message]:
+        """Yield one message of each worker that is alive, in the order of ranks; all of them then wait for a reply."""
+        for k in sorted(self.alive):
+            try:
+                message = self._transport.recv(k, tag)
+            except PeerLost:
+                self._remove(k)
+                continue
+            self.waiting.add(k)
+            yield self._take(message)
+
+    def _take(self, message: Message) -> Message:
+        message.version = int(self.version_read[message.src])
+        return message
+
+    def _count_update(self) -> None:
+        """Make known that x has a new version, when the workers have their replies."""
+        self._transport.recorder.step = self._descent.version
+        if self._after_update:
+            self._after_update()
+
+    # Replying
+
+    def take_waiting(self, ready: Callable[[int], bool] = lambda k: True) -> Iterator[int]:
+        """Yield the workers that wait for a reply and are `ready` for it, by rank: each is to be sent one now."""
+        for k in sorted(self.waiting):
+            if ready(k):
+                self.waiting.remove(k)
+                self.version_read[k] = self._descent.version
+                yield k
+
+    def send_copy(self, x: torch.Tensor, k: int, n: int, tag: str = "parameters") -> None:
+        """Send worker k a copy of x, which may change while k reads it."""
+        if k not in self._buffers:
+            self._buffers[k] = self._transport.allocate(x.numel(), x.dtype)
+        if k in self._replies:
+            self._replies[k].wait()
+        self._replies[k] = self.send(self._buffers[k].copy_(x), k, tag, n)
+
+    def send_in_place(self, x: torch.Tensor) -> None:
+        """Send all present workers x, which they read where it is: see `rounds` for when it may change."""
+        for k in sorted(self.present):
+            self.version_read[k] = self._descent.version
+            self._replies[k] = self.send(x, k, "parameters", self._descent.samples)
+
+    def send(self, value: Any, k: int, tag: str, n: int = 0) -> Work:
+        """Send to worker k; to nobody if it is dead."""
+        try:
+            return self._transport.isend(value, k, tag, n=n)
+        except PeerLost:
+            self._remove(k)
+            return Delivered()
+
+    # Records
+
+    def record_applied(self, message: Message) -> None:
+        """Record that what worker k computed on one version of x was applied to another."""
+        now, version = self._transport.now(), self._descent.version
+        self._transport.recorder.add(
+            "update", now, now, peer=message.src, version_read=message.version, version_applied=version
+        )
+
+    def drop(self, gradient: Message) -> None:
+        """Record that a gradient came too late for its version, and release it."""
+        now, version = self._transport.now(), self._descent.version
+        self._transport.recorder.add(
+            "communicate", now, now, "drop", gradient.src, version_read=gradient.version, version_applied=version
+        )
+        gradient.release()
+
+    # Coming and going
+
+    def _remove(self, k: int) -> None:
+        """Worker k is dead."""
+        if k in self.alive:
+            self._transport.recorder.deaths.append({"rank": k, "samples": self._descent.samples, "returned": False})
+        for group in (self.alive, self.present, self.waiting):
+            group.discard(k)
+
+    def _admit(self, k: int) -> None:
+        """Let worker k, which was started again, take part."""
+        self._transport.admit(k)
+        self._replies.pop(k, None)
+        self.alive.add(k)
+        self.present.add(k)
+        [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True
+        self.welcome(k)
+
+    def welcome_all(self) -> None:
+        """Let all workers begin."""
+        for k in self._transport.peers:
+            self.welcome(k)
+
+    def welcome(self, k: int) -> None:
+        """Tell worker k the epoch, the samples so far, its steps (no fewer than the slowest's), x and b."""
+        slowest = min((self.steps[other] for other in self.present - {k}), default=0)
+        self.steps[k] = max(self.steps[k], slowest)
+        self.version_read[k] = self._descent.version
+        position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
+        self.send(position, k, "position")
+        self.send_copy(self._replica.x, k, 0, "initial parameters")
+        self.send(self._replica.b.clone(), k, "initial buffers")
+
+    def average(self, b: torch.Tensor) -> None:
+        """Average the buffers b [m] of the workers that are alive, and send them the mean."""
+        if not b.numel():
+            return
+        total, n = torch.zeros_like(b), 0
+        for message in self.gather("buffers"):
+            with message:
+                total.add_(message.vector)
+            n += 1
+        if n:
+            b.copy_(total.div_(n))
+        for k in self.take_waiting():
+            self.send(b.clone(), k, "mean buffers")
+
+
+def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
+    """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
+    # No limit where a rank was started again: a server that evaluates admits nobody, and if it dies, PeerLost is raised.
+    position = transport.recv(SERVER, "position", _NO_LIMIT if transport.rejoined else transport.timeout)
+    assert position is not None, "only a poll returns None"
+    transport.recorder.epoch, descent.samples, steps = position.object
+    descent.processed = descent.samples
+    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
+    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+    return steps

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 import torch
 
+from records.errors import RunFailed
 from records.files import load_events, load_table
 from records.tables import ledger
 from strategies import STRATEGIES
 from training import Options, run
-from training.failures import RunFailed
 from training.options import option_names
 from workloads import datasets, models
 

@@ -1,6 +1,6 @@
 """How a run goes. In a notebook: `from training import Options, run`; in a loop of your own: `launch`."""
 
-from training.launch import launch
+from launchers.local import launch
 from training.options import Options
 from training.run import run
 

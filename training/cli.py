@@ -14,13 +14,12 @@ from typing import TypeVar, cast
 
 import tyro
 
+from records.errors import RunFailed, UsageError
 from strategies import Strategy
 from training import checkpoints, replay
-from training.failures import RunFailed
 from training.options import Options
 from training.run import run
 from transports.base import PeerLost, WaitTimeout
-from workloads.errors import UsageError
 
 T = TypeVar("T")
 

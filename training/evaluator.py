@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from records.errors import RunFailed
 from training.checkpoints import SCORES
-from training.failures import RunFailed
 from training.options import Options
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from tyro.conf import Suppress
 
+from records.errors import UsageError
 from strategies import STRATEGIES, OptimizerFactory, Strategy
 from strategies.backup_workers import BackupParamServer
 from strategies.inconsistent_reads import InconsistentReadsServer
@@ -17,7 +18,6 @@ from training.checks import DTYPES, check_values
 from training.optimizers import factory
 from training.schedules import schedule
 from workloads.batches import BatchPlan
-from workloads.errors import UsageError
 
 _WITH_OPTIONS = STRATEGIES | {"param_server": BackupParamServer}  # strategies, such as have options of their own
 _FAMILY = {name for kind in _WITH_OPTIONS.values() for name in kind.takes}

@@ -15,19 +15,18 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from launchers.devices import device_of, synchronizer, use_share_of_cores
+from launchers.local import launch, warm_up
 from records import files, tables
+from records.errors import RunFailed, UsageError, one_line
 from records.events import Recorder
 from training import checkpoints, replay
-from training.devices import device_of, synchronizer, use_share_of_cores
 from training.evaluator import Evaluator
-from training.failures import RunFailed
-from training.launch import launch, warm_up
 from training.options import Options, torchrun_world_size
 from training.rank import RankResult, build_model, train_rank
 from transports.base import Transport
 from workloads import datasets, models
 from workloads.datasets import Data, LazyData
-from workloads.errors import UsageError, one_line
 
 
 def run(options: Options, quiet: bool = False) -> pd.DataFrame:

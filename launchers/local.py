@@ -27,10 +27,10 @@ from typing import Any
 
 import torch.multiprocessing
 
-from training.failures import Failure, explain
-from training.process import HEARTBEAT_S, rank_main
+from launchers.failures import Failure, explain
+from launchers.rank_process import HEARTBEAT_S, rank_main
+from records.errors import UsageError
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from workloads.errors import UsageError
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for

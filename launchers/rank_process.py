@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+from launchers.devices import device_of, synchronizer, use_share_of_cores
+from launchers.failures import Failure
+from records.errors import RunFailed, UsageError
 from records.events import Recorder
-from training.devices import device_of, synchronizer, use_share_of_cores
-from training.failures import Failure, RunFailed
 from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
-from workloads.errors import UsageError
 
 HEARTBEAT_S = 0.5
 

@@ -4,7 +4,7 @@ from multiprocessing import forkserver
 
 import pytest
 
-from launchers.local import start_context
+from launchers.fork_server import start_context
 from tests.ranks import ENGINES
 
 

@@ -1,0 +1,190 @@
+"""The processes of one run as their launcher sees them: started, watched, told of each other's deaths, ended."""
+
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from launchers.failures import Failure, explain
+from launchers.fork_server import start_context
+from launchers.rank_process import HEARTBEAT_S, rank_main
+from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
+
+_GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
+
+
+@dataclass
+class Ranks:
+    """The processes of one run, as their launcher sees them; `job` is what `rank_main` is told beside its pipes."""
+
+    timeout: float
+    roles: list[str]
+    expendable: frozenset[int]
+    job: tuple[Any, ...]
+    processes: dict[int, BaseProcess] = field(default_factory=dict)
+    pipes: dict[int, Connection] = field(default_factory=dict)
+    notices: list[Connection] = field(default_factory=list)
+    spares: list[dict[int, tuple[Connection, Connection]]] = field(default_factory=list)
+    lives: dict[int, int] = field(default_factory=dict)
+    inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
+    last_heard: dict[int, float] = field(default_factory=dict)
+
+    def start(self, restarts: int) -> None:
+        """Start all ranks, and have the pipes for so many restarts."""
+        context = start_context()
+        with _interrupts_wait():
+            endpoints, self.notices = wire(len(self.roles), context)
+            hosts = set(range(len(self.roles))) - self.expendable
+            self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(restarts)]
+            for endpoint in endpoints:
+                self._start(endpoint, context)
+
+    def _start(self, endpoint: Endpoint, context: ForkServerContext | SpawnContext) -> None:
+        rank = endpoint.rank
+        mine, theirs = context.Pipe(duplex=False)
+        self.pipes[rank] = mine
+        process = context.Process(target=rank_main, args=(endpoint, theirs, *self.job), name=f"rank {rank}")
+        process.start()
+        self.processes[rank] = process
+        # Only the rank may hold its ends of the pipes: then their closing is its death.
+        theirs.close()
+        endpoint.close()
+        self.last_heard[rank] = time.monotonic()
+        threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
+
+    def _restart(self, rank: int) -> None:
+        """Start a dead rank once more, and tell those who may let it in."""
+        context = start_context()
+        pipes = self.spares.pop(0)
+        inbound, outbound = ({host: ends[i] for host, ends in pipes.items()} for i in (0, 1))
+        deaths, notice = context.Pipe(duplex=False)
+        self.lives[rank] = self.lives.get(rank, 0) + 1
+        self.pipes[rank].close()
+        self.notices[rank].close()
+        self.notices[rank] = notice
+        self._start(Endpoint(rank, len(self.roles), inbound, outbound, deaths, life=self.lives[rank]), context)
+        self._tell([RETURNED + rank], pipes)
+
+    def _listen(self, rank: int, pipe: Connection) -> None:
+        # A thread, since a rank stopped in the middle of a message would stop whoever reads it.
+        try:
+            while True:
+                kind, value = pickle.loads(pipe.recv_bytes())
+                self.last_heard[rank] = time.monotonic()
+                if kind != "alive":
+                    self.inbox.put((rank, kind, value))
+        except (EOFError, OSError):
+            self.inbox.put((rank, "gone", None))
+        except Exception as error:  # what a rank sends may be of a class that cannot be made here
+            self.inbox.put((rank, "failed", Failure("raised", f"a result that cannot be unpickled: {error}")))
+        self.last_heard[rank] = float("inf")  # nothing more is expected of it
+
+    def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
+        """Wait for every rank's result, None from an expendable one that died. Raises RunFailed."""
+        results: dict[int, Any] = {}
+        failures: dict[int, Failure] = {}
+        dead: dict[int, Failure] = {}  # expendable ones
+        give_up = float("inf")
+        while len(results) + len(failures) + len(dead) < len(self.roles) and time.monotonic() < give_up:
+            try:
+                rank, kind, value = self.inbox.get(timeout=HEARTBEAT_S)
+            except queue.Empty:
+                rank, kind, value = -1, "nothing", None
+            if kind == "result":
+                results[rank] = value
+            elif kind == "report" and on_report:
+                on_report(rank, value)
+            elif kind == "failed" and rank in self.expendable and value.kind == "lost_peer":
+                dead.setdefault(rank, value)  # its server has ended, well or not
+            elif kind == "failed":
+                failures.setdefault(rank, value)
+            elif kind == "gone" and rank not in {**results, **failures, **dead}:
+                death = self._death_of(rank)
+                (dead if rank in self.expendable else failures)[rank] = death
+                if rank in dead:
+                    self._tell(dead)
+                if rank in dead and self.spares and not (failures or results):
+                    del dead[rank]
+                    with _interrupts_wait():
+                        self._restart(rank)
+            if not failures:
+                failures.update(self._silent())
+            if failures and give_up == float("inf"):
+                give_up = time.monotonic() + _GRACE_S
+                self._tell(failures)
+        if failures:
+            if all(failure.kind == "lost_peer" for failure in failures.values()):
+                failures = dead | failures  # there the others' deaths are the cause
+            # Whoever has not spoken since may be the one the others waited for.
+            for rank in set(range(len(self.roles))) - set(results) - set(failures):
+                if time.monotonic() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
+                    failures[rank] = Failure("silent")
+            raise explain(failures, self.roles, self.timeout)
+        return [results.get(rank) for rank in range(len(self.roles))]
+
+    def _death_of(self, rank: int) -> Failure:
+        self.processes[rank].join(_GRACE_S)
+        _remove_shared_memory(self.processes[rank])
+        code = self.processes[rank].exitcode
+        if code is not None and code < 0:
+            return Failure("died", f"was killed by {signal.Signals(-code).name}")
+        return Failure("died", f"ended with exit code {code} before its work was done")
+
+    def _silent(self) -> dict[int, Failure]:
+        now = time.monotonic()
+        return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if now - heard > self.timeout}
+
+    def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
+        """Write the news, one byte each, to `ranks`, by default all."""
+        for rank in range(len(self.notices)) if ranks is None else ranks:
+            try:
+                os.write(self.notices[rank].fileno(), bytes(news))
+            except OSError:
+                continue  # that rank is gone itself
+
+    def end(self, patience: float = 0.0) -> None:
+        """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
+        deadline = time.monotonic() + patience
+        for process in self.processes.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.join()
+            _remove_shared_memory(process)
+        spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
+        for connection in (*self.pipes.values(), *self.notices, *spares):
+            connection.close()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM act after the block: amid it, a process may run that nobody could end yet."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for arrived in came:
+        signal.raise_signal(arrived)
+
+
+def _remove_shared_memory(process: BaseProcess) -> None:
+    """Remove what a process that was killed between torch's opening and unlinking of a segment has left by its name."""
+    for path in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
+        path.unlink(missing_ok=True)

@@ -25,15 +25,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from records.errors import RunFailed, UsageError, one_line
 from records.files import check_writable, write_atomically
 from strategies.replica import copy_into
 from training import checkpoints
 from training.cli import guarded, parse
-from training.failures import RunFailed
 from training.options import DTYPES, Options
 from training.rank import build_model
 from workloads import datasets
-from workloads.errors import UsageError, one_line
 
 COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
 _POLL_S = 0.2

@@ -16,13 +16,12 @@ import torch.nn.functional as F
 import tyro
 from torch import nn
 
+from records.errors import RunFailed, UsageError
 from records.events import clock
 from records.files import check_writable, machine, write_atomically
 from ring_all_reduce_builtin import join
 from strategies import Strategy
-from training.failures import RunFailed
 from transports.base import Transport
-from workloads.errors import UsageError
 
 Row = dict[str, Any]
 Seconds = dict[str, list[float]]  # of each side's blocks

@@ -19,9 +19,9 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figure, main, ratio, require
+from records.errors import RunFailed
 from records.events import clock
 from strategies.ring_all_reduce import RingAllReduce
-from training.failures import RunFailed
 from transports.base import Transport
 
 ROOT = Path(__file__).resolve().parent.parent

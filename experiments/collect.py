@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import pandas as pd
 
 from experiments.runs import MODELS, SEEDS, TIMELINE, Case, measured
+from records.errors import UsageError, one_line
 from records.files import TRACE_SUFFIX, load_metadata, load_table
 from records.tables import finished_epochs, phase_times, totals, workers
-from workloads.errors import UsageError, one_line
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository

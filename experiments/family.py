@@ -10,10 +10,10 @@ import pandas as pd
 from experiments import family_runs
 from experiments.collect import KEPT, spread
 from experiments.family_runs import FAMILY, LOST_UPDATES, STALENESS_SUFFIX, is_made
+from records.errors import UsageError, one_line
 from records.files import load_metadata, load_table
 from records.tables import SERVER, workers
 from training import Options
-from workloads.errors import UsageError, one_line
 
 NAMES = {
     "sync": "synchronous",

@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 
 from experiments.runs import SEEDS, is_there, measured
+from records.errors import RunFailed
 from records.files import load_events, load_table, write_atomically
 from records.staleness import histogram
 from training import Options, run
-from training.failures import RunFailed
 
 FAMILY = "server_family"  # the experiment, and the folder of its results in that of the others
 SERVERS: dict[str, dict[str, Any]] = {

@@ -36,10 +36,9 @@ from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
 from experiments.run import RING_TRACE
 from experiments.runs import TIMELINE, declared, is_there
+from records.errors import RunFailed, UsageError
 from records.files import EVENTS_SUFFIX, write_atomically
 from training.cli import guarded, parse
-from training.failures import RunFailed
-from workloads.errors import UsageError
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)

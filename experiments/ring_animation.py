@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
+from records.errors import UsageError
 from records.events import Recorder, clock
 from records.files import AnyPath, write_atomically
 from strategies.ring_all_reduce import ring_all_reduce
 from training import launch
 from transports.base import Transport
-from workloads.errors import UsageError
 
 N = 4  # ranks, and chunks of one element each
 VALUES = [f"v{chunk}" for chunk in range(N)]

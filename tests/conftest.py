@@ -4,8 +4,8 @@ from multiprocessing import forkserver
 
 import pytest
 
+from launchers.fork_server import start_context
 from tests.ranks import ENGINES
-from training.launch import start_context
 
 
 def pytest_configure() -> None:

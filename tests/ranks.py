@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launchers.local import launch
+from records.errors import RunFailed
 from records.events import Recorder, clock
-from training.failures import RunFailed
-from training.launch import launch
 from transports.base import Message, Transport
 from transports.process_group import ProcessGroup
 

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from records.errors import UsageError
 from workloads.batches import BatchPlan
-from workloads.errors import UsageError
 
 
 @st.composite

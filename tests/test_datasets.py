@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from records.errors import UsageError
 from workloads.datasets import Data, LazyData, TensorData, load
-from workloads.errors import UsageError
 
 WriteModule = Callable[[str], str]
 

@@ -22,16 +22,15 @@ import pytest
 import torch
 
 import evaluate
+from records.errors import RunFailed, UsageError
 from records.files import load_table
 from strategies import Replica
 from tests.ranks import wait_until
 from training import Options, checkpoints, launch, run
 from training.evaluator import Evaluator
-from training.failures import RunFailed
 from training.rank import build_model
 from transports.base import Transport
 from workloads import datasets
-from workloads.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 100

@@ -17,12 +17,11 @@ import pytest
 from benchmarks import networks
 from experiments import cases, collect, family, family_plots, family_runs, plots, report, run, runs
 from experiments.runs import Case
+from records.errors import RunFailed, UsageError
 from records.files import TRACE_SUFFIX, load_metadata
 from strategies import STRATEGIES
 from training import Options
-from training.failures import RunFailed
 from workloads import models
-from workloads.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 KEPT = collect.KEPT

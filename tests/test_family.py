@@ -10,11 +10,10 @@ import pytest
 from experiments import family, family_plots, family_runs, lost_updates, report, runs
 from experiments.collect import KEPT
 from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
+from records.errors import RunFailed, UsageError
 from records.files import load_metadata
 from tests.test_experiments import command, counts, recorded
 from training import Options
-from training.failures import RunFailed
-from workloads.errors import UsageError
 
 RATES = dict.fromkeys(SERVERS, 0.1)
 VARIED = ("lr", "seed", "slow", "events", "epochs", "train_size", "run_name")  # and the options of SERVERS

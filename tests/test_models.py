@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from workloads.errors import UsageError
+from records.errors import UsageError
 from workloads.models import MODELS, build, check
 
 SHAPES = [(1, 8, 8), (3, 32, 32), (2, 20, 70), (1, 28, 28), (3, 224, 224)]

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from training.failures import RunFailed
-from training.launch import launch
+from launchers.local import launch
+from records.errors import RunFailed, UsageError
 from transports.base import ANY, PeerLost, PeerReturned, Transport
-from workloads.errors import UsageError
 
 
 def die() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from param_server_builtin import BuiltinParamServer
+from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES
 from training import Options, checkpoints, run
-from workloads.errors import UsageError
 
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:batch_norm", "epochs": 3, "batch_size": 16,

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from experiments.ring_animation import VALUES, animate, load, record
-from workloads.errors import UsageError
+from records.errors import UsageError
 
 
 @pytest.fixture(scope="module")

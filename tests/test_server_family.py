@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from records.errors import UsageError
 from records.files import load_events, load_metadata
 from training import Options, checkpoints, run
-from workloads.errors import UsageError
 
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 3, "batch_size": 16, "lr": 0.05,

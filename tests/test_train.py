@@ -1,4 +1,4 @@
-"""The main job, end to end: on the command line, from a notebook, under torchrun."""
+"""The main job, end to end: on the command line, from a notebook."""
 
 import json
 import re
@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 import torch
 
+from records.errors import RunFailed
 from records.files import load_events, load_table
 from records.tables import ledger
 from strategies import STRATEGIES
 from training import Options, run
-from training.failures import RunFailed
 from training.options import option_names
 from workloads import datasets, models
 
@@ -133,33 +133,6 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["1.running_var"].ne(1).all()
     assert metadata(tmp_path)["replicas_identical"] is True
-
-
-LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2")
-
-
-@pytest.mark.parametrize(
-    ("strategy", "more", "same"),
-    [
-        ("param_server", (), "param_server"),
-        ("ring_all_reduce", (), "ring_all_reduce"),
-        ("async_param_server", LOCK_STEP, "param_server"),
-    ],
-)
-def test_torchrun_gives_the_same_parameters(tmp_path: Path, strategy: str, more: tuple[str, ...], same: str) -> None:
-    run(small(tmp_path, strategy=same, n_gpus=3, run_name="here"), quiet=True)
-    arguments = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
-    done = command(
-        *arguments, "--strategy", strategy, *more, "--results_dir", str(tmp_path),
-        module=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("test accuracy") == 1
-    under_torchrun, here = metadata(tmp_path), metadata(tmp_path, "here")
-    assert under_torchrun["transport"] == "process_group"
-    assert under_torchrun["n_gpus"] == 3
-    assert under_torchrun["parameter_hash"]["0"] == here["parameter_hash"]["0"]
-    assert under_torchrun["replicas_identical"] or more
 
 
 def test_events_tell_every_phase_and_message(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from typing import IO, Any
 
 import torch
 
+from records.errors import UsageError, one_line
 from training.options import Options
 from training.recorded import options_from
 from transports.base import Transport
-from workloads.errors import UsageError, one_line
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 FORMAT = 1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from records.errors import UsageError
 from strategies import STRATEGIES
 from training.optimizers import OPTIMIZERS
 from training.schedules import SCHEDULES
-from workloads.errors import UsageError
 
 if TYPE_CHECKING:
     from training.options import Options

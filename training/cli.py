@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import difflib
 import io
-import os
 import re
 import signal
 import sys
@@ -14,13 +13,11 @@ from typing import TypeVar, cast
 
 import tyro
 
+from records.errors import RunFailed, UsageError
 from strategies import Strategy
 from training import checkpoints, replay
-from training.failures import RunFailed
 from training.options import Options
 from training.run import run
-from transports.base import PeerLost, WaitTimeout
-from workloads.errors import UsageError
 
 T = TypeVar("T")
 
@@ -67,9 +64,6 @@ def guarded(work: Callable[[], object], kept: str) -> int:
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except (PeerLost, WaitTimeout) as error:  # only under torchrun: otherwise the launcher hears of them
-        print(f"error: rank {os.environ.get('RANK')}: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt as interrupt:
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
         print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)

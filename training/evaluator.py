@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from launchers.torchrun import environment_of_others
+from records.errors import RunFailed
 from training.checkpoints import SCORES
-from training.failures import RunFailed
 from training.options import Options
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
@@ -37,7 +38,7 @@ class Evaluator:
             return
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")},
+            **environment_of_others(),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # for data and models of the user's own
         }

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from records.errors import UsageError, one_line
 from strategies import OptimizerFactory
-from workloads.errors import UsageError, one_line
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind

@@ -1,7 +1,6 @@
 """The options of a run: one dataclass, from which the command line is made."""
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from tyro.conf import Suppress
 
+from launchers import find_launcher
+from records.errors import UsageError
 from strategies import STRATEGIES, OptimizerFactory, Strategy
 from strategies.backup_workers import BackupParamServer
 from strategies.inconsistent_reads import InconsistentReadsServer
@@ -17,7 +18,6 @@ from training.checks import DTYPES, check_values
 from training.optimizers import factory
 from training.schedules import schedule
 from workloads.batches import BatchPlan
-from workloads.errors import UsageError
 
 _WITH_OPTIONS = STRATEGIES | {"param_server": BackupParamServer}  # strategies, such as have options of their own
 _FAMILY = {name for kind in _WITH_OPTIONS.values() for name in kind.takes}
@@ -127,11 +127,12 @@ class Options:
         """Return the options with every default filled in, fit to this machine. Raises UsageError."""
         check_values(self, option_names())
         n_gpus = self.n_gpus if self.n_gpus is not None else self._default_n_gpus()
-        started = torchrun_world_size()
+        launcher = find_launcher()
+        started = launcher.world_size
         if started is not None and self.builtin:
-            raise UsageError(f"{self.builtin.name} starts its processes itself; run it without torchrun")
+            raise UsageError(f"{self.builtin.name} starts its processes itself; run it without {launcher.name}")
         if started is not None and n_gpus != started:
-            raise UsageError(f"--n_gpus {n_gpus}: torchrun started {started} processes; leave --n_gpus out")
+            raise UsageError(f"--n_gpus {n_gpus}: {launcher.name} started {started} processes; leave --n_gpus out")
         kind, device = self.kind, self._device()
         if kind.max_ranks is not None and n_gpus > kind.max_ranks:
             cure = "use --workers_like to give it their batches" if self.strategy == "single" else "take fewer"
@@ -154,7 +155,7 @@ class Options:
     def _default_n_gpus(self) -> int:
         if self.strategy == "single":
             return 1
-        return torchrun_world_size() or max(2, torch.cuda.device_count() if self._device() == "cuda" else 2)
+        return find_launcher().world_size or max(2, torch.cuda.device_count() if self._device() == "cuda" else 2)
 
     def _device(self) -> str:
         if self.device == "auto":
@@ -177,10 +178,13 @@ class Options:
             raise UsageError(
                 f"--restarts {self.restarts}: --strategy {self.strategy} lets no worker in again; {able} do"
             )
-        if torchrun_world_size() is not None:
-            for name, wanted in (("restarts", self.restarts), ("reads", self.reads == "inconsistent")):
-                if wanted:
-                    raise UsageError(f"--{name}: needs shared memory; run it without torchrun")
+        launcher = find_launcher()
+        for name, wanted, possible in (
+            ("restarts", self.restarts, launcher.restarts),
+            ("reads", self.reads == "inconsistent", launcher.shared_memory),
+        ):
+            if wanted and not possible:
+                raise UsageError(f"--{name}: needs shared memory; run it without {launcher.name}")
 
     def _check_stragglers(self, roles: list[str]) -> None:
         if not (self.slow or self.jitter):
@@ -264,11 +268,6 @@ class Options:
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters. Raises UsageError."""
         return factory(self.optimizer, self.lr, self.momentum, self.weight_decay, self.optimizer_options)
-
-
-def torchrun_world_size() -> int | None:
-    """Return how many processes torchrun started, None if this is not one of them."""
-    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
 def option_names() -> list[str]:

@@ -12,18 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from records.errors import RunFailed, UsageError, one_line
 from records.events import clock
 from strategies import Strategy
 from strategies.param_server import SERVER
 from training import checkpoints, replay
-from training.failures import RunFailed
 from training.options import Options
 from training.straggler import Straggler
 from transports.base import Transport
 from workloads import models
 from workloads.batches import BatchPlan
 from workloads.datasets import Data
-from workloads.errors import UsageError, one_line
 
 OWNER = 0  # the rank whose replica is the model that the algorithm calls its own: evaluated, saved
 _REPORT_S = 0.1

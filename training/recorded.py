@@ -5,8 +5,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from records.errors import UsageError
 from training.options import Options, option_names
-from workloads.errors import UsageError
 
 
 def options_from(recorded: Mapping[str, Any], where: object) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from records.errors import RunFailed, UsageError, one_line
 from records.files import load_metadata, machine
-from training.failures import RunFailed
 from training.options import Options, option_names
 from training.recorded import options_from
-from workloads.errors import UsageError, one_line
 
 OFF = ("run_name", "save", "checkpoint_every", "checkpoint_dir", "checkpoint_keep", "evaluator", "restarts")
 """The options that a replay does not take over from the run."""

@@ -1,12 +1,12 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
 import dataclasses
-import os
 import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,15 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from launchers import find_launcher
 from records import files, tables
-from records.events import Recorder
+from records.errors import RunFailed, UsageError, one_line
 from training import checkpoints, replay
-from training.devices import device_of, synchronizer, use_share_of_cores
 from training.evaluator import Evaluator
-from training.failures import RunFailed
-from training.launch import launch, warm_up
-from training.options import Options, torchrun_world_size
+from training.options import Options
 from training.rank import RankResult, build_model, train_rank
-from transports.base import Transport
 from workloads import datasets, models
 from workloads.datasets import Data, LazyData
-from workloads.errors import UsageError, one_line
 
 
 def run(options: Options, quiet: bool = False) -> pd.DataFrame:
@@ -37,30 +33,26 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
     Raises UsageError for what the user can cure, RunFailed when a rank fails.
     """
     options = options.resolve()
-    under_torchrun = torchrun_world_size() is not None
-    if not under_torchrun:
-        warm_up()
+    launcher = find_launcher()
+    launcher.warm_up()
     data = prepare(options)
-    if not quiet and _is_first():
+    if not quiet and launcher.is_first:
         print(_where(options), file=sys.stderr)
         if options.kind.own_pace and options.optimizer == "sgd" and options.momentum:
             print("Late gradients act like momentum: if it does not learn, try --momentum 0.", file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(checkpoints.latest(options.resume)))
     with Evaluator(options) as evaluator:
-        if under_torchrun:
-            with _writing(options, evaluator):
-                results = _train_under_torchrun(options, data, quiet)
-            if not results:
-                return pd.DataFrame()
-        else:
-            with _writing(options, evaluator), _Progress(options, data.n_train, quiet) as progress:
-                everything = launch(
-                    train_rank, options.world_size, options, data,
-                    device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
-                    on_report=progress, expendable=_expendable(options), restarts=options.restarts,
-                )  # fmt: skip
-                results = [result for result in everything if result is not None]
+        at_once = launcher.world_size is None  # elsewhere only some processes hear of steps
+        with _writing(options, evaluator), _Progress(options, data.n_train, quiet, at_once) as progress:
+            everything = launcher.launch(
+                train_rank, options.world_size, options, data,
+                device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
+                on_report=progress, expendable=_expendable(options), restarts=options.restarts,
+            )  # fmt: skip
+        if not launcher.is_first:
+            return pd.DataFrame()
+        results = [result for result in everything if result is not None]
         table = _write(options, results, data.n_train, quiet)
         evaluator.finish(quiet)
     return table
@@ -74,16 +66,12 @@ def _expendable(options: Options) -> list[int]:
 @contextmanager
 def _writing(options: Options, evaluator: Evaluator) -> Iterator[None]:
     """Hold the folder of the checkpoints, if there are to be any, and have them scored; under torchrun by rank 0."""
-    if not options.checkpoint_every or not _is_first():
+    if not options.checkpoint_every or not find_launcher().is_first:
         yield
         return
     with checkpoints.in_training(options.checkpoint_folder):
         evaluator.start()
         yield
-
-
-def _is_first() -> bool:
-    return torchrun_world_size() is None or os.environ["RANK"] == "0"
 
 
 def prepare(options: Options) -> Data:
@@ -98,10 +86,10 @@ def prepare(options: Options) -> Data:
         checkpoints.check(options, sum(p.numel() for p in model.parameters() if p.requires_grad))
     if options.replay:
         replay.check(options)
-    if torchrun_world_size() is None:
+    if find_launcher().shared_memory:
         _share(options, data)
     written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
-    if options.checkpoint_every and _is_first():
+    if options.checkpoint_every and find_launcher().is_first:
         checkpoints.check_folder(options)
         written.append(("checkpoint_dir", str(options.checkpoint_folder)))
     for option, directory in written:
@@ -181,55 +169,27 @@ def _where(options: Options) -> str:
 
 
 class _Progress:
-    """One progress bar, in the launcher, for all ranks."""
+    """One progress bar for all ranks, in the process that hears of their steps: shown `at_once`, or with the first."""
 
-    def __init__(self, options: Options, n_train: int, quiet: bool) -> None:
+    def __init__(self, options: Options, n_train: int, quiet: bool, at_once: bool) -> None:
         total = options.epochs * options.plan(n_train).n_steps
-        self._bar = tqdm(total=total, unit="step", disable=quiet, leave=False, desc=options.strategy)
+        self._make = partial(tqdm, total=total, unit="step", disable=quiet, leave=False, desc=options.strategy)
+        self._bar = self._make() if at_once else None
 
     def __call__(self, rank: int, value: tuple[str, Any]) -> None:
         kind, amount = value
         if kind == "step":
+            self._bar = self._bar or self._make()
             self._bar.update(amount - self._bar.n)
-        else:
+        elif self._bar is not None:
             self._bar.set_postfix_str(f"test accuracy {amount:.4f}")
 
     def __enter__(self) -> "_Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-def _train_under_torchrun(options: Options, data: Data, quiet: bool) -> list[RankResult]:
-    """Be the rank that torchrun says; return all results on rank 0, nothing on the others."""
-    from transports.process_group import connect  # torch.distributed is slow to load
-
-    use_share_of_cores(options.world_size)
-    recorder = Recorder(enabled=options.events)
-    try:
-        transport = connect(lambda rank: device_of(options.device, rank), options.timeout, recorder)
-    except RuntimeError as error:
-        raise RunFailed(f"torch.distributed did not start: {' '.join(str(error).split())}") from error
-    recorder.synchronize = synchronizer(transport.device)
-    with transport:
-        options = _with_name_of_rank_0(transport, options)
-        with _Progress(options, data.n_train, quiet or transport.rank != options.roles.index("worker")) as progress:
-            result = train_rank(transport, lambda value: progress(transport.rank, value), options, data)
-        if transport.rank != 0:
-            transport.isend(result, 0, "result")
-            return []
-        return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
-
-
-def _with_name_of_rank_0(transport: Transport, options: Options) -> Options:
-    # By default it holds the time, which each process has read for itself.
-    with transport.recorder.paused():
-        if transport.rank != 0:
-            return dataclasses.replace(options, run_name=transport.recv(0, "name of the run").object)
-        for peer in transport.peers:
-            transport.isend(options.run_name, peer, "name of the run")
-    return options
+        if self._bar is not None:
+            self._bar.close()
 
 
 def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | None:
@@ -263,7 +223,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, quiet: boo
         "samples_lost": _samples_lost(options, table, n_train),
         "arrivals": " ".join(map(str, results[0].arrivals)),
         "options": options.recorded(),
-        "transport": options.kind.carrier or ("process_group" if torchrun_world_size() else "shared_memory"),
+        "transport": options.kind.carrier or find_launcher().transport,
         "bytes": options.kind.bytes_are,
         "remark": _where(options),
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",

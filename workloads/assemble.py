@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from records.errors import UsageError
 from workloads.data import LazyData, TensorData, decode, require_pixels_or_floats
-from workloads.errors import UsageError
 
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 

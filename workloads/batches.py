@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from workloads.errors import UsageError
+from records.errors import UsageError
 
 
 @dataclass(frozen=True)

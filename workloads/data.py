@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from workloads.errors import UsageError, one_line
+from records.errors import UsageError, one_line
 
 Split = Literal["train", "test"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
+from records.errors import UsageError, one_line
 from workloads.assemble import from_arrays, from_datasets
 from workloads.data import Data, LazyData, Split, TensorData
-from workloads.errors import UsageError, one_line
 from workloads.lookup import call_user_function, import_torchvision, unknown_name
 
 __all__ = ["DATASETS", "Data", "LazyData", "Split", "TensorData", "load"]

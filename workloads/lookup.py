@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from workloads.errors import UsageError, one_line
+from records.errors import UsageError, one_line
 
 
 def import_torchvision(option: str) -> ModuleType:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from workloads.errors import UsageError, one_line
+from records.errors import UsageError, one_line
 from workloads.lookup import call_user_function, import_torchvision, unknown_name
 
 _LEAST_SIDE = {

@@ -11,10 +11,10 @@ import pandas as pd
 import psutil
 import pytest
 
+from records.errors import RunFailed
 from records.files import load_events
-from tests.test_failures import Victim, victims
+from tests.launchers.test_failures import Victim, victims
 from tests.test_server_family import ASYNC, N_TRAIN, made
-from training.failures import RunFailed
 
 __all__ = ["victims"]
 MORTAL = {"model": "tests.workload:mortal", "epochs": 8}

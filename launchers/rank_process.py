@@ -12,13 +12,12 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from records.events import Recorder
-from training.devices import device_of, synchronizer, use_share_of_cores
-from training.failures import Failure, RunFailed
+from launchers.devices import set_up
+from launchers.failures import Failure
+from records.errors import RunFailed, UsageError
 from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
-from workloads.errors import UsageError
 
 HEARTBEAT_S = 0.5
 
@@ -75,9 +74,8 @@ def rank_main(
     link = _Link(pipe, endpoint.rank)
     threading.Thread(target=link.beat, daemon=True).start()
     try:
-        use_share_of_cores(endpoint.world_size)
-        place = device_of(device, endpoint.rank)
-        transport = SharedMemory(endpoint, place, timeout, Recorder(endpoint.rank, record, synchronizer(place)))
+        place, recorder = set_up(device, endpoint.rank, endpoint.world_size, record)
+        transport = SharedMemory(endpoint, place, timeout, recorder)
         result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
         transport.close()
         link.send("result", result)

@@ -3,16 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from records.errors import RunFailed
+
 # What counts as the cause when several ranks failed: the first of these kinds.
 _CAUSES = ("usage", "stopped", "died", "raised", "silent", "timeout", "lost_peer")
-
-
-class RunFailed(RuntimeError):
-    """The run cannot go on; `str()` is a message for the user, `exit_code` what the script ends with."""
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True)

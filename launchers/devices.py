@@ -1,10 +1,19 @@
-"""Which device and how many cores a rank gets."""
+"""What a rank gets of the machine: a device, a share of the cores, a recorder that waits for the device."""
 
 import os
 from collections.abc import Callable
 from functools import partial
 
 import torch
+
+from records.events import Recorder
+
+
+def set_up(kind: str, rank: int, world_size: int, record: bool) -> tuple[torch.device, Recorder]:
+    """Make this process a rank of so many, `kind` being cpu or cuda: its device, and the recorder of its events."""
+    use_share_of_cores(world_size)
+    device = device_of(kind, rank)
+    return device, Recorder(rank, record, synchronizer(device))
 
 
 def usable_cores() -> int:

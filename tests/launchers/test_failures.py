@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ENDS_WITHIN_S = 10
 TIMEOUT_S = 3  # the run's own --timeout
 DEV_SHM = Path("/dev/shm")

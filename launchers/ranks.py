@@ -1,138 +1,31 @@
-"""Start one process per rank, watch over them, and leave nothing behind.
-
-    results = launch(work, 4)      # work(transport) in 4 processes; what each returned, in rank order
-
-The launcher holds one pipe from each rank (heartbeats, reports, the result) and one to each (deaths of others). A rank
-that loses its launcher ends itself; a launcher that loses a rank tells the others, asks what they were waiting
-for, ends them, and raises one `RunFailed` that names the rank at fault.
-"""
+"""The processes of one run as their launcher sees them: started, watched, told of each other's deaths, ended."""
 
 import os
 import pickle
 import queue
-import resource
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import torch.multiprocessing
-
-from training.failures import Failure, explain
-from training.process import HEARTBEAT_S, rank_main
+from launchers.failures import Failure, explain
+from launchers.fork_server import start_context
+from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from workloads.errors import UsageError
 
-_PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
 
-def launch(
-    work: Callable[..., Any],
-    world_size: int,
-    *args: Any,
-    device: str = "cpu",
-    timeout: float = 120.0,
-    roles: Sequence[str] | None = None,
-    record: bool = False,
-    on_report: Callable[[int, Any], None] | None = None,
-    expendable: Collection[int] = (),
-    restarts: int = 0,
-) -> list[Any]:
-    """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
-
-    `work` must be importable (defined in a module or a script, not in a function). With `on_report`, it is called as
-    `work(transport, report, *args)`, and whatever a rank passes to `report` reaches `on_report(rank, value)` here.
-    `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record` keeps events.
-    The death of an `expendable` rank does not end the run: its result is None, the others get PeerLost. Up to
-    `restarts` times such a rank is started again; the ranks that are not expendable get PeerReturned, and may admit it.
-    Raises RunFailed when a rank fails; no process outlives this call.
-    """
-    roles = ["worker"] * world_size if roles is None else list(roles)
-    if len(roles) != world_size:
-        raise ValueError(f"{len(roles)} roles for {world_size} ranks")
-    _make_room_for_pipes(world_size, restarts)
-    warm_up()
-    job = (work, args, device, timeout, record, on_report is not None)
-    ranks = _Ranks(timeout, roles, frozenset(expendable), job)
-    try:
-        with _interrupts_wait():
-            ranks.start(restarts)
-        results = ranks.results(on_report)
-        ranks.end(patience=5.0)
-        return results
-    finally:
-        ranks.end()
-
-
-def start_context() -> ForkServerContext | SpawnContext:
-    """Return how processes are started: by a fork server that has torch loaded already, where there is one."""
-    # Elsewhere (macOS) a process that has loaded torch cannot safely be forked.
-    if sys.platform != "linux" or "forkserver" not in torch.multiprocessing.get_all_start_methods():
-        return torch.multiprocessing.get_context("spawn")
-    context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "training.preload"])
-    return context
-
-
-def _make_room_for_pipes(world_size: int, restarts: int) -> None:
-    """Have enough open files for a pipe between any two ranks. Raises UsageError."""
-    if 2 * (world_size + restarts) > _PIPES_OF_A_PROCESS:
-        raise UsageError(
-            f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many processes"
-        )
-    needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            raise UsageError(f"--n_gpus {world_size}: needs {needed} open files, but the limit is {hard}; take fewer")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def warm_up() -> None:
-    """Start the fork server in the background: it loads torch while the caller does other things."""
-    if start_context().get_start_method() != "forkserver":
-        return
-    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
-        forkserver.ensure_running()
-        return
-    # Ranks inherit it: Ctrl-C reaches the whole group, but it is the launcher that ends them, with one message.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM act after the block: amid it, a process may run that nobody could end yet."""
-    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
-        yield
-        return
-    came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    for arrived in came:
-        signal.raise_signal(arrived)
-
-
 @dataclass
-class _Ranks:
-    """The processes of one run, as their launcher sees them."""
+class Ranks:
+    """The processes of one run, as their launcher sees them; `job` is what `rank_main` is told beside its pipes."""
 
     timeout: float
     roles: list[str]
@@ -149,11 +42,12 @@ class _Ranks:
     def start(self, restarts: int) -> None:
         """Start all ranks, and have the pipes for so many restarts."""
         context = start_context()
-        endpoints, self.notices = wire(len(self.roles), context)
-        hosts = set(range(len(self.roles))) - self.expendable
-        self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(restarts)]
-        for endpoint in endpoints:
-            self._start(endpoint, context)
+        with _interrupts_wait():
+            endpoints, self.notices = wire(len(self.roles), context)
+            hosts = set(range(len(self.roles))) - self.expendable
+            self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(restarts)]
+            for endpoint in endpoints:
+                self._start(endpoint, context)
 
     def _start(self, endpoint: Endpoint, context: ForkServerContext | SpawnContext) -> None:
         rank = endpoint.rank
@@ -271,6 +165,23 @@ class _Ranks:
         spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
         for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM act after the block: amid it, a process may run that nobody could end yet."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for arrived in came:
+        signal.raise_signal(arrived)
 
 
 def _remove_shared_memory(process: BaseProcess) -> None:

@@ -1,4 +1,4 @@
-"""What `training.launch.launch` promises, above all when ranks fail. Above each test stands what its ranks run."""
+"""What `launchers.local.launch` promises, above all when ranks fail. Above each test stands what its ranks run."""
 
 import gc
 import multiprocessing
@@ -16,13 +16,12 @@ import psutil
 import pytest
 import torch
 
+from launchers.local import launch
+from records.errors import RunFailed, UsageError
 from tests.ranks import outcome, wait_until
-from training.failures import RunFailed
-from training.launch import launch
 from transports.base import Transport
-from workloads.errors import UsageError
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 MEGABYTE = 1_000_000
 Report = Callable[[Any], None]
 
@@ -289,7 +288,7 @@ def print_and_launch() -> None:
 
 
 def test_ranks_end_when_their_launcher_is_killed() -> None:
-    script = "from tests.test_launch import print_and_launch; print_and_launch()"
+    script = "from tests.launchers.test_local import print_and_launch; print_and_launch()"
     launcher = subprocess.Popen(
         [sys.executable, "-c", script], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -1,0 +1,42 @@
+"""What new processes are made from: a fork server that has loaded already what they import."""
+
+import signal
+import sys
+import threading
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+
+import torch.multiprocessing
+
+_PRELOADED = ["torch"]
+
+
+def preload(module: str) -> None:
+    """Have the fork server import `module` too when it starts: what ranks import, they find loaded."""
+    if module not in _PRELOADED:
+        _PRELOADED.append(module)
+
+
+def start_context() -> ForkServerContext | SpawnContext:
+    """Return how processes are started: by a fork server that has torch loaded already, where there is one."""
+    # Elsewhere (macOS) a process that has loaded torch cannot safely be forked.
+    if sys.platform != "linux" or "forkserver" not in torch.multiprocessing.get_all_start_methods():
+        return torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    return context
+
+
+def warm_up() -> None:
+    """Start the fork server in the background: it loads torch while the caller does other things."""
+    if start_context().get_start_method() != "forkserver":
+        return
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+        forkserver.ensure_running()
+        return
+    # Ranks inherit it: Ctrl-C reaches the whole group, but it is the launcher that ends them, with one message.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)

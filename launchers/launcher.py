@@ -1,0 +1,47 @@
+"""What any way of starting ranks offers: one function, and the answers to what that way makes possible."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Launch(Protocol):
+    """How ranks are run, whoever starts them."""
+
+    def __call__(
+        self,
+        work: Callable[..., Any],
+        world_size: int,
+        *args: Any,
+        device: str = "cpu",
+        timeout: float = 120.0,
+        roles: Sequence[str] | None = None,
+        record: bool = False,
+        on_report: Callable[[int, Any], None] | None = None,
+        expendable: Collection[int] = (),
+        restarts: int = 0,
+    ) -> list[Any]:
+        """Run `work(transport, *args)` on `world_size` ranks; return the results in rank order where `is_first`.
+
+        With `on_report`, it is called as `work(transport, report, *args)`, and whatever a rank passes to `report`
+        reaches `on_report(rank, value)`, in the process that started the rank: its own if it was started before.
+        The first of `args` is the same on all ranks, that of the first process; the others, which may be large, need
+        only be equal. `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record`
+        keeps events. The death of an `expendable` rank does not end the run: its result is None, the others get
+        PeerLost. Up to `restarts` times such a rank is started again; the ranks that are not expendable get
+        PeerReturned, and may admit it. Raises RunFailed when a rank fails.
+        """
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How the ranks of a run are started, and what that makes possible."""
+
+    name: str
+    launch: Launch
+    transport: str  # what carries the messages, as records name it
+    world_size: int | None  # how many ranks it has started already; None: it starts as many as it is asked for
+    is_first: bool  # whether this process is the one that gets the results, and so reports and writes
+    shared_memory: bool  # whether the ranks share memory: vectors, data sets
+    restarts: bool  # whether expendable ranks may die, and be started again
+    warm_up: Callable[[], None] = lambda: None  # begins, in the background, what `launch` would have to wait for

@@ -1,0 +1,78 @@
+"""Start one process per rank on this machine, watch over them, and leave nothing behind.
+
+    results = launch(work, 4)      # work(transport) in 4 processes; what each returned, in rank order
+
+The launcher holds one pipe from each rank (heartbeats, reports, the result) and one to each (deaths of others). A rank
+that loses its launcher ends itself; a launcher that loses a rank tells the others, asks what they were waiting
+for, ends them, and raises one `RunFailed` that names the rank at fault.
+"""
+
+import resource
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from launchers.fork_server import warm_up
+from launchers.launcher import Launcher
+from launchers.ranks import Ranks
+from records.errors import UsageError
+
+_PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
+
+
+def launch(
+    work: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    device: str = "cpu",
+    timeout: float = 120.0,
+    roles: Sequence[str] | None = None,
+    record: bool = False,
+    on_report: Callable[[int, Any], None] | None = None,
+    expendable: Collection[int] = (),
+    restarts: int = 0,
+) -> list[Any]:
+    """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
+
+    The arguments are those of every launcher, see `Launch`. `work` must be importable (defined in a module or a script,
+    not in a function). Raises RunFailed when a rank fails; no process outlives this call.
+    """
+    roles = ["worker"] * world_size if roles is None else list(roles)
+    if len(roles) != world_size:
+        raise ValueError(f"{len(roles)} roles for {world_size} ranks")
+    _make_room_for_pipes(world_size, restarts)
+    warm_up()
+    job = (work, args, device, timeout, record, on_report is not None)
+    ranks = Ranks(timeout, roles, frozenset(expendable), job)
+    try:
+        ranks.start(restarts)
+        results = ranks.results(on_report)
+        ranks.end(patience=5.0)
+        return results
+    finally:
+        ranks.end()
+
+
+def _make_room_for_pipes(world_size: int, restarts: int) -> None:
+    """Have enough open files for a pipe between any two ranks. Raises UsageError."""
+    if 2 * (world_size + restarts) > _PIPES_OF_A_PROCESS:
+        raise UsageError(
+            f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many processes"
+        )
+    needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise UsageError(f"--n_gpus {world_size}: needs {needed} open files, but the limit is {hard}; take fewer")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+LAUNCHER = Launcher(
+    name="local",
+    launch=launch,
+    transport="shared_memory",
+    world_size=None,
+    is_first=True,
+    shared_memory=True,
+    restarts=True,
+    warm_up=warm_up,
+)

@@ -1,0 +1,125 @@
+"""Ranks that torchrun has started: what the launcher says of itself, and that a run is the same."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launchers import find_launcher
+from launchers.torchrun import environment_of_others
+from records.errors import RunFailed, UsageError
+from tests.test_train import SMALL, command, metadata, small
+from training import Options, run
+from transports.base import Transport
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+Report = Callable[[Any], None]
+
+
+def bring_all(transport: Transport, report: Report, first: str, second: str) -> tuple[Any, ...]:
+    report(f"of rank {transport.rank}")
+    transport.barrier()
+    return transport.rank, transport.timeout, len(transport.recorder.frame()), first, second
+
+
+def wait_in_a_circle(transport: Transport) -> None:
+    transport.recv(1 - transport.rank, "never sent", timeout=0.5)
+
+
+def be_a_rank(folder: Path) -> None:
+    """What each process does in the test below; it writes what it has seen."""
+    rank, launcher = os.environ["RANK"], find_launcher()
+    reports: list[Any] = []
+    results = launcher.launch(
+        bring_all, 2, f"first of {rank}", f"second of {rank}", timeout=30.0,
+        on_report=lambda *report: reports.append(report),
+    )  # fmt: skip
+    try:
+        launcher.launch(wait_in_a_circle, 2, timeout=30.0)
+    except RunFailed as failure:
+        (folder / rank).write_text(json.dumps({"results": results, "reports": reports, "failure": str(failure)}))
+
+
+def test_ranks_get_what_launch_was_told_and_the_first_process_the_results(tmp_path: Path) -> None:
+    line = [sys.executable, *TORCHRUN, "2", "-m", "tests.launchers.test_torchrun", str(tmp_path)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    assert [one["results"] for one in seen] == [
+        [[rank, 30.0, 0, "first of 0", f"second of {rank}"] for rank in range(2)],
+        [],
+    ]
+    assert [one["reports"] for one in seen] == [[[rank, f"of rank {rank}"]] for rank in range(2)]
+    for rank, one in enumerate(seen):
+        assert one["failure"].startswith(f"rank {rank}: ")
+        assert "never sent" in one["failure"]
+
+
+@pytest.fixture
+def rank_1_of_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "1")):
+        monkeypatch.setenv(name, value)
+
+
+def test_the_local_launcher_is_the_default() -> None:
+    launcher = find_launcher()
+    assert (launcher.name, launcher.world_size, launcher.is_first) == ("local", None, True)
+
+
+@pytest.mark.usefixtures("rank_1_of_3")
+def test_torchrun_is_found_where_it_has_started_the_process() -> None:
+    launcher = find_launcher()
+    assert (launcher.name, launcher.world_size, launcher.is_first) == ("torchrun", 3, False)
+    assert "TORCHELASTIC_RUN_ID" not in environment_of_others()
+
+
+@pytest.mark.usefixtures("rank_1_of_3")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_gpus": 4}, "--n_gpus 4: torchrun started 3 processes"),
+        ({"strategy": "async_param_server", "restarts": 1}, "--restarts: .* run it without torchrun"),
+        ({"strategy": "async_param_server", "reads": "inconsistent"}, "--reads: .* run it without torchrun"),
+    ],
+)
+def test_what_torchrun_cannot_do_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert Options(device="cpu").resolve().n_gpus == 3
+    with pytest.raises(UsageError, match=message):
+        Options(device="cpu", **changes).resolve()
+
+
+LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "same"),
+    [
+        ("param_server", (), "param_server"),
+        ("ring_all_reduce", (), "ring_all_reduce"),
+        ("async_param_server", LOCK_STEP, "param_server"),
+    ],
+)
+def test_torchrun_gives_the_same_parameters(tmp_path: Path, strategy: str, more: tuple[str, ...], same: str) -> None:
+    run(small(tmp_path, strategy=same, n_gpus=3, run_name="here"), quiet=True)
+    arguments = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
+    done = command(
+        *arguments, "--strategy", strategy, *more, "--results_dir", str(tmp_path),
+        module=(*TORCHRUN, "3"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("test accuracy") == 1
+    under_torchrun, here = metadata(tmp_path), metadata(tmp_path, "here")
+    assert under_torchrun["transport"] == "process_group"
+    assert under_torchrun["n_gpus"] == 3
+    assert under_torchrun["parameter_hash"]["0"] == here["parameter_hash"]["0"]
+    assert under_torchrun["replicas_identical"] or more
+
+
+if __name__ == "__main__":
+    be_a_rank(Path(sys.argv[1]))

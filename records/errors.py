@@ -1,4 +1,7 @@
-"""The errors that every room may raise, and how a caught exception is put into one."""
+"""The errors that every room may raise, and how a caught exception or an unknown name is put into one."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UsageError(ValueError):
@@ -6,7 +9,7 @@ class UsageError(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """The run cannot go on; `str()` is a message for the user, `exit_code` what the script ends with."""
+    """The run cannot continue; `str()` is a message for the user, `exit_code` what the script ends with."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -16,3 +19,11 @@ class RunFailed(RuntimeError):
 def one_line(error: BaseException) -> str:
     """Give an exception as `Type: message` on a single line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean X? ", X being the known name that is most like `name`; "" if there is none."""
+    known = list(known)
+    beginning = [one for one in known if name and one.startswith(name)]
+    found = beginning or difflib.get_close_matches(name, known, 1, 0.5)
+    return f"did you mean {found[0]}? " if found else ""

@@ -25,6 +25,7 @@ class RunSize:
     workers: int
     steps_per_epoch: int
     shared_memory: bool = True
+    replayed: bool = False  # whether another run's order of messages is repeated
 
 
 @dataclass(kw_only=True)
@@ -59,6 +60,11 @@ class Strategy(ABC):
             cls.name = module if package == "strategies" else f"{cls.__module__}:{cls.__qualname__}"
 
     # What is known before it starts
+
+    @classmethod
+    def describe(cls) -> str:
+        """Return the first line of the docstring: what the algorithm does."""
+        return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:

@@ -28,10 +28,12 @@ class InconsistentReads(AsyncParamServer):
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("2 (N - 1)", "(N - 1) P")}
 
     def check(self, run: RunSize) -> None:
-        """Ranks must share memory."""
+        """Ranks must share memory; what they read there, no order of messages decides."""
         super().check(run)
         if not run.shared_memory:
             raise UsageError(f"--strategy {self.name}: needs shared memory; run it without torchrun")
+        if run.replayed:
+            raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
 
     def setup(self) -> None:
         """Share x, the counts of updates, and what each worker has read, between all ranks."""

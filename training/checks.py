@@ -1,60 +1,123 @@
-"""Whether each option by itself has a value that can be."""
+"""Whether the options have values that can be, and fit each other and this machine; every default filled in."""
 
-import difflib
+import dataclasses
 import os
-from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-from records.errors import UsageError
+from launchers import find_launcher
+from records.errors import UsageError, nearest
 from strategies import STRATEGIES
-from training.optimizers import OPTIMIZERS
+from strategies.builtin import Builtin
+from training.optimizers import OPTIMIZERS, is_elementwise
+from training.options import DTYPES, Options
 from training.schedules import SCHEDULES
 
-if TYPE_CHECKING:
-    from training.options import Options
-
 DEVICES = ("auto", "cpu", "cuda")
-READS = ("consistent", "inconsistent")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_MOST_RANKS = 100
 
 
-def check_values(options: "Options", names: Iterable[str]) -> None:
-    """Check the values of the options, which have these names. Raises UsageError."""
-    for name in names:
-        text = getattr(options, name)
+def resolve(options: Options) -> Options:
+    """Return the options with every default filled in, fit to this machine. Raises UsageError."""
+    _check_values(options)
+    strategy, launcher = options.strategy, find_launcher()
+    name, n_gpus = strategy.name, options.n_gpus
+    if launcher.world_size is not None and isinstance(strategy, Builtin):
+        raise UsageError(f"{name} starts its processes itself; run it without {launcher.name}")
+    device = _device(options)
+    if n_gpus is None:
+        n_gpus = launcher.world_size or _default_n_gpus(options, device)
+    elif launcher.world_size not in (None, n_gpus):
+        raise UsageError(
+            f"--n_gpus {n_gpus}: {launcher.name} started {launcher.world_size} processes; leave --n_gpus out"
+        )
+    if strategy.max_ranks is not None and n_gpus > strategy.max_ranks:
+        cure = "; use --workers_like to give it their batches" if hasattr(strategy, "workers_like") else ""
+        raise UsageError(f"--n_gpus {n_gpus}: {name} is at most {strategy.max_ranks} process(es){cure}")
+    if n_gpus < strategy.min_ranks:
+        raise UsageError(f"--n_gpus {n_gpus}: {name} needs at least {strategy.min_ranks} processes")
+    if n_gpus > _MOST_RANKS:
+        raise UsageError(f"--n_gpus {n_gpus}: one machine, at most {_MOST_RANKS} processes")
+    _check_stragglers(options, strategy.roles(n_gpus))
+    _check_restarts(options)
+    make_optimizer = options.make_optimizer()
+    if strategy.cuts_x and not is_elementwise(make_optimizer):
+        raise UsageError(
+            f"--optimizer {options.optimizer}: {name} updates x in parts, and this optimizer looks at the whole vector; "
+            "take another optimizer or another --strategy"
+        )
+    run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    return dataclasses.replace(
+        options, n_gpus=n_gpus, device=device,
+        run_name=options.run_name or run_name.replace(":", ".").replace("/", ".")[:200],
+    )  # fmt: skip
+
+
+def _default_n_gpus(options: Options, device: str) -> int:
+    strategy = options.strategy
+    most = strategy.max_ranks if strategy.max_ranks is not None else _MOST_RANKS
+    return min(most, max(2, strategy.min_ranks, torch.cuda.device_count() if device == "cuda" else 0))
+
+
+def _device(options: Options) -> str:
+    if options.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or a torch built for CUDA")
+    return options.device
+
+
+def _check_restarts(options: Options) -> None:
+    if not options.restarts:
+        return
+    able = [name for name, one in STRATEGIES.items() if one.asynchronous and one.workers_may_die]
+    if not (options.strategy.asynchronous and options.strategy.workers_may_die):
+        raise UsageError(
+            f"--restarts {options.restarts}: --strategy {options.strategy.name} lets no worker in again; "
+            f"{', '.join(able)} do"
+        )
+    launcher = find_launcher()
+    if not launcher.restarts:
+        raise UsageError(f"--restarts: needs shared memory; run it without {launcher.name}")
+
+
+def _check_stragglers(options: Options, roles: list[str]) -> None:
+    if not (options.slow or options.jitter):
+        return
+    if isinstance(options.strategy, Builtin) and options.strategy.single_process:
+        option = "slow" if options.slow else "jitter"
+        raise UsageError(f"--{option}: {options.strategy.name} is one process, in which no worker can be slow alone")
+    for rank in options.slowdowns:
+        if not (rank < len(roles) and roles[rank] == "worker"):
+            workers = ", ".join(str(rank) for rank, role in enumerate(roles) if role == "worker")
+            raise UsageError(f"--slow {rank}: not a rank that computes; those are {workers}")
+
+
+def _check_values(options: Options) -> None:
+    """Check each option of the run by itself; those of the strategy are checked by the strategy."""
+    for _, name, text in options.all_fields():
         if isinstance(text, str) and not _possible_in_a_path(text):
             raise UsageError(f"--{name} {text!r}: has characters that no file name can have")
     for name in ("resume", "replay", "checkpoint_dir"):
         if getattr(options, name) == "":
             raise UsageError(f"--{name}: is empty; give a path, or leave it out")
     for option, value, known in (
-        ("strategy", options.strategy, [options.builtin.name] if options.builtin else list(STRATEGIES)),
         ("optimizer", options.optimizer, list(OPTIMIZERS)),
-        ("lr_schedule", options.lr_schedule, SCHEDULES),
-        ("reads", options.reads, READS),
-        ("device", options.device, DEVICES),
+        ("lr_schedule", options.lr_schedule, list(SCHEDULES)),
+        ("device", options.device, list(DEVICES)),
         ("dtype", options.dtype, list(DTYPES)),
     ):
         if value not in known:
-            near = difflib.get_close_matches(value, known, 1, 0.5)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UsageError(f"--{option} {value}: unknown; {hint}There are {', '.join(known)}")
+            raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}There are {', '.join(known)}")
     for option, number, least in (
         ("n_gpus", options.n_gpus, 1),
         ("batch_size", options.batch_size, 1),
         ("global_batch_size", options.global_batch_size, 1),
-        ("workers_like", options.workers_like, 1),
         ("epochs", options.epochs, 1),
         ("accumulate", options.accumulate, 1),
         ("train_size", options.train_size, 0),
-        ("backup_workers", options.backup_workers, 0),
-        ("max_staleness", options.max_staleness, 0),
-        ("aggregate", options.aggregate, 1),
-        ("n_push", options.n_push, 1),
-        ("n_pull", options.n_pull, 1),
         ("restarts", options.restarts, 0),
         ("checkpoint_every", options.checkpoint_every, 0),
         ("checkpoint_keep", options.checkpoint_keep, 1),
@@ -79,8 +142,6 @@ def check_values(options: "Options", names: Iterable[str]) -> None:
         raise UsageError(f"--jitter {options.jitter}: must be from 0 to 5")
     if not 1 <= options.timeout <= 1e6:
         raise UsageError(f"--timeout {options.timeout}: must be from 1 to 1000000 seconds")
-    if options.workers_like > 1 and options.strategy != "single":
-        raise UsageError(f"--workers_like {options.workers_like}: only for --strategy single")
     for option, path in (("run_name", options.run_name), ("save", options.save)):
         if path is not None and not 0 < len(os.fsencode(Path(path).name)) <= 200:
             raise UsageError(f"--{option} {path[:40]!r}: must be a file name of 1 to 200 bytes")

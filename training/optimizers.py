@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from records.errors import UsageError, one_line
-from strategies import OptimizerFactory
+from strategies.descent import OptimizerFactory
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
@@ -45,6 +45,24 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
             f"--optimizer {name}: does not work on one vector with these options: {one_line(error)}"
         ) from error
     return make
+
+
+def is_elementwise(make: OptimizerFactory) -> bool:
+    """Return whether the optimizer updates each element by itself, so that a vector may be cut over ranks.
+
+    Tried out: the two halves of a vector must be updated as they are in the whole.
+    """
+    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
+    whole = torch.nn.Parameter(values.clone())
+    halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
+    optimizers = [make([parameter]) for parameter in (whole, *halves)]
+    for step in range(3):
+        g = torch.sin(values + step)
+        for parameter, gradient in zip((whole, *halves), (g, *g.tensor_split(2)), strict=True):
+            parameter.grad = gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
 
 
 def _parsed(name: str, options: Sequence[str], takes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,206 +1,170 @@
-"""The options of a run: one dataclass, from which the command line is made."""
+"""The options of a run: dataclasses, one a panel of `--help`, from which the command line is made."""
 
 import dataclasses
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from tyro.conf import Suppress
 
-from launchers import find_launcher
 from records.errors import UsageError
-from strategies import STRATEGIES, OptimizerFactory, Strategy
-from strategies.backup_workers import BackupParamServer
-from strategies.inconsistent_reads import InconsistentReadsServer
-from training.checks import DTYPES, check_values
+from strategies import OptimizerFactory, Strategy
+from strategies.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
+from strategies.descent import Schedule
+from strategies.ring_all_reduce import RingAllReduce
 from training.optimizers import factory
 from training.schedules import schedule
 from workloads.batches import BatchPlan
 
-_WITH_OPTIONS = STRATEGIES | {"param_server": BackupParamServer}  # strategies, such as have options of their own
-_FAMILY = {name for kind in _WITH_OPTIONS.values() for name in kind.takes}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+MAY_CHANGE_ALWAYS = {MAY_CHANGE: "always"}
+"""Metadata of an option that changes nothing in the result: a resumed or replayed run may have another value."""
+OF_THIS_RUN = {MAY_CHANGE: "always", "of this run": True}
+"""Metadata of an option of this run only: a replay does not take it over from the run that it repeats."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Train one network on several processes of this machine."""
+class _Default:
+    """Marks a default that stands only where the strategy has none of its own: see `Strategy.defaults`."""
 
-    strategy: str = "ring_all_reduce"
-    """How the processes work together: single, param_server, async_param_server, downpour,
-    ring_all_reduce, naive_all_reduce or none."""
+
+class _Float(_Default, float):
+    plain = float
+
+
+class _Int(_Default, int):
+    plain = int
+
+
+class _Str(_Default, str):
+    plain = str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What is computed, by how many, and how."""
+
     n_gpus: int | None = None
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
-    there are, at least 2 (under torchrun: what it started; for single: 1)."""
-    backup_workers: int = 0
-    """For param_server: close a step without its so many slowest workers."""
-    max_staleness: int | None = None
-    """For async_param_server: how many of its own steps a worker may be ahead of the slowest. Default: any number."""
-    aggregate: int = 1
-    """For async_param_server: how many gradients make one update."""
-    reads: str = "consistent"
-    """For async_param_server: consistent (a worker gets x as it is between two updates) or inconsistent (it reads the
-    server's memory, also while it is written)."""
-    n_push: int = 1
-    """For downpour: a worker sends its movement every so many steps."""
-    n_pull: int = 1
-    """For downpour: a worker takes the server's parameters every so many steps."""
-    restarts: int = 0
-    """For async_param_server and downpour: start workers that died again, so many times in all."""
-    replay: str | None = None
-    """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""
-    batch_size: int = 64
+    there are, at least as many as the strategy needs (under torchrun: what it started)."""
+    batch_size: int = _Int(64)
     """Samples per worker and step."""
     global_batch_size: int | None = None
-    """Samples per step of all workers together, in the place of batch_size x workers."""
-    workers_like: int = 1
-    """For single: take the batches that this many workers would take together, so that the runs can be compared."""
-    epochs: int = 10
+    """Samples per step of all workers together, instead of batch_size x workers."""
+    epochs: int = field(default=10, metadata=MAY_CHANGE_ON_RESUME)
     """Passes over the training set."""
-    lr: float = 0.1
+    lr: float = _Float(0.1)
     """Learning rate."""
-    momentum: float = 0.9
+    momentum: float = _Float(0.9)
     """Momentum of sgd; the first beta of the adam family."""
-    weight_decay: float = 0.0
+    weight_decay: float = _Float(0.0)
     """Weight decay (L2) of the optimizer."""
-    optimizer: str = "sgd"
+    optimizer: str = _Str("sgd")
     """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop. It runs where the algorithm runs
     it, on the server or on every rank, and sees all parameters as one vector."""
     optimizer_options: tuple[str, ...] = ()
     """More of its options, NAME=VALUE, such as nesterov=True or eps=1e-6."""
-    lr_schedule: str = "constant"
+    lr_schedule: str = field(default="constant", metadata=MAY_CHANGE_ON_RESUME)
     """How the learning rate changes with the samples processed: constant, step (a tenth after a half, and after three
     quarters) or cosine (down to 0)."""
-    warmup: float = 0.0
+    warmup: float = field(default=0.0, metadata=MAY_CHANGE_ON_RESUME)
     """Epochs in which the learning rate first rises from 0."""
-    clip_norm: float = 0.0
+    clip_norm: float = field(default=0.0, metadata=MAY_CHANGE_ON_RESUME)
     """Bound on the norm of the averaged gradient; 0: none."""
     accumulate: int = 1
     """Compute each step's gradient in this many pieces, one after the other: less memory, the same update."""
+    device: str = field(default="auto", metadata=MAY_CHANGE_ON_RESUME)
+    """auto (cuda if there is a GPU), cpu or cuda."""
+    dtype: str = "float32"
+    """Floating-point type of the training: float32 or float64."""
+    seed: int = 0
+    """Seed of the weights, the order of the samples, and everything else that is random."""
+    slow: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE_ALWAYS)
+    """Make ranks slow on purpose: RANK:FACTOR, such as 2:5, stretches what rank 2 computes to 5 times its time."""
+    jitter: float = field(default=0.0, metadata=MAY_CHANGE_ALWAYS)
+    """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
+    timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
+    """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
+    restarts: int = field(default=0, metadata=OF_THIS_RUN)
+    """Start workers that died again, at most N times in all, where a server lets them in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What is trained, and on what."""
+
     dataset: str = "digits"
     """digits (comes with scikit-learn), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
     yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
-    data_dir: str = "data"
+    data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
     """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""
-    download: bool = False
+    download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Let torchvision download the data set if it is not there."""
     train_size: int = 0
     """Use only this many training samples; 0: all."""
     model: str = "mlp"
     """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, or yourmodule:function, which is called
     with (input_shape, n_classes) and returns the network."""
-    device: str = "auto"
-    """auto (cuda if there is a GPU), cpu or cuda."""
-    dtype: str = "float32"
-    """Floating-point type of the training: float32 or float64."""
-    seed: int = 0
-    """Seed of the weights, the order of the samples, and everything else that is random."""
-    slow: tuple[str, ...] = ()
-    """Make ranks slow on purpose: RANK:FACTOR, such as 2:5, stretches what rank 2 computes to 5 times its time."""
-    jitter: float = 0.0
-    """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
-    timeout: float = 120.0
-    """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
-    results_dir: str = "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """What is written of the run, and where."""
+
+    results_dir: str = field(default="results", metadata=MAY_CHANGE_ALWAYS)
     """Where the run's CSV, JSON and events are written."""
-    run_name: str | None = None
+    run_name: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
-    events: bool = True
+    events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
     """Record every phase and message; without, the tables have losses and accuracy only."""
-    checkpoint_every: int = 0
-    """Write a checkpoint after so many steps; 0: never."""
-    checkpoint_dir: str | None = None
-    """Where checkpoints are written. Default: RESULTS_DIR/RUN_NAME.checkpoints."""
-    checkpoint_keep: int = 3
-    """How many checkpoints are kept, the newest."""
-    evaluator: bool = False
-    """Start evaluate.py beside the training: it scores each checkpoint as it appears, on one core."""
-    resume: str | None = None
-    """Go on from this checkpoint, or from the newest in this folder, with the options that it was made with."""
-    save: str | None = None
+    save: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Write the final model to this path, as an ordinary state_dict."""
-    builtin: Suppress[type[Strategy] | None] = None
-    """Set by the scripts of the built-in baselines: what runs in the place of a strategy of ours."""
+    replay: str | None = field(default=None, metadata=OF_THIS_RUN)
+    """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""
 
-    def resolve(self) -> "Options":
-        """Return the options with every default filled in, fit to this machine. Raises UsageError."""
-        check_values(self, option_names())
-        n_gpus = self.n_gpus if self.n_gpus is not None else self._default_n_gpus()
-        launcher = find_launcher()
-        started = launcher.world_size
-        if started is not None and self.builtin:
-            raise UsageError(f"{self.builtin.name} starts its processes itself; run it without {launcher.name}")
-        if started is not None and n_gpus != started:
-            raise UsageError(f"--n_gpus {n_gpus}: {launcher.name} started {started} processes; leave --n_gpus out")
-        kind, device = self.kind, self._device()
-        if kind.max_ranks is not None and n_gpus > kind.max_ranks:
-            cure = "use --workers_like to give it their batches" if self.strategy == "single" else "take fewer"
-            raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} is {kind.max_ranks} process; {cure}")
-        if n_gpus < kind.min_ranks:
-            raise UsageError(f"--n_gpus {n_gpus}: {self.strategy} needs at least {kind.min_ranks} processes")
-        if n_gpus > 100:
-            raise UsageError(f"--n_gpus {n_gpus}: one machine, at most 100 processes")
-        self._check_stragglers(kind.roles(n_gpus))
-        self._check_family(kind)
-        workers = kind.roles(n_gpus).count("worker")
-        if self.backup_workers >= workers:
-            raise UsageError(f"--backup_workers {self.backup_workers}: must be fewer than the {workers} workers")
-        self.make_optimizer()
-        name = f"{self.strategy}-{n_gpus}-{self.dataset}-{self.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
-        return dataclasses.replace(
-            self, n_gpus=n_gpus, device=device, run_name=self.run_name or name.replace(":", ".").replace("/", ".")[:200]
-        )
 
-    def _default_n_gpus(self) -> int:
-        if self.strategy == "single":
-            return 1
-        return find_launcher().world_size or max(2, torch.cuda.device_count() if self._device() == "cuda" else 2)
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """What is kept to continue from."""
 
-    def _device(self) -> str:
-        if self.device == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or a torch built for CUDA")
-        return self.device
+    checkpoint_every: int = field(default=0, metadata=OF_THIS_RUN)
+    """Write a checkpoint every N steps; 0: never."""
+    checkpoint_dir: str | None = field(default=None, metadata=OF_THIS_RUN)
+    """Where checkpoints are written. Default: RESULTS_DIR/RUN_NAME.checkpoints."""
+    checkpoint_keep: int = field(default=3, metadata=OF_THIS_RUN)
+    """How many checkpoints are kept, the newest."""
+    evaluator: bool = field(default=False, metadata=OF_THIS_RUN)
+    """Start evaluate.py beside the training: it scores each checkpoint as it appears, on one core."""
+    resume: str | None = field(default=None, metadata={MAY_CHANGE: "on resume"})
+    """Continue from this checkpoint, or from the newest in this folder, with the options that it was made with."""
 
-    def _check_family(self, kind: type[Strategy]) -> None:
-        """Check the options that are not every strategy's."""
-        for option in dataclasses.fields(Options):
+
+PANELS = (RunOptions, DataOptions, RecordOptions, CheckpointOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
+    """Train one network on several processes of this machine: run(Options(strategy=Downpour(n_push=4), n_gpus=4))."""
+
+    strategy: Strategy = field(default_factory=RingAllReduce)
+
+    def __post_init__(self) -> None:
+        for option in dataclasses.fields(self):
             value = getattr(self, option.name)
-            if option.name in _FAMILY and value != option.default and option.name not in kind.takes:
-                has = [name for name, one in _WITH_OPTIONS.items() if option.name in one.takes]
-                raise UsageError(
-                    f"--{option.name} {value}: not an option of --strategy {self.strategy}, but of {', '.join(has)}"
-                )
-        if self.restarts and not (kind.own_pace and kind.workers_may_die):
-            able = ", ".join(name for name, one in STRATEGIES.items() if one.own_pace and one.workers_may_die)
-            raise UsageError(
-                f"--restarts {self.restarts}: --strategy {self.strategy} lets no worker in again; {able} do"
-            )
-        launcher = find_launcher()
-        for name, wanted, possible in (
-            ("restarts", self.restarts, launcher.restarts),
-            ("reads", self.reads == "inconsistent", launcher.shared_memory),
-        ):
-            if wanted and not possible:
-                raise UsageError(f"--{name}: needs shared memory; run it without {launcher.name}")
-
-    def _check_stragglers(self, roles: list[str]) -> None:
-        if not (self.slow or self.jitter):
-            return
-        if self.kind.one_for_all:
-            option = "slow" if self.slow else "jitter"
-            raise UsageError(f"--{option}: {self.strategy} is one process, in which no worker can be slow alone")
-        for rank in self.slowdowns:
-            if not (rank < len(roles) and roles[rank] == "worker"):
-                workers = ", ".join(str(rank) for rank, role in enumerate(roles) if role == "worker")
-                raise UsageError(f"--slow {rank}: not a rank that computes; those are {workers}")
+            if isinstance(value, _Float | _Int | _Str):
+                object.__setattr__(self, option.name, value.plain(self.strategy.defaults.get(option.name, value)))
 
     @property
     def world_size(self) -> int:
         """The number of processes; only of resolved options."""
         return len(self.roles)
+
+    @property
+    def roles(self) -> list[str]:
+        """Each rank's role, "worker" or "server"; only of resolved options."""
+        assert self.n_gpus is not None, "only of resolved options"
+        return self.strategy.roles(self.n_gpus)
 
     @property
     def slowdowns(self) -> dict[int, float]:
@@ -219,57 +183,48 @@ class Options:
         return factors
 
     @property
-    def kind(self) -> type[Strategy]:
-        """The class of the strategy, or of the built-in baseline."""
-        if self.strategy == "param_server" and self.backup_workers:
-            return BackupParamServer
-        if self.strategy == "async_param_server" and self.reads == "inconsistent":
-            return InconsistentReadsServer
-        return self.builtin or STRATEGIES[self.strategy]
-
-    @property
-    def roles(self) -> list[str]:
-        """Each rank's role, "worker" or "server"."""
-        assert self.n_gpus is not None, "only of resolved options"
-        return self.kind.roles(self.n_gpus)
-
-    @property
     def checkpoint_folder(self) -> Path:
         """Where checkpoints are written; only of resolved options."""
         return Path(self.checkpoint_dir or Path(self.results_dir) / f"{self.run_name}.checkpoints")
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the options as they are written into records and checkpoints."""
-        return {name: getattr(self, name) for name in option_names()}
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """The floating-point type."""
         return DTYPES[self.dtype]
 
+    def recorded(self) -> dict[str, Any]:
+        """Return all options, those of the strategy too, as they are written into records and checkpoints."""
+        return {"strategy": self.strategy.name} | {name: value for _, name, value in self.all_fields()}
+
+    def all_fields(self) -> Iterator[tuple[dataclasses.Field[Any], str, Any]]:
+        """Yield each option but the strategy's name, those of the strategy too: its field, name and value."""
+        for owner in (self.strategy, self):
+            for option in dataclasses.fields(owner):
+                if option.name != "strategy":
+                    yield option, option.name, getattr(owner, option.name)
+
     def plan(self, n_samples: int) -> BatchPlan:
         """Return the batch plan for a training set of `n_samples`. Raises UsageError."""
-        workers = self.roles.count("worker")
-        if self.world_size == 1:  # one process that takes the batches of several workers
-            workers = self.workers_like if self.strategy == "single" else self.n_gpus or 1
+        assert self.n_gpus is not None, "only of resolved options"
+        workers = self.strategy.count_workers(self.n_gpus)
         return BatchPlan(n_samples, workers, self.global_batch_size or self.batch_size * workers, self.seed)
-
-    def make_strategy(self, n_samples: int) -> Strategy:
-        """Return the strategy, with its optimizer, for a training set of `n_samples`."""
-        changes = self.lr_schedule != "constant" or self.warmup
-        total, warmup = self.epochs * n_samples, round(self.warmup * n_samples)
-        strategy = self.kind(
-            self.make_optimizer(), self.clip_norm, schedule(self.lr_schedule, total, warmup) if changes else None
-        )
-        for name in strategy.takes:
-            setattr(strategy, name, getattr(self, name))
-        return strategy
 
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters. Raises UsageError."""
         return factory(self.optimizer, self.lr, self.momentum, self.weight_decay, self.optimizer_options)
 
+    def make_schedule(self, n_samples: int) -> Schedule | None:
+        """Return the schedule of the learning rate for a training set of `n_samples`; None if it is constant."""
+        if self.lr_schedule == "constant" and not self.warmup:
+            return None
+        return schedule(self.lr_schedule, self.epochs * n_samples, round(self.warmup * n_samples))
+
+
+def names_with_strategy_defaults() -> list[str]:
+    """Return the names of the options for which a strategy may have a default of its own."""
+    return [option.name for option in dataclasses.fields(RunOptions) if isinstance(option.default, _Default)]
+
 
 def option_names() -> list[str]:
-    """Return the names of the options, as on the command line without the dashes."""
-    return [field.name for field in dataclasses.fields(Options) if field.name != "builtin"]
+    """Return the names of the options that every run has, as on the command line without the dashes."""
+    return ["strategy", *(option.name for panel in PANELS for option in dataclasses.fields(panel))]

@@ -1,24 +1,55 @@
 """Options that were written into a record or a checkpoint, and are to be used again."""
 
+import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from records.errors import UsageError
-from training.options import Options, option_names
+from training.names import strategy_class
+from training.options import Options
 
 
-def options_from(recorded: Mapping[str, Any], where: object) -> dict[str, Any]:
+def check_recorded(recorded: Mapping[str, Any], where: object) -> dict[str, Any]:
     """Return those of the `recorded` options that there are, each of its type. Raises UsageError, naming `where`."""
-    kinds = typing.get_type_hints(Options)
-    values = {}
-    for name in set(option_names()) & set(recorded):
-        value = tuple(recorded[name]) if isinstance(recorded[name], list) else recorded[name]
-        if not _fits(value, kinds[name]):
-            raise UsageError(f"{where}: has {value!r} for --{name}: not written by this program")
-        values[name] = value
+    name = recorded.get("strategy")
+    if not isinstance(name, str):
+        raise UsageError(f"{where}: names no strategy: not written by this program")
+    values: dict[str, Any] = {"strategy": name}
+    for option, hint in _types(strategy_class(name)).items():
+        if option in recorded:
+            value = tuple(recorded[option]) if isinstance(recorded[option], list) else recorded[option]
+            if not _fits(value, hint):
+                raise UsageError(f"{where}: has {value!r} for --{option}: not written by this program")
+            values[option] = value
     return values
+
+
+def options_from(recorded: Mapping[str, Any], where: object, new: typing.Container[str] = ()) -> Options:
+    """Return the `recorded` options, but the defaults of those that are `new`. Raises UsageError, naming `where`."""
+    values = {name: value for name, value in check_recorded(recorded, where).items() if name not in new}
+    strategy = strategy_class(values.pop("strategy"))
+    own = {option.name: values.pop(option.name) for option in dataclasses.fields(strategy) if option.name in values}
+    return Options(strategy=strategy(**own), **values)
+
+
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """Let errors of the block begin with the option that named the file."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from error
+
+
+def _types(strategy: type[Any]) -> dict[str, Any]:
+    hints = {}
+    for owner in (strategy, Options):
+        of_owner = typing.get_type_hints(owner)
+        hints |= {option.name: of_owner[option.name] for option in dataclasses.fields(owner)}
+    return {name: hint for name, hint in hints.items() if name != "strategy"}
 
 
 def _fits(value: object, kind: Any) -> bool:

@@ -1,6 +1,5 @@
 """Finding the code that a workload names: the user's `module:function`, and torchvision."""
 
-import difflib
 import importlib
 import os
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from records.errors import UsageError, one_line
+from records.errors import UsageError, nearest, one_line
 
 
 def import_torchvision(option: str) -> ModuleType:
@@ -29,15 +28,15 @@ def import_torchvision(option: str) -> ModuleType:
         ) from error
 
 
-def call_user_function(option: str, spec: str, *args: Any) -> Any:
-    """Call the user's function `spec` ("module:function") with `args`; the current directory is importable.
+def import_user_object(option: str, spec: str) -> Any:
+    """Import what the user calls `spec` ("module:name"); the current directory is importable.
 
     Raises:
-        UsageError: naming `option` and `spec` if the module or function is absent or raises.
+        UsageError: naming `option` and `spec` if the module is absent or raises, or has no such name.
     """
-    module_name, _, function_name = spec.partition(":")
-    if not module_name or not function_name:
-        raise UsageError(f"{option} {spec}: write it as yourmodule:function")
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
+        raise UsageError(f"{option} {spec}: write it as yourmodule:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -53,17 +52,28 @@ def call_user_function(option: str, spec: str, *args: Any) -> Any:
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{option} {spec}: importing {module_name} raised {one_line(error)}; correct it") from error
-    function = getattr(module, function_name, None)
+    if not hasattr(module, name):
+        raise UsageError(f"{option} {spec}: {module.__file__} has no {name}; define it there")
+    return getattr(module, name)
+
+
+def call_user_function(option: str, spec: str, *args: Any) -> Any:
+    """Call the user's function `spec` ("module:function") with `args`.
+
+    Raises:
+        UsageError: naming `option` and `spec` if there is no such function, or it raises.
+    """
+    function = import_user_object(option, spec)
     if not callable(function):
-        raise UsageError(f"{option} {spec}: {module.__file__} has no function {function_name}; define it there")
+        raise UsageError(f"{option} {spec}: is no function; define it")
     try:
         return function(*args)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{option} {spec}: {function_name} raised {one_line(error)}; correct it") from error
+        raise UsageError(f"{option} {spec}: it raised {one_line(error)}; correct it") from error
 
 
 def unknown_name(option: str, name: str, known: Sequence[str]) -> UsageError:
     """Make the error for a `name` that is not among the `known` ones, with the nearest of them."""
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    return UsageError(f"{option} {name}: unknown; {hint}take one of {', '.join(known)} or yourmodule:function")
+    return UsageError(
+        f"{option} {name}: unknown; {nearest(name, known)}take one of {', '.join(known)} or yourmodule:function"
+    )

@@ -2,7 +2,7 @@
 
     python train.py --replay RESULTS_DIR/RUN_NAME
 
-The order is all that two such runs differ in, and it is always on record: as "arrivals", the ranks one after the other,
+The order is all that two such runs differ in, and it is always recorded: as "arrivals", the ranks one after the other,
 in RUN_NAME.json. So the replay ends with the same parameters, bit for bit, however fast each worker is this time.
 """
 
@@ -12,14 +12,6 @@ from typing import Any
 
 from records.errors import RunFailed, UsageError, one_line
 from records.files import load_metadata, machine
-from training.options import Options, option_names
-from training.recorded import options_from
-
-OFF = ("run_name", "save", "checkpoint_every", "checkpoint_dir", "checkpoint_keep", "evaluator", "restarts")
-"""The options that a replay does not take over from the run."""
-FREE = (*OFF, "results_dir", "events", "timeout", "replay", "slow", "jitter", "data_dir", "download")
-"""The options that change nothing in the result."""
-
 
 @dataclass
 class Recorded:
@@ -38,7 +30,7 @@ def load(path: str) -> Recorded:
     try:
         metadata = load_metadata(Path(name))
         return Recorded(
-            options_from(metadata["options"], name),
+            dict(metadata["options"]),
             [_worker(int(rank), metadata["n_gpus"]) for rank in metadata["arrivals"].split()],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
@@ -52,28 +44,6 @@ def _worker(rank: int, n_gpus: int) -> int:
     if not 0 < rank < n_gpus:
         raise ValueError(f"no worker {rank} among the arrivals")
     return rank
-
-
-def check(options: Options) -> None:
-    """Check that these options can repeat the run. Raises UsageError."""
-    path = options.replay or ""
-    run = load(path)
-    refused = {
-        f"was synchronous ({options.strategy}): run it again with its options, nothing else decides its result":
-            not run.arrivals,
-        "has inconsistent reads, which no order of messages decides": run.options.get("reads") == "inconsistent",
-        "went on from a checkpoint": run.options.get("resume") is not None,
-        "has lost workers, and when they died cannot be repeated": bool(run.deaths),
-        "was made on a GPU, whose kernels need not give the same bits twice": run.options.get("device") != "cpu",
-    }  # fmt: skip
-    for why, holds in refused.items():
-        if holds:
-            raise UsageError(f"--replay {path}: that run {why}")
-    for name in option_names():
-        value = getattr(options, name)
-        was = run.options.get(name, value)
-        if name not in FREE and value != was:
-            raise UsageError(f"--{name} {value}: that run had {was}, and a replay has the same; leave it out")
 
 
 def compare(path: str, parameter_hash: str, quiet: bool) -> None:

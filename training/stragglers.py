@@ -1,13 +1,12 @@
 """Stragglers on demand: a rank that computes as slowly as it is told, to see what a strategy makes of it."""
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from records.events import clock
+from transports.base import Transport
 
 
 class Straggler:
@@ -17,10 +16,10 @@ class Straggler:
     from `seed`. The time is made longer by sleeping, so the cores are free for the other ranks.
     """
 
-    def __init__(self, factor: float, jitter: float, seed: int, device: torch.device) -> None:
+    def __init__(self, factor: float, jitter: float, seed: int, transport: Transport) -> None:
         self.factor = factor
         self.jitter = jitter
-        self.device = device
+        self.transport = transport
         self._random = torch.Generator().manual_seed(seed)
 
     @contextmanager
@@ -32,11 +31,11 @@ class Straggler:
         t0 = self._computed()
         yield
         z = torch.randn((), generator=self._random).item()
-        time.sleep((self.factor * math.exp(self.jitter * abs(z)) - 1) * (self._computed() - t0))
+        self.transport.sleep((self.factor * math.exp(self.jitter * abs(z)) - 1) * (self._computed() - t0))
 
     def _computed(self) -> float:
         # On a CPU the thread's own time: DDP waits for others inside its backward pass, and cores may be shared.
-        if self.device.type == "cpu":
-            return time.thread_time()
-        torch.cuda.synchronize(self.device)
-        return clock()
+        if self.transport.device.type == "cpu":
+            return self.transport.cpu_seconds()
+        torch.cuda.synchronize(self.transport.device)
+        return self.transport.now()

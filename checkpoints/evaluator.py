@@ -5,30 +5,29 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from checkpoints.folder import SCORES
 from launchers.torchrun import environment_of_others
 from records.errors import RunFailed
-from training.checkpoints import SCORES
-from training.options import Options
+from transports.timing import now, sleep
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
 _LONGEST_START_S = 60.0
 
 
 class Evaluator:
-    """The process, if the options ask for one. It does not outlive the `with` block, nor the process it is in.
+    """The process, if one is `wanted`, that scores the checkpoints in `directory`. It does not outlive the `with` block, nor the process it is in.
 
     It says all the time that it lives, into a pipe that only this process reads: when writing there fails, it ends.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._wanted = options.evaluator
-        self._directory = options.checkpoint_folder
-        self._limit = max(options.timeout, _LONGEST_START_S)
+    def __init__(self, wanted: bool, directory: Path, timeout: float) -> None:
+        self._wanted = wanted
+        self._directory = directory
+        self._limit = max(timeout, _LONGEST_START_S)
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
 
@@ -42,7 +41,7 @@ class Evaluator:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # for data and models of the user's own
         }
-        self._heard = time.monotonic()
+        self._heard = now()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, str(_SCRIPT), f"--checkpoint_dir={self._directory}", "--attached"],
@@ -57,7 +56,7 @@ class Evaluator:
     def _listen(self, pipe: IO[bytes]) -> None:
         with pipe:
             while os.read(pipe.fileno(), 4096):
-                self._heard = time.monotonic()
+                self._heard = now()
 
     def finish(self, quiet: bool) -> None:
         """Wait until it has scored what is left, and say where the scores are, or why they are not all there.
@@ -87,9 +86,9 @@ class Evaluator:
     def _wait(self, process: "subprocess.Popen[bytes]") -> str:
         """Wait for the end; return what went wrong."""
         while process.poll() is None:
-            if time.monotonic() - self._heard > self._limit:
+            if now() - self._heard > self._limit:
                 return f"has not answered for more than {self._limit:g} s"
-            time.sleep(0.05)
+            sleep(0.05)
         if process.returncode == 0:
             return ""
         self._errors.seek(0)

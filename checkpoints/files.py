@@ -1,0 +1,111 @@
+"""Checkpoints: all that a run needs to continue, in one folder a step, written atomically.
+
+    DIR/step-00000100/run.json       options, step, roles, which ranks have a file, an id of this checkpoint
+    DIR/step-00000100/rank-0.pt      that rank's strategy, position and random state
+
+Every rank that has a state writes its file into a hidden folder; when all are there, rank 0 gives it its name. The
+files hold tensors and plain values only: loading one executes no code from it.
+"""
+
+import io
+import json
+import os
+import pickle
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from checkpoints.folder import PREFIX, listed, name_of, remove
+from records.errors import UsageError, one_line
+from transports.base import Transport
+
+FORMAT = 2
+_KEYS = {"id": str, "options": dict, "step": int, "epoch": int, "n_ranks": int, "roles": list, "ranks": list}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a run writes its checkpoints, how many it keeps, and what it says of itself in each."""
+
+    folder: Path
+    keep: int
+    options: Mapping[str, Any]
+    roles: Sequence[str]
+
+
+def save(
+    transport: Transport, target: Target, step: int, state: dict[str, Any], ranks: Sequence[int] | None = None
+) -> None:
+    """Write this rank's `state` after `step` steps; rank 0 makes the checkpoint whole.
+
+    `ranks` (by default all) are those whose states make the checkpoint, 0 among them; they all call it, the others
+    need not. Raises OSError, PeerLost, WaitTimeout.
+    """
+    ranks = sorted(range(transport.world_size) if ranks is None else ranks)
+    if transport.rank not in ranks:
+        return
+    hidden = target.folder / f".{name_of(step)}"
+    hidden.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()  # to a file, torch.save turns a full disk into an error that says nothing of it
+    torch.save(state, content)
+    _write(hidden / f"rank-{transport.rank}.pt", content.getbuffer())
+    if transport.rank != 0:
+        transport.isend(step, 0, "checkpoint")
+        return
+    for peer in ranks[1:]:
+        transport.recv(peer, "checkpoint")
+    run = {"format": FORMAT, "id": uuid.uuid4().hex, "options": dict(target.options), "step": step,
+           "epoch": transport.recorder.epoch,
+           "n_ranks": transport.world_size, "roles": list(target.roles), "ranks": ranks}  # fmt: skip
+    _write(hidden / "run.json", (json.dumps(run, indent=2) + "\n").encode())
+    remove(target.folder / name_of(step))
+    os.replace(hidden, target.folder / name_of(step))
+    for old in listed(target.folder)[: -target.keep]:
+        remove(old)
+
+
+def _write(path: Path, content: bytes | memoryview) -> None:
+    """Write a file, and have it on the disk before its folder gets its name: also a power failure tears nothing."""
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def load_run(checkpoint: Path) -> dict[str, Any]:
+    """Return what run.json holds: id, options, step, n_ranks, roles, ranks. Raises UsageError."""
+    try:
+        run = json.loads((checkpoint / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{checkpoint}: run.json cannot be read ({one_line(error)})") from error
+    if (
+        not isinstance(run, dict)
+        or run.get("format") != FORMAT
+        or not all(isinstance(run.get(key), kind) for key, kind in _KEYS.items())
+        or len(run["roles"]) != run["n_ranks"]
+        or 0 not in run["ranks"]
+        or not all(rank in range(run["n_ranks"]) for rank in run["ranks"])
+        or (checkpoint.name.startswith(PREFIX) and checkpoint.name != name_of(run["step"]))
+    ):
+        raise UsageError(f"{checkpoint}: run.json is not that of a checkpoint of this program")
+    return run
+
+
+def load_rank(checkpoint: Path, rank: int) -> dict[str, Any]:
+    """Return the state of one rank. Raises UsageError."""
+    try:
+        state = torch.load(checkpoint / f"rank-{rank}.pt", map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        # The first sentence: torch goes on to say how to load it all the same, which would execute its code.
+        reason = one_line(error).split(". ")[0]
+        raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason})") from error
+    if not isinstance(state, dict) or not {"strategy", "position", "random"} <= set(state):
+        raise UsageError(f"{checkpoint}: rank-{rank}.pt is not a rank's state")
+    return state

@@ -1,0 +1,101 @@
+"""The folder of a run's checkpoints: which are there, and that one run at a time writes to it."""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from records.errors import UsageError
+from transports.timing import now, sleep
+
+SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
+PREFIX = "step-"
+_LOCK = ".training"
+_LOCK_PATIENCE_S = 1.0
+
+
+def listed(directory: str | Path) -> list[Path]:
+    """Return the whole checkpoints in `directory`, oldest first."""
+    steps = {}
+    for path in Path(directory).glob(f"{PREFIX}*"):
+        found = re.fullmatch(r"\d{8,18}", path.name.removeprefix(PREFIX))
+        if found and path.name == name_of(int(found[0])) and (path / "run.json").is_file():
+            steps[path] = int(found[0])
+    return sorted(steps, key=lambda path: steps[path])
+
+
+def latest(path: str | Path) -> Path:
+    """Return the checkpoint at `path`, or the newest in the folder `path`. Raises UsageError."""
+    if (Path(path) / "run.json").is_file():
+        return Path(path)
+    found = listed(path)
+    if not found:
+        raise UsageError(f"--resume {path}: no checkpoint there; give a folder that --checkpoint_dir named")
+    return found[-1]
+
+
+def name_of(step: int) -> str:
+    """Return the name of the checkpoint after `step` steps."""
+    return f"{PREFIX}{step:08d}"
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint: renamed first, so that whoever is about to read it finds it whole, or not at all."""
+    gone = path.with_name(f".{path.name}.gone")
+    if path.exists():
+        os.replace(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextmanager
+def in_training(directory: Path) -> Iterator[None]:
+    """Let others know, by a lock that the system drops with this process, that a run is writing to `directory`.
+
+    What a killed run left half-written there is removed. Raises UsageError if another run is writing there.
+    """
+    with locked(directory / _LOCK, f"--checkpoint_dir {directory}: another run is writing there; take another"):
+        _remove_unfinished(directory)
+        try:
+            yield
+        finally:
+            _remove_unfinished(directory)
+
+
+@contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock on the file at `path`; raise UsageError with `refusal` if another process does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        give_up = now() + _LOCK_PATIENCE_S
+        # Tried for a while, since `is_training` takes the lock for a moment in order to look.
+        while not _take(file, fcntl.LOCK_EX):
+            if now() > give_up:
+                raise UsageError(refusal)
+            sleep(0.02)
+        yield
+
+
+def is_training(directory: Path) -> bool:
+    """Return whether a run is writing to `directory`; when its launcher has died, however it did, none is."""
+    try:
+        with open(directory / _LOCK) as file:
+            return not _take(file, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def _take(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_unfinished(directory: Path) -> None:
+    for path in directory.glob(f".{PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)

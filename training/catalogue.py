@@ -1,0 +1,46 @@
+"""The table of all strategies, made from their classes: for `--list`, and for the README."""
+
+from collections.abc import Iterable
+
+from records.tables import aligned
+from strategies import STRATEGIES, Strategy
+
+HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
+NOTE = (
+    "N ranks; P: bytes of the parameters. What a rank sends, on average over the ranks of its role, while every worker "
+    "takes one step."
+)
+
+
+def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
+    """Return a row for each strategy, with the columns of HEADER."""
+    table = []
+    for strategy in strategies:
+        several = len(strategy.traffic) > 1
+        messages, nbytes = (
+            "; ".join(f"{role + ' ' if several else ''}{getattr(traffic, what)}"
+                      for role, traffic in strategy.traffic.items())
+            for what in ("messages", "bytes")
+        )  # fmt: skip
+        synchronous = "no" if strategy.asynchronous or not strategy.replicas_agree else "yes"
+        table.append(
+            (strategy.name, strategy.describe(), synchronous, "yes" if "server" in strategy.traffic else "no",
+             messages, nbytes)
+        )  # fmt: skip
+    return table
+
+
+def catalogue() -> str:
+    """Return the table as text for a terminal, one strategy a block of lines."""
+    lines = []
+    for name, description, synchronous, server, messages, nbytes in rows(STRATEGIES.values()):
+        kinds = f"{'synchronous' if synchronous == 'yes' else 'not synchronous'}, {'a' if server == 'yes' else 'no'} server"
+        lines.append(aligned([(name, kinds), ("", description), ("", f"messages: {messages}"), ("", f"bytes: {nbytes}")], left=2))
+    return "\n".join([*lines, NOTE])
+
+
+def markdown() -> str:
+    """Return the table as the README has it."""
+    lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
+    lines += ["| " + " | ".join([f"`{name}`", *cells]) + " |" for name, *cells in rows(STRATEGIES.values())]
+    return "\n".join(lines)

@@ -1,0 +1,182 @@
+"""The command line: options from arguments, errors as one line, exit codes."""
+
+import contextlib
+import dataclasses
+import io
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Annotated, Any, TypeVar
+
+import tyro
+from tyro.conf import OmitArgPrefixes, arg
+
+from checkpoints import files, replay
+from checkpoints.folder import latest
+from records.errors import RunFailed, UsageError, nearest
+from strategies import STRATEGIES, Strategy
+from training.catalogue import catalogue
+from training.names import make_strategy, owners_of, strategy_class
+from training.options import OF_THIS_RUN, PANELS, Options, option_names
+from training.recorded import naming, options_from
+from training.run import run
+
+T = TypeVar("T")
+_TITLES = ("run", "data_and_model", "records", "checkpoints")  # of the panels of --help
+
+
+def main(description: str, builtin: Strategy | None = None, arguments: Sequence[str] | None = None) -> int:
+    """Run with the options of the command line; return the exit code: 0, 1 (failed), 2 (usage) or 128 + signal.
+
+    `builtin` is the baseline to run instead of a strategy of ours.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+
+    def work() -> None:
+        if "--list" in given and builtin is None:
+            print(catalogue())
+        else:
+            run(parse_run(given, builtin, description))
+
+    return guarded(work, "nothing was written")
+
+
+def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) -> Options:
+    """Return the options of a command line: first its strategy is read, then the options that this strategy has.
+
+    Raises UsageError, in one line; SystemExit(0) after --help.
+    """
+    default = _from_record(given)
+    name = _value("--strategy", given)
+    if builtin is not None:
+        if name is not None and name != builtin.name:
+            raise UsageError(f"--strategy {name}: this script runs {builtin.name}; start train.py for the others")
+        default = dataclasses.replace(default or Options(strategy=builtin), strategy=builtin)
+    elif name is not None and (default is None or default.strategy.name != strategy_class(name).name):
+        chosen = make_strategy(name)
+        default = dataclasses.replace(default, strategy=chosen) if default else Options(strategy=chosen)
+    default = default or Options()
+    strategy = type(default.strategy)
+    own = [option.name for option in dataclasses.fields(strategy)]
+    if clash := set(own) & set(option_names()):
+        raise UsageError(f"--strategy {strategy.name}: its option {clash.pop()} is one of every run; rename it")
+    for option in _names_given(given):
+        owners = owners_of(option)
+        if option not in (*own, *option_names()) and owners:
+            raise UsageError(
+                f"--{option}: not an option of --strategy {strategy.name}, but of {', '.join(owners)}"
+            )
+    known = ["strategy", *own, *option_names(), "list"]
+    _refuse_unknown(given, known)
+    options = _parse(given, _command_line(default), description + _about(strategy))
+    panels = [getattr(options, title) for title in _TITLES]
+    values = {option.name: getattr(panel, option.name) for panel in panels for option in dataclasses.fields(panel)}
+    return Options(strategy=getattr(options, "this_strategy", default.strategy), **values)
+
+
+def _command_line(default: Options) -> type[Any]:
+    """Return a dataclass of the options of a run with this strategy, a field for each panel of --help."""
+    strategy = type(default.strategy)
+    named = Annotated[str, arg(help=f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
+                                    "--strategy NAME --help shows what NAME has, --list a table of all.")]  # fmt: skip
+    fields: list[Any] = [("strategy", named, dataclasses.field(default=strategy.name))]
+    if dataclasses.fields(strategy):
+        own = dataclasses.field(default=default.strategy)
+        fields.append(("this_strategy", OmitArgPrefixes[strategy], own))
+    for title, panel in zip(_TITLES, PANELS, strict=True):
+        values = {option.name: getattr(default, option.name) for option in dataclasses.fields(panel)}
+        fields.append((title, OmitArgPrefixes[panel], dataclasses.field(default=panel(**values))))
+    return dataclasses.make_dataclass("CommandLine", fields, frozen=True, kw_only=True)
+
+
+def _about(strategy: type[Strategy]) -> str:
+    text = f"\n\n{strategy.name}: {strategy.describe()}"
+    if strategy.defaults:
+        text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in strategy.defaults.items())
+    return text
+
+
+def _from_record(arguments: Sequence[str]) -> Options | None:
+    """Return the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
+    if path := _value("--resume", arguments):
+        checkpoint = latest(path)
+        with naming("--resume"):
+            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json")
+    if path := _value("--replay", arguments):
+        new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
+        with naming("--replay"):
+            return options_from(replay.load(path).options, path, new)
+    return None
+
+
+def _value(option: str, arguments: Sequence[str]) -> str | None:
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == option:
+            return value if equals else following
+    return None
+
+
+def _names_given(arguments: Sequence[str]) -> list[str]:
+    return [
+        argument.split("=")[0].removeprefix("--").replace("-", "_")
+        for argument in arguments
+        if argument.startswith("--")
+    ]
+
+
+def guarded(work: Callable[[], object], kept: str) -> int:
+    """Call `work` and return the exit code; what goes wrong becomes one line. `kept`: what an interrupt leaves."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        work()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
+        return 128 + number
+    return 0
+
+
+def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
+    """Return the options of a command line, `kind` being a dataclass of them.
+
+    Raises UsageError, in one line; SystemExit(0) after --help.
+    """
+    _refuse_unknown(arguments, [option.name for option in dataclasses.fields(kind)])  # type: ignore[arg-type]
+    return _parse(arguments, kind, description)
+
+
+def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
+    for name in _names_given(arguments):
+        if name.removeprefix("no_") not in (*known, "help"):
+            raise UsageError(f"--{name}: there is no such option; {nearest(name, _dashed(known)) or 'see --help'}".rstrip())
+
+
+def _dashed(names: Sequence[str]) -> list[str]:
+    return list(names)
+
+
+def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, description=description, args=arguments, use_underscores=True)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # tyro draws a box of several lines; what is wrong stands above its first rule.
+        text = re.split("─{5,}|Got errors:", said.getvalue().split("╮", 1)[-1])[0]
+        raise UsageError(" ".join(text.replace("│", " ").split()).rstrip(".") + "; see --help") from None
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)

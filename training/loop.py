@@ -1,0 +1,301 @@
+"""The loop of one rank, the same for all strategies: train or serve, epoch by epoch, and measure."""
+
+import dataclasses
+import hashlib
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from checkpoints import files, replay
+from checkpoints.folder import latest
+from records.errors import RunFailed, UsageError, one_line
+from strategies import Replica
+from strategies.builtin import Builtin
+from strategies.replica import parameters_from, trained
+from training.evaluation import Score, evaluate
+from training.options import Options
+from training.stragglers import Straggler
+from transports.base import PeerLost, Transport
+from workloads import models
+from workloads.datasets import Data
+
+REPORTER = 0  # evaluates `model()`, which is the same on every rank, and tells of the progress; it must not be one
+# that may die
+_REPORT_S = 0.1
+
+
+@dataclass
+class RankResult:
+    """What a rank brings home: its events, a hash of its parameters, and the reporter the model if it is to be saved."""
+
+    rank: int
+    events: pd.DataFrame
+    parameter_hash: str
+    optimizer_bytes: int  # the memory of the optimizer's state on this rank
+    saved_model: bytes | None
+    arrivals: list[int]  # whose messages came, in their order, where that decides the result
+    deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
+
+
+def build_model(options: Options, data: Data) -> nn.Module:
+    """Return the model with the initial weights of `options.seed`. Raises UsageError."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        return models.build(options.model, data.input_shape, data.n_classes).to(options.torch_dtype)
+
+
+def train_rank(transport: Transport, report: Callable[[Any], None], options: Options, data: Data) -> RankResult:
+    """Be one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
+
+    Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
+    """
+    rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, options, data)
+    rank.start()
+    # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
+    for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
+        rank.run_epoch(epoch)
+    return rank.result()
+
+
+class _Rank:
+    """One rank of a run."""
+
+    def __init__(self, transport: Transport, report: Callable[[Any], None], options: Options, data: Data) -> None:
+        self.transport = transport
+        self.recorder = transport.recorder
+        self.report = report
+        self.options = options
+        self.data = data
+        self.plan = options.plan(data.n_train)
+        roles = options.roles
+        self.is_server = roles[transport.rank] == "server"
+        self.worker = transport.rank - roles.index("worker")  # its number among the workers
+        self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
+        servers = [rank for rank, role in enumerate(roles) if role == "server"]
+        self.ranks_with_state = servers if self.strategy.workers_may_die else list(range(len(roles)))
+        factor = options.slowdowns.get(transport.rank, 1.0)
+        self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
+        self.done = 0  # steps, when the run was resumed
+        self.reported = 0.0
+        self.loss_sum = 0.0  # of this epoch's samples
+        self.samples = 0
+
+    def start(self) -> None:
+        """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
+        transport, options, strategy = self.transport, self.options, self.strategy
+        self.model = self.module = build_model(options, self.data).to(transport.device)
+        if self.is_server and options.replay:
+            transport.replay = iter(replay.load(options.replay).arrivals)
+        arguments = (options.make_optimizer(), options.clip_norm, options.make_schedule(self.data.n_train))
+        state = None
+        if options.resume and not transport.rejoined and transport.rank in self.ranks_with_state:
+            state = self._load(options.resume)
+        try:
+            if isinstance(strategy, Builtin):
+                self.module = strategy.wrap(self.model, transport, options.n_gpus or 1, *arguments, state)
+            else:
+                replica = Replica(self.model, transport)
+                strategy.start(replica, transport, *arguments, state, self.after_update)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if state is None or isinstance(error, PeerLost):
+                raise
+            raise self._foreign(options.resume, error) from error
+
+    def run_epoch(self, epoch: int) -> None:
+        """Train or serve for one epoch, and evaluate."""
+        recorder, strategy, n_steps = self.recorder, self.strategy, self.plan.n_steps
+        recorder.epoch = epoch
+        strategy.until = epoch * self.data.n_train
+        t0, samples = self.transport.now(), strategy.descent.samples
+        if self.is_server:
+            strategy.serve()
+        else:
+            self.train((epoch - 1) * n_steps, epoch * n_steps)
+        strategy.finish()
+        if not strategy.asynchronous:
+            recorder.step = epoch * n_steps
+        recorder.mark("epoch_s", self.transport.now() - t0)
+        if self.is_server:
+            recorder.mark("samples", strategy.descent.samples - samples)
+        self.report(("step", epoch * n_steps))
+        with recorder.paused():
+            score = self.evaluate()
+        if score is not None:
+            if not math.isfinite(score.loss):
+                raise RunFailed(
+                    f"the loss on the held-out set is {score.loss} after epoch {epoch}, step {n_steps} of "
+                    f"{n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
+                )
+            recorder.mark("test_loss", score.loss)
+            recorder.mark("test_accuracy", score.top1)
+            self.report(("accuracy", score.top1))
+
+    def train(self, start: int, stop: int) -> None:
+        """Take this worker's part of the batches of the steps `start` to `stop` - 1, an epoch's."""
+        recorder, plan, strategy = self.recorder, self.plan, self.strategy
+        if self.done <= start:
+            self.loss_sum, self.samples = 0.0, 0
+        self.module.train()
+        for i in strategy.steps_of_epoch(max(start, self.done), stop):
+            recorder.step = i
+            epoch, step = 1 + i // plan.n_steps, i % plan.n_steps  # an asynchronous worker has its own pace
+            batch = plan.batch(epoch, step)
+            part = batch if self.transport.world_size == 1 else plan.part(epoch, step, self.worker)
+            loss = self.gradient(part, len(batch))
+            if not math.isfinite(loss):
+                raise RunFailed(
+                    f"the loss became {loss} in epoch {epoch}, step {step + 1} of {plan.n_steps}; "
+                    "take a smaller --lr, or bound the gradient with --clip_norm"
+                )
+            strategy.step(len(part))
+            self.loss_sum += loss * len(part)
+            self.samples += len(part)
+            recorder.step = i + 1
+            self.after_step(i + 1)
+        recorder.mark("samples", self.samples)
+        if self.samples:
+            recorder.mark("train_loss", self.loss_sum / self.samples)
+
+    def gradient(self, part: torch.Tensor, n_of_all: int) -> float:
+        """Leave the gradient of the mean loss over the samples of `part` in the model; return that loss."""
+        phase, builtin = self.recorder.phase, self.strategy if isinstance(self.strategy, Builtin) else None
+        weight = builtin.loss_weight(len(part), n_of_all) if builtin else 1.0
+        total = 0.0
+        pieces = part.tensor_split(min(self.options.accumulate, len(part)))
+        for piece in pieces:
+            with phase("data"):
+                x, y = self.data.fetch(piece, "train", self.transport.device, self.options.torch_dtype)
+            if builtin:
+                builtin.begin_piece(last=piece is pieces[-1])
+            with phase("forward"), self.straggler.stretched():
+                loss = F.cross_entropy(self.module(x), y) * (len(piece) / len(part))
+                total += loss.item()
+            with phase("backward"), self.straggler.stretched():
+                (loss if weight == 1 else loss * weight).backward()
+        return total
+
+    def after_update(self) -> None:
+        """On a server: what is to be done after each of its updates."""
+        self.after_step(self.strategy.descent.version)
+
+    def after_step(self, step: int) -> None:
+        """Write a checkpoint if one is due; report the progress now and then."""
+        if self.options.checkpoint_every and step % self.options.checkpoint_every == 0:
+            self.checkpoint(step)
+        if self.transport.now() - self.reported > _REPORT_S:
+            self.reported = self.transport.now()
+            done = round(self.plan.n_steps * self.strategy.descent.processed / self.data.n_train)
+            self.report(("step", min(done, self.plan.n_steps * self.options.epochs)))
+
+    # Checkpoints
+
+    def checkpoint(self, step: int) -> None:
+        """Write a checkpoint after `step` steps. Raises RunFailed if it cannot be written."""
+        options, device = self.options, self.transport.device
+        if self.transport.rank not in self.ranks_with_state:
+            return
+        state = {
+            "strategy": self.strategy.state_dict(),
+            "position": {
+                "step": step,
+                "epoch": self.recorder.epoch,
+                "loss_sum": self.loss_sum,
+                "samples": self.samples,
+            },
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+        folder = options.checkpoint_folder
+        target = files.Target(folder, options.checkpoint_keep, options.recorded(), options.roles)
+        with self.recorder.paused():
+            try:
+                files.save(self.transport, target, step, state, self.ranks_with_state)
+            except OSError as error:
+                raise RunFailed(
+                    f"cannot write the checkpoint {error.filename or folder}: {error.strerror}"
+                ) from error
+
+    def _load(self, path: str) -> dict[str, Any]:
+        """Take over this rank's position in a checkpoint; return its strategy's state. Raises UsageError."""
+        state = files.load_rank(latest(path), self.transport.rank)
+        try:
+            position = state["position"]
+            self.done, self.recorder.epoch = int(position["step"]), int(position["epoch"])
+            self.loss_sum, self.samples = position["loss_sum"], position["samples"]
+            torch.set_rng_state(state["random"])
+            if state["random_cuda"] is not None and self.transport.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
+            found: dict[str, Any] = state["strategy"]
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise self._foreign(path, error) from error
+        return found
+
+    def _foreign(self, path: str | None, error: Exception) -> UsageError:
+        return UsageError(f"--resume {path}: rank-{self.transport.rank}.pt is not of this run ({one_line(error)})")
+
+    # Scores and the end
+
+    def evaluate(self) -> Score | None:
+        """Evaluate on the reporter while the others wait; None on them. However long it takes, no wait times out."""
+        x, transport = self.strategy.model(), self.transport
+        if transport.rank != REPORTER:
+            while not transport.recv(REPORTER, "evaluated").object:
+                pass
+            return None
+        told = transport.now()
+
+        def still_busy() -> None:
+            nonlocal told
+            if transport.now() - told > transport.timeout / 4:
+                told = transport.now()
+                self._tell_others(False)
+
+        with parameters_from(self.model, x):
+            score = evaluate(self.model, self.data, transport.device, self.options.torch_dtype, still_busy)
+        self._tell_others(True)
+        return score
+
+    def _tell_others(self, evaluated: bool) -> None:
+        for peer in self.transport.peers:
+            try:
+                self.transport.isend(evaluated, peer, "evaluated")
+            except PeerLost:
+                continue  # whether the run can continue without it, others decide
+
+    def result(self) -> RankResult:
+        """Return what this rank brings home."""
+        strategy, transport = self.strategy, self.transport
+        x = parameters_to_vector(trained(self.model)).detach()
+        saved = None
+        if self.options.save:
+            shown = strategy.model()
+            if transport.rank == REPORTER:
+                with parameters_from(self.model, shown):
+                    saved = _state_dict_bytes(self.model)
+        if isinstance(strategy, Builtin):
+            strategy.close()
+        return RankResult(
+            transport.rank,
+            self.recorder.frame(),
+            hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
+            strategy.descent.state_bytes,
+            saved,
+            list(transport.arrivals),
+            list(self.recorder.deaths),
+        )
+
+
+def _state_dict_bytes(model: nn.Module) -> bytes:
+    # Cloned: the tensors are views of the flat vector, and a view is saved with all that lies behind it.
+    state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()

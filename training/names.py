@@ -1,0 +1,53 @@
+"""Strategies by name: those of the table, and yourmodule:YourClass."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+from records.errors import UsageError, nearest
+from strategies import STRATEGIES, Strategy
+from workloads.lookup import import_user_object
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the class of the strategy `name`, or of yourmodule:YourClass. Raises UsageError."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    if ":" not in name:
+        raise UsageError(
+            f"--strategy {name}: unknown; {nearest(name, STRATEGIES)}"
+            f"There are {', '.join(STRATEGIES)}, and yourmodule:YourClass"
+        )
+    found = import_user_object("--strategy", name)
+    if not (inspect.isclass(found) and issubclass(found, Strategy)):
+        raise UsageError(f"--strategy {name}: is no class derived from strategies.Strategy; derive it")
+    return check_class(found)
+
+
+def check_class(strategy: type[Strategy]) -> type[Strategy]:
+    """Check that a class says all that is asked of it elsewhere. Raises UsageError."""
+    if inspect.isabstract(strategy):
+        missing = ", ".join(sorted(strategy.__abstractmethods__))
+        raise UsageError(f"--strategy {strategy.name}: has no {missing}; define it")
+    if "__dataclass_fields__" not in vars(strategy):
+        raise UsageError(f"--strategy {strategy.name}: decorate the class with @dataclass(kw_only=True)")
+    if not getattr(strategy, "traffic", None):
+        raise UsageError(f"--strategy {strategy.name}: has no traffic; say what each role sends in a step")
+    return strategy
+
+
+def make_strategy(name: str, **options: Any) -> Strategy:
+    """Return the strategy `name` with these options: make_strategy("downpour", n_push=4). Raises UsageError."""
+    strategy = strategy_class(name)
+    known = [option.name for option in dataclasses.fields(strategy)]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"{name} has no option {option}; it has {', '.join(known) or 'none'}")
+    return strategy(**options)
+
+
+def owners_of(option: str) -> list[str]:
+    """Return the strategies that have this option."""
+    return [
+        name for name, strategy in STRATEGIES.items() if option in [field.name for field in dataclasses.fields(strategy)]
+    ]

@@ -1,0 +1,173 @@
+"""What is checked before any process is started, so that a run that cannot end well does not begin."""
+
+import pickle
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from checkpoints import files as checkpoint_files
+from checkpoints import replay
+from checkpoints.folder import SCORES, latest, listed
+from launchers import find_launcher
+from records import files
+from records.errors import UsageError, one_line
+from strategies import RunSize
+from strategies.base import MAY_CHANGE
+from strategies.replica import trained
+from training.loop import build_model
+from training.options import Options
+from training.recorded import check_recorded, naming
+from workloads import datasets, models
+from workloads.datasets import Data, LazyData
+
+
+def prepare(options: Options) -> Data:
+    """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
+    launcher = find_launcher()
+    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(options, data)
+        models.check(options.model, model, data.input_shape, data.n_classes)
+        _check_smallest_batch(options, model, data)
+    plan, roles = options.plan(data.n_train), options.roles
+    options.strategy.check(
+        RunSize(len(roles), roles.count("worker"), plan.n_steps, launcher.shared_memory, options.replay is not None)
+    )
+    if options.resume:
+        _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))
+    if options.replay:
+        _check_replay(options, options.replay)
+    if launcher.shared_memory:
+        _share(options, data)
+    written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
+    if options.checkpoint_every and launcher.is_first:
+        _check_folder(options)
+        written.append(("checkpoint_dir", str(options.checkpoint_folder)))
+    for option, directory in written:
+        if directory is not None:
+            try:
+                files.check_writable(directory)
+            except OSError as error:
+                raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
+    return data
+
+
+def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:
+    """Check that the model can train on the smallest piece of a batch: BatchNorm may need two samples."""
+    plan = options.plan(data.n_train)
+    last = plan.n_steps - 1
+    start, stop = plan.bounds(last) if options.world_size == 1 else plan.part_bounds(last, plan.workers - 1)
+    smallest = (stop - start) // min(options.accumulate, stop - start)
+    if smallest == 1:
+        try:
+            model.train()(torch.zeros(1, *data.input_shape, dtype=options.torch_dtype))
+        except ValueError as error:
+            raise UsageError(
+                f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
+                f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"
+            ) from error
+
+
+def _share(options: Options, data: Data) -> None:
+    """Put the data where all ranks can read it."""
+    try:
+        if isinstance(data, LazyData):
+            pickle.dumps(data)
+        data.share_memory_()
+    except RuntimeError as error:
+        raise UsageError(
+            f"--dataset {options.dataset}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
+            "take a smaller --train_size"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"--dataset {options.dataset}: cannot be given to other processes ({one_line(error)}); define transforms "
+            "as functions of a module, and open files in __getitem__"
+        ) from error
+
+
+def _parent(path: str | None) -> str | None:
+    if path is None:
+        return None
+    if Path(path).is_dir():
+        raise UsageError(f"--save {path}: is a folder; give the name of a file")
+    return str(Path(path).parent)
+
+
+def _check_resume(options: Options, path: str, n_parameters: int) -> None:
+    """Check that the run, of a model so large, can continue from its checkpoint with these options."""
+    checkpoint = latest(path)
+    with naming("--resume"):
+        run = checkpoint_files.load_run(checkpoint)
+        made_with = check_recorded(run["options"], checkpoint / "run.json")
+    for option, name, value in options.all_fields():
+        if MAY_CHANGE not in option.metadata and made_with.get(name) != value:
+            raise UsageError(
+                f"--{name} {value}: {checkpoint} was made with {made_with.get(name)}, which a run that continues from "
+                "it cannot change"
+            )
+    if made_with["strategy"] != options.strategy.name:
+        raise UsageError(
+            f"--strategy {options.strategy.name}: {checkpoint} was made with {made_with['strategy']}, which a run that "
+            "continues from it cannot change"
+        )
+    if run["epoch"] > options.epochs:
+        raise UsageError(f"--epochs {options.epochs}: {checkpoint} is of epoch {run['epoch']}; give at least as many")
+    record = Path(options.results_dir) / f"{options.run_name}.json"
+    if options.run_name == made_with.get("run_name") and record.exists():
+        raise UsageError(
+            f"--run_name {options.run_name}: has ended, and its records are there; give another --run_name"
+        )
+    with naming("--resume"):
+        for rank in run["ranks"]:
+            state = checkpoint_files.load_rank(checkpoint, rank)
+            x = state["strategy"].get("x") if isinstance(state["strategy"], dict) else None
+            if not isinstance(x, torch.Tensor) or x.shape != (n_parameters,):
+                raise UsageError(
+                    f"{checkpoint}: rank-{rank}.pt does not hold the {n_parameters} parameters of the model"
+                )
+            if not isinstance(state["position"], dict) or state["position"].get("step") != run["step"]:
+                raise UsageError(f"{checkpoint}: rank-{rank}.pt is of another step")
+
+
+def _check_folder(options: Options) -> None:
+    """Check that what is in the folder of the run's checkpoints is of this run, and older."""
+    folder = options.checkpoint_folder
+    found = listed(folder)
+    if options.resume:
+        checkpoint = latest(options.resume)
+        step = checkpoint_files.load_run(checkpoint)["step"]
+        if found and checkpoint.resolve().parent == folder.resolve():
+            if checkpoint_files.load_run(found[-1])["step"] > step:
+                raise UsageError(
+                    f"--resume {checkpoint}: there are later ones, up to {found[-1].name}, that the run would write "
+                    "again; delete them, or give another --checkpoint_dir"
+                )
+            return
+    if found or (folder / SCORES).exists():
+        name = found[-1].name if found else SCORES
+        cure = f", or continue that run by --resume {folder}" if found else ", or delete it"
+        raise UsageError(f"--checkpoint_dir {folder}: holds {name} of another run; give another folder{cure}")
+
+
+def _check_replay(options: Options, path: str) -> None:
+    """Check that these options can repeat the run."""
+    run = replay.load(path)
+    recorded = check_recorded(run.options, path)
+    refused = {
+        f"was synchronous ({options.strategy.name}): run it again with its options, nothing else decides its result":
+            not run.arrivals,
+        "continued from a checkpoint": recorded.get("resume") is not None,
+        "has lost workers, and when they died cannot be repeated": bool(run.deaths),
+        "was made on a GPU, whose kernels need not give the same bits twice": recorded.get("device") != "cpu",
+    }  # fmt: skip
+    for why, holds in refused.items():
+        if holds:
+            raise UsageError(f"--replay {path}: that run {why}")
+    if recorded["strategy"] != options.strategy.name:
+        raise UsageError(f"--strategy {options.strategy.name}: that run had {recorded['strategy']}; leave it out")
+    for option, name, value in options.all_fields():
+        was = recorded.get(name, value)
+        if option.metadata.get(MAY_CHANGE) != "always" and value != was:
+            raise UsageError(f"--{name} {value}: that run had {was}, and a replay has the same; leave it out")

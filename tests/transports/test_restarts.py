@@ -1,20 +1,15 @@
 """Ranks that are started again: what launcher and transport promise of them. Above each test, its ranks' work."""
 
-import os
-import signal
 from typing import Any
 
 import pytest
 import torch
 
+from tests.transports.samples import die
 from training.failures import RunFailed
 from training.launch import launch
 from transports.base import ANY, PeerLost, PeerReturned, Transport
 from workloads.errors import UsageError
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def live_twice(transport: Transport) -> Any:

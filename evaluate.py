@@ -17,28 +17,28 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 import csv
 import os
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from checkpoints import files, folder
 from records.errors import RunFailed, UsageError, one_line
 from records.files import check_writable, write_atomically
-from strategies.replica import copy_into
-from training import checkpoints
-from training.cli import guarded, parse
+from strategies.replica import copy_into, float_buffers, trained
+from training.command_line import guarded, parse
+from training.evaluation import evaluate
+from training.loop import build_model
 from training.options import DTYPES, Options
-from training.rank import build_model
+from training.recorded import check_recorded
+from transports.timing import now, sleep
 from workloads import datasets
 
 COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
 _POLL_S = 0.2
 _BEAT_S = 0.5
 _LINGER_S = 1.0  # the ranks of a killed launcher live on for half a second
-_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def main(settings: Settings) -> None:
     if settings.attached:
         threading.Thread(target=_beat, daemon=True).start()
     directory = Path(settings.checkpoint_dir)
-    output = Path(settings.output or directory / checkpoints.SCORES)
+    output = Path(settings.output or directory / folder.SCORES)
     try:
         check_writable(output.parent)
     except OSError as error:
@@ -71,17 +71,17 @@ def main(settings: Settings) -> None:
     if not settings.attached:
         _wait_for_training(directory, settings.wait)
     refusal = f"--output {output}: another evaluate.py is writing it"
-    with checkpoints.locked(output.with_name(f".{output.name}.lock"), refusal):
+    with folder.locked(output.with_name(f".{output.name}.lock"), refusal):
         scores = Scores(output, quiet=settings.attached)
         training = True
         while training:
-            training = checkpoints.is_training(directory)
+            training = folder.is_training(directory)
             if not training and not settings.attached:
-                time.sleep(_LINGER_S)
+                sleep(_LINGER_S)
             while new := scores.unscored(directory):
                 scores.score(new[0])
             if training:
-                time.sleep(_POLL_S)
+                sleep(_POLL_S)
     if not settings.attached:
         print(f"training has ended; {len(scores.rows)} checkpoints scored, in {output}")
     if scores.refused:
@@ -89,11 +89,11 @@ def main(settings: Settings) -> None:
 
 
 def _wait_for_training(directory: Path, limit: float) -> None:
-    begin = time.monotonic()
-    while not (checkpoints.is_training(directory) or checkpoints.listed(directory)):
-        if time.monotonic() - begin > limit:
+    begin = now()
+    while not (folder.is_training(directory) or folder.listed(directory)):
+        if now() - begin > limit:
             raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {limit:g} s")
-        time.sleep(_POLL_S)
+        sleep(_POLL_S)
 
 
 def _beat() -> None:
@@ -101,7 +101,7 @@ def _beat() -> None:
     try:
         while True:
             os.write(sys.stdout.fileno(), b".")
-            time.sleep(_BEAT_S)
+            sleep(_BEAT_S)
     except OSError:
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -122,7 +122,7 @@ class Scores:
     def unscored(self, directory: Path) -> list[Path]:
         """Return the checkpoints in `directory` that are not in the table and have not been refused."""
         found = []
-        for path in checkpoints.listed(directory):
+        for path in folder.listed(directory):
             mark = _mark(path)
             if mark is not None and mark not in self._known | self.refused:
                 found.append(path)
@@ -132,7 +132,7 @@ class Scores:
         """Add the row of a checkpoint, if it has none yet; say so if it cannot be scored. Raises RunFailed."""
         mark = _mark(checkpoint)
         try:
-            run = checkpoints.load_run(checkpoint)
+            run = files.load_run(checkpoint)
             if not any((row["checkpoint"], row["id"]) == (checkpoint.name, run["id"]) for row in self.rows):
                 self._scorer = self._scorer or Scorer(checkpoint)
                 if not self._scorer.fits(checkpoint):
@@ -198,50 +198,41 @@ class Scorer:
         self.data = datasets.load(options.dataset, options.data_dir, False, options.train_size, options.seed)
         self.dtype = options.torch_dtype
         self.model = build_model(options, self.data)  # frozen parameters are those of the seed
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.buffers = [b for b in self.model.buffers() if b.is_floating_point()]
+        self.parameters = trained(self.model)
+        self.buffers = float_buffers(self.model)
 
     def fits(self, checkpoint: Path) -> bool:
         """Return whether a checkpoint is of the same model and data. Raises UsageError."""
         return _what_is_scored(checkpoint) == self.made_for
 
-    @torch.no_grad()
     def score(self, checkpoint: Path) -> dict[str, Any]:
         """Return the row of a checkpoint: that of rank 0's parameters, with the workers' mean buffers.
 
         Where only the server's state is kept, with the server's buffers. Raises UsageError.
         """
-        run = checkpoints.load_run(checkpoint)
+        run = files.load_run(checkpoint)
         workers = [rank for rank in run["ranks"] if run["roles"][rank] == "worker"] or [0]
         try:
-            copy_into(self.parameters, checkpoints.load_rank(checkpoint, 0)["strategy"]["x"])
+            copy_into(self.parameters, files.load_rank(checkpoint, 0)["strategy"]["x"])
             copy_into(
                 self.buffers,
-                torch.stack([checkpoints.load_rank(checkpoint, rank)["strategy"]["b"] for rank in workers]).mean(0),
+                torch.stack([files.load_rank(checkpoint, rank)["strategy"]["b"] for rank in workers]).mean(0),
             )
         except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
-        self.model.eval()
-        loss, top1, top5 = 0.0, 0, 0
-        for indices in torch.arange(self.data.n_test).split(_BATCH):
-            x, y = self.data.fetch(indices, "test", torch.device("cpu"), self.dtype)
-            output = self.model(x)
-            loss += F.cross_entropy(output, y, reduction="sum").item()
-            right = output.topk(min(5, output.shape[1])).indices == y[:, None]
-            top1 += int(right[:, 0].sum())
-            top5 += int(right.any(1).sum())
-        n = self.data.n_test
+        score = evaluate(self.model, self.data, torch.device("cpu"), self.dtype)
         return {
-            "step": run["step"], "loss": loss / n, "top1": top1 / n, "top5": top5 / n,
+            "step": run["step"], "loss": score.loss, "top1": score.top1, "top5": score.top5,
             "checkpoint": checkpoint.name, "id": run["id"],
         }  # fmt: skip
 
 
 def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
     names = ("dataset", "data_dir", "train_size", "seed", "model", "dtype")
-    return {name: value for name, value in checkpoints.load_options(checkpoint).items() if name in names}
+    recorded = check_recorded(files.load_run(checkpoint)["options"], checkpoint / "run.json")
+    return {name: value for name, value in recorded.items() if name in names}
 
 
 if __name__ == "__main__":
     kept = "the scores so far are written"
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), kept))
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), kept))

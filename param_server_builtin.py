@@ -10,6 +10,7 @@ it is one process on the whole batch, which it says, and which its records say.
 
 import signal
 import sys
+from dataclasses import dataclass
 
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
     signal.signal(
@@ -21,45 +22,47 @@ import torch
 from torch import nn
 
 from strategies.builtin import Builtin
-from training.cli import main
-from transports.base import Transport
+from strategies.traffic import NOTHING
+from training.command_line import main
 
 
+@dataclass(kw_only=True)
 class BuiltinParamServer(Builtin):
-    """DataParallel behind the interface of a strategy."""
+    """torch.nn.DataParallel: one process whose GPUs compute on parts of each batch."""
 
     name = "param_server_builtin"
-    carrier = "threads of one process"
-    one_for_all = True
-    bytes_are = "not counted: DataParallel copies between GPUs inside the forward and backward pass"
+    traffic = {"worker": NOTHING}
+    transport_name = "threads of one process"
+    single_process = True
+    bytes_source = "not counted: DataParallel copies between GPUs inside the forward and backward pass"
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:
         """One process, however many GPUs."""
         return ["worker"]
 
-    @classmethod
-    def remark(cls, n_gpus: int) -> str:
+    def count_workers(self, n_gpus: int) -> int:
+        """Its batches are those of so many workers."""
+        return n_gpus
+
+    def notice(self, n_gpus: int) -> str:
         """Say what is parallel here."""
         gpus = min(n_gpus, torch.cuda.device_count())
         if gpus == 0:
             return "nn.DataParallel without CUDA is one process on the whole batch: nothing is parallel."
         return f"nn.DataParallel: one process, {gpus} GPU(s)."
 
-    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
+    def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Wrap the model in DataParallel."""
-        self.transport = transport
-        self.original = model
-        self.make_optimizer(list(model.parameters()))
-        if transport.device.type == "cpu":
+        if self.transport.device.type == "cpu":
             return model
         return nn.DataParallel(model, list(range(min(n_gpus, torch.cuda.device_count()))))
 
     def step(self, n_samples: int) -> None:
         """The optimizer, on the first GPU."""
-        self.update(n_samples)
-        self.optimizer.zero_grad()
+        self.descent.step(None, n_samples)
+        self.descent.optimizer.zero_grad()
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, BuiltinParamServer))
+    sys.exit(main(__doc__, BuiltinParamServer()))

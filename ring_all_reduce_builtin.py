@@ -18,7 +18,7 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
         lambda *_: (print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr), sys.exit(130)),
     )
 
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -26,9 +26,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from records.events import HIDDEN, clock
+from records.events import HIDDEN
 from strategies.builtin import Builtin
-from training.cli import main
+from strategies.replica import float_buffers
+from strategies.traffic import Traffic
+from training.command_line import main
 from transports.base import Transport
 
 # Kept until the process ends: in some versions of torch, taking DDP down waits, holding the interpreter's lock, for
@@ -49,48 +51,49 @@ def join(transport: Transport, backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=transport.rank, world_size=transport.world_size, timeout=limit)
 
 
+@dataclass(kw_only=True)
 class BuiltinRingAllReduce(Builtin):
-    """DDP behind the interface of a strategy."""
+    """torch's DistributedDataParallel: gradients are summed in buckets during the backward pass."""
 
     name = "ring_all_reduce_builtin"
-    carrier = "torch.distributed: NCCL with a GPU for each rank, else gloo"
-    bytes_are = "from formula: 2 (N - 1) / N of the gradient per rank and step"
+    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}  # a ring's: what gloo sends is not counted
+    transport_name = "torch.distributed: NCCL with a GPU for each rank, else gloo"
+    bytes_source = "from formula: 2 (N - 1) / N of the gradient per rank and step"
 
-    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
+    def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Start torch.distributed and wrap the model in DDP."""
-        self.transport, self.original = transport, model
+        transport = self.transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
         self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
         _KEPT.append(self.ddp)
-        self.make_optimizer(list(model.parameters()))
+        self.n_of_all = 0  # samples in the global batch, where the loop says so
         return self.ddp
-
-    n_of_all = 0  # samples in the global batch, where the loop says so
 
     def loss_weight(self, n_samples: int, n_of_all: int) -> float:
         """n_k N / sum n: DDP divides the sum of the gradients by N."""
         self.n_of_all = n_of_all
         return n_samples * self.transport.world_size / n_of_all
 
-    def piece(self, last: bool) -> AbstractContextManager[None]:
+    def begin_piece(self, last: bool) -> None:
         """All-reduce only with the last piece of an accumulated gradient."""
-        return nullcontext() if last else self.ddp.no_sync()
+        self.ddp.require_backward_grad_sync = last
 
     def step(self, n_samples: int) -> None:
         """The optimizer, on each rank; the gradients have been averaged in the backward pass."""
-        recorder, N = self.transport.recorder, self.transport.world_size
+        N = self.transport.world_size
         if N > 1:
             P = sum(p.numel() * p.element_size() for p in self.ddp.parameters() if p.requires_grad)
-            sent, now = 2 * (N - 1) * P // N, clock()
+            _, nbytes = self.traffic["worker"].count({"N": N, "P": P})
+            now = self.transport.now()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
-                recorder.add(HIDDEN, now, now, op, peer % N, "from formula", sent)
-        self.update(self.n_of_all or N * n_samples)
-        self.optimizer.zero_grad()
+                self.transport.recorder.add(HIDDEN, now, now, op, peer % N, "from formula", int(nbytes))
+        self.descent.step(None, self.n_of_all or N * n_samples)
+        self.descent.optimizer.zero_grad()
 
     def finish(self) -> None:
         """Average the floating-point buffers over the ranks, as the strategies do."""
-        for buffer in self.buffers():
+        for buffer in float_buffers(self.original):
             dist.all_reduce(buffer)
             buffer.div_(self.transport.world_size)
 
@@ -100,4 +103,4 @@ class BuiltinRingAllReduce(Builtin):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, BuiltinRingAllReduce))
+    sys.exit(main(__doc__, BuiltinRingAllReduce()))

@@ -8,6 +8,10 @@ python train.py --strategy single --workers_like 4        # one process on the s
 
 torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # the same algorithm over torch.distributed
 
+python train.py --strategy yourmodule:YourClass           # a strategy of your own
+
+python train.py --list                                    # all strategies, and what they send
+
 python -m records.compare results/*.json                  # runs side by side
 """
 
@@ -15,7 +19,7 @@ import sys
 
 if __name__ == "__main__":
     try:
-        from training.cli import main  # here, since it takes seconds, in which Ctrl-C may come
+        from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
 
         sys.exit(main(__doc__))
     except KeyboardInterrupt:

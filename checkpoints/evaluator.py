@@ -19,7 +19,9 @@ _LONGEST_START_S = 60.0
 
 
 class Evaluator:
-    """The process, if one is `wanted`, that scores the checkpoints in `directory`. It does not outlive the `with` block, nor the process it is in.
+    """The process, if one is `wanted`, that scores the checkpoints in `directory`.
+
+    It does not outlive the `with` block, nor the process it is in.
 
     It says all the time that it lives, into a pipe that only this process reads: when writing there fails, it ends.
     """

@@ -13,6 +13,7 @@ from typing import Any
 from records.errors import RunFailed, UsageError, one_line
 from records.files import load_metadata, machine
 
+
 @dataclass
 class Recorded:
     """What a replay needs of the run that it repeats."""

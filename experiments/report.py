@@ -31,6 +31,8 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from training.cli import guarded, parse
+
 from experiments import cases, collect, family, family_plots, ring_animation
 from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
@@ -38,7 +40,6 @@ from experiments.run import RING_TRACE
 from experiments.runs import TIMELINE, declared, is_there
 from records.errors import RunFailed, UsageError
 from records.files import EVENTS_SUFFIX, write_atomically
-from training.cli import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)

@@ -29,6 +29,8 @@ from tyro.conf import Positional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from training.cli import guarded, parse
+
 from experiments import family_runs, lost_updates, ring_animation
 from experiments.family_runs import FAMILY, LOST_UPDATES
 from experiments.runs import declared, hardware, is_there
@@ -36,7 +38,6 @@ from records.errors import RunFailed, UsageError
 from records.files import check_writable
 from records.tables import aligned
 from training import Options, run
-from training.cli import guarded, parse
 from workloads import datasets
 
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation

@@ -9,9 +9,13 @@ import torch
 from records.events import Recorder
 
 
-def set_up(kind: str, rank: int, world_size: int, record: bool) -> tuple[torch.device, Recorder]:
-    """Make this process a rank of so many, `kind` being cpu or cuda: its device, and the recorder of its events."""
+def set_up(kind: str, rank: int, world_size: int, record: bool, seed: int) -> tuple[torch.device, Recorder]:
+    """Make this process a rank of so many, `kind` being cpu or cuda: its device, and the recorder of its events.
+
+    What is global in a process is set here, and nowhere in what a rank does: the threads and the random state.
+    """
     use_share_of_cores(world_size)
+    torch.manual_seed(seed + 1 + rank)  # dropout differs between ranks
     device = device_of(kind, rank)
     return device, Recorder(rank, record, synchronizer(device))
 

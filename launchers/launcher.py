@@ -20,6 +20,7 @@ class Launch(Protocol):
         on_report: Callable[[int, Any], None] | None = None,
         expendable: Collection[int] = (),
         restarts: int = 0,
+        seed: int = 0,
     ) -> list[Any]:
         """Run `work(transport, *args)` on `world_size` ranks; return the results in rank order where `is_first`.
 
@@ -29,7 +30,8 @@ class Launch(Protocol):
         only be equal. `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record`
         keeps events. The death of an `expendable` rank does not end the run: its result is None, the others get
         PeerLost. Up to `restarts` times such a rank is started again; the ranks that are not expendable get
-        PeerReturned, and may admit it. Raises RunFailed when a rank fails.
+        PeerReturned, and may admit it. `seed` makes the random state that each rank begins with. Raises
+        RunFailed when a rank fails.
         """
 
 

@@ -30,6 +30,7 @@ def launch(
     on_report: Callable[[int, Any], None] | None = None,
     expendable: Collection[int] = (),
     restarts: int = 0,
+    seed: int = 0,
 ) -> list[Any]:
     """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
 
@@ -41,7 +42,7 @@ def launch(
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")
     _make_room_for_pipes(world_size, restarts)
     warm_up()
-    job = (work, args, device, timeout, record, on_report is not None)
+    job = (work, args, device, timeout, record, on_report is not None, seed)
     ranks = Ranks(timeout, roles, frozenset(expendable), job)
     try:
         ranks.start(restarts)

@@ -5,7 +5,6 @@ import pickle
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -18,6 +17,7 @@ from records.errors import RunFailed, UsageError
 from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
+from transports.timing import sleep
 
 HEARTBEAT_S = 0.5
 
@@ -48,7 +48,7 @@ class _Link:
         """Tell for ever that this process is alive."""
         while True:
             self.send("alive")
-            time.sleep(HEARTBEAT_S)
+            sleep(HEARTBEAT_S)
 
 
 def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -66,6 +66,7 @@ def rank_main(
     timeout: float,
     record: bool,
     reports: bool,
+    seed: int,
 ) -> None:
     """Be one rank, in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
@@ -74,7 +75,7 @@ def rank_main(
     link = _Link(pipe, endpoint.rank)
     threading.Thread(target=link.beat, daemon=True).start()
     try:
-        place, recorder = set_up(device, endpoint.rank, endpoint.world_size, record)
+        place, recorder = set_up(device, endpoint.rank, endpoint.world_size, record, seed)
         transport = SharedMemory(endpoint, place, timeout, recorder)
         result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
         transport.close()

@@ -5,7 +5,6 @@ import pickle
 import queue
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from launchers.failures import Failure, explain
 from launchers.fork_server import start_context
 from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
+from transports.timing import now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
@@ -59,7 +59,7 @@ class Ranks:
         # Only the rank may hold its ends of the pipes: then their closing is its death.
         theirs.close()
         endpoint.close()
-        self.last_heard[rank] = time.monotonic()
+        self.last_heard[rank] = now()
         threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
 
     def _restart(self, rank: int) -> None:
@@ -80,7 +80,7 @@ class Ranks:
         try:
             while True:
                 kind, value = pickle.loads(pipe.recv_bytes())
-                self.last_heard[rank] = time.monotonic()
+                self.last_heard[rank] = now()
                 if kind != "alive":
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
@@ -95,7 +95,7 @@ class Ranks:
         failures: dict[int, Failure] = {}
         dead: dict[int, Failure] = {}  # expendable ones
         give_up = float("inf")
-        while len(results) + len(failures) + len(dead) < len(self.roles) and time.monotonic() < give_up:
+        while len(results) + len(failures) + len(dead) < len(self.roles) and now() < give_up:
             try:
                 rank, kind, value = self.inbox.get(timeout=HEARTBEAT_S)
             except queue.Empty:
@@ -120,14 +120,14 @@ class Ranks:
             if not failures:
                 failures.update(self._silent())
             if failures and give_up == float("inf"):
-                give_up = time.monotonic() + _GRACE_S
+                give_up = now() + _GRACE_S
                 self._tell(failures)
         if failures:
             if all(failure.kind == "lost_peer" for failure in failures.values()):
                 failures = dead | failures  # there the others' deaths are the cause
             # Whoever has not spoken since may be the one the others waited for.
             for rank in set(range(len(self.roles))) - set(results) - set(failures):
-                if time.monotonic() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
+                if now() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
                     failures[rank] = Failure("silent")
             raise explain(failures, self.roles, self.timeout)
         return [results.get(rank) for rank in range(len(self.roles))]
@@ -141,8 +141,8 @@ class Ranks:
         return Failure("died", f"ended with exit code {code} before its work was done")
 
     def _silent(self) -> dict[int, Failure]:
-        now = time.monotonic()
-        return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if now - heard > self.timeout}
+        at = now()
+        return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.timeout}
 
     def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
         """Write the news, one byte each, to `ranks`, by default all."""
@@ -154,9 +154,9 @@ class Ranks:
 
     def end(self, patience: float = 0.0) -> None:
         """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
-        deadline = time.monotonic() + patience
+        deadline = now() + patience
         for process in self.processes.values():
-            process.join(max(0.0, deadline - time.monotonic()))
+            process.join(max(0.0, deadline - now()))
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():

@@ -36,6 +36,7 @@ def launch(
     on_report: Callable[[int, Any], None] | None = None,
     expendable: Collection[int] = (),
     restarts: int = 0,
+    seed: int = 0,
 ) -> list[Any]:
     """Run `work(transport, *args)` as the rank that torchrun says; return all results on rank 0, nothing on the others.
 
@@ -47,7 +48,7 @@ def launch(
     rank = _rank()
     if world_size != _world_size() or restarts:
         raise UsageError(f"torchrun started {_world_size()} ranks, not {world_size}, and starts none again")
-    place, recorder = set_up(device, rank, world_size, record)
+    place, recorder = set_up(device, rank, world_size, record, seed)
     try:
         transport = connect(lambda _: place, timeout, recorder)
     except RuntimeError as error:

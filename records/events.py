@@ -3,7 +3,7 @@
 An event is a span of one phase (`t0` to `t1`, seconds of a clock that all processes of the machine share), possibly
 the sending or receiving of one message, or a mark (a value measured once, such as the test accuracy of an epoch).
 
-Versions of the parameters are on record where an algorithm lets them differ:
+Versions of the parameters are recorded where an algorithm lets them differ:
 
 - a gradient that was applied: phase update, no op, peer the worker, version_read what it was computed on,
   version_applied what it was applied to; their difference is its staleness
@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,23 +49,30 @@ _CODE = {name: code for code, name in enumerate(_NAMES)}
 _OP = {name: code for code, name in enumerate(OPS)}
 _NAN = float("nan")
 
-clock = time.perf_counter
-
 
 class Recorder:
     """Collects the events of one rank.
 
     The training loop sets `epoch` and `step`; they are written into every event. `enabled = False` drops phases and
     messages (marks are kept). `synchronize`, if given, is called at both ends of a phase: on a GPU, work is queued,
-    and a phase is over only when its work is.
+    and a phase is over only when its work is. `clock` times marks and phases; a transport that is given the recorder
+    sets it to its own `now`.
     """
 
-    def __init__(self, rank: int = 0, enabled: bool = True, synchronize: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        enabled: bool = True,
+        synchronize: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.rank = rank
         self.enabled = enabled
         self.epoch = 0
         self.step = 0
+        self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
         self.synchronize = synchronize
+        self.clock = clock
         self._rows = bytearray()
         self._tags: dict[str, int] = {"": 0}
 
@@ -80,7 +88,7 @@ class Recorder:
         version_read: int = -1,
         version_applied: int = -1,
     ) -> None:
-        """Write one span of `phase`; `op`, `peer`, `tag` and `nbytes` describe the message, if it was one."""
+        """Record one span of `phase`; `op`, `peer`, `tag` and `nbytes` describe the message, if it was one."""
         if self.enabled:
             tag_code = self._tags.setdefault(tag, len(self._tags))
             self._rows += _ROW.pack(
@@ -90,7 +98,7 @@ class Recorder:
 
     def mark(self, name: str, value: float) -> None:
         """Write a value measured once an epoch; `name` is one of MARKS."""
-        now = clock()
+        now = self.clock()
         self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, value)
 
     @contextmanager
@@ -101,11 +109,11 @@ class Recorder:
             return
         if self.synchronize:
             self.synchronize()
-        t0 = clock()
+        t0 = self.clock()
         yield
         if self.synchronize:
             self.synchronize()
-        self.add(name, t0, clock())
+        self.add(name, t0, self.clock())
 
     @contextmanager
     def paused(self) -> Iterator[None]:

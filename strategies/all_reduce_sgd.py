@@ -1,26 +1,26 @@
-"""Synchronous data-parallel SGD: every rank takes the same step with the mean gradient of all, summed by a collective."""
+"""Synchronous data-parallel SGD: every rank takes the same step with the mean gradient of all, summed by all."""
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from strategies.base import Strategy
 from strategies.collectives import average
-from transports.base import Transport
 
 
 @dataclass(kw_only=True)
 class AllReduceSGD(Strategy):
     """What the strategies share that differ in how the gradients are summed."""
 
-    all_reduce: ClassVar[Callable[[torch.Tensor, Transport, int], int]]
+    @abstractmethod
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """Replace `vector` [P] on every rank by the sum over all ranks; return the sum of their `n`."""
 
     def step(self, n_samples: int) -> None:
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
         g = self.replica.collect().mul_(n_samples)
-        n = self.all_reduce(g, self.transport, n_samples)
+        n = self.all_reduce(g, n_samples)
         self.descent.step(g.div_(n), n)
         self.replica.zero_grad()
 

@@ -51,6 +51,9 @@ class Builtin(Strategy):
         """Return what the mean loss over `n_samples`, of `n_of_all` in the global batch, is multiplied by."""
         return 1.0
 
+    def begin_piece(self, last: bool) -> None:
+        """Prepare for one of the pieces in which a step's gradient is computed; most need not."""
+
     def close(self) -> None:
         """Release what `wrap` has taken."""
 

@@ -1,8 +1,8 @@
 """Downpour SGD: workers take steps of their own, and now and then send how far they have come.
 
 Each worker runs the optimizer on its own x_k and adds up its movement d_k (-eta g for plain SGD). Every `n_push` steps
-it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetches the server's x; a fetch does not clear
-what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
+it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetches the server's x; a fetch does not
+clear what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
 
 Two things differ from the paper. There a worker starts its fetch and its push and computes on; here it waits until the
 server has taken the push, and for the parameters that it fetches. There the server may run Adagrad; here it only adds,

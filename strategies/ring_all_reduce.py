@@ -7,6 +7,8 @@ Gibiansky, 2017.)
 
 from dataclasses import dataclass
 
+import torch
+
 from strategies.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import ring_all_reduce
 from strategies.traffic import Traffic
@@ -17,4 +19,7 @@ class RingAllReduce(AllReduceSGD):
     """The gradient is cut into N chunks that travel round a ring of ranks: once to be summed, once to be shared."""
 
     traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
-    all_reduce = staticmethod(ring_all_reduce)
+
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """See `ring_all_reduce`."""
+        return ring_all_reduce(vector, self.transport, n)

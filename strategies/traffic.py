@@ -17,7 +17,7 @@ class Traffic:
     bytes: str
 
     def count(self, values: Mapping[str, float]) -> tuple[float, float]:
-        """Return the messages and the bytes for `values` of N, P and the options. Raises NameError if one is missing."""
+        """Return messages and bytes for `values` of N, P and the options. Raises NameError if one is missing."""
         return _evaluate(self.messages, values), _evaluate(self.bytes, values)
 
 

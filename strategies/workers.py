@@ -83,7 +83,9 @@ class Workers:
         has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
         """
         self.present = set(self.alive)
-        while not (self.alive and (not self.present or (self._descent.samples >= until and self.alive <= self.waiting))):
+        while not (
+            self.alive and (not self.present or (self._descent.samples >= until and self.alive <= self.waiting))
+        ):
             version = self._descent.version
             message = self._receive(request, notice)
             if message is None:
@@ -95,6 +97,11 @@ class Workers:
                 yield self._take(message)
             if self._descent.version > version:
                 self._count_update()
+
+    def _is_over(self, until: float) -> bool:
+        if not self.alive:
+            return False  # a dead worker may return; if none can, receiving says so
+        return not self.present or (self._descent.samples >= until and self.alive <= self.waiting)
 
     def _receive(self, *tags: str) -> Message | None:
         """Return the message that comes next; None if instead a worker said goodbye, died or returned."""
@@ -237,7 +244,7 @@ class Workers:
 
 def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
     """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
-    # No limit where a rank was started again: a server that evaluates admits nobody, and if it dies, PeerLost is raised.
+    # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
     position = transport.recv(SERVER, "position", _NO_LIMIT if transport.rejoined else transport.timeout)
     assert position is not None, "only a poll returns None"
     transport.recorder.epoch, descent.samples, steps = position.object

@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from training.evaluator import Evaluator
+from training.rank import build_model
 
 import evaluate
 from records.errors import RunFailed, UsageError
@@ -27,8 +29,6 @@ from records.files import load_table
 from strategies import Replica
 from tests.ranks import wait_until
 from training import Options, checkpoints, launch, run
-from training.evaluator import Evaluator
-from training.rank import build_model
 from transports.base import Transport
 from workloads import datasets
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from training.straggler import Straggler
 
 from param_server_builtin import BuiltinParamServer
 from records.files import load_events, load_metadata
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
 from training import Options, cli, run, straggler
-from training.straggler import Straggler
 
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 KINDS: dict[str, type[Strategy]] = {**STRATEGIES, BuiltinRingAllReduce.name: BuiltinRingAllReduce}

@@ -1,8 +1,8 @@
 """The table of all strategies, made from their classes: for `--list`, and for the README."""
 
+import textwrap
 from collections.abc import Iterable
 
-from records.tables import aligned
 from strategies import STRATEGIES, Strategy
 
 HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
@@ -14,7 +14,7 @@ NOTE = (
 
 def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
     """Return a row for each strategy, with the columns of HEADER."""
-    table = []
+    table: list[tuple[str, ...]] = []
     for strategy in strategies:
         several = len(strategy.traffic) > 1
         messages, nbytes = (
@@ -34,9 +34,12 @@ def catalogue() -> str:
     """Return the table as text for a terminal, one strategy a block of lines."""
     lines = []
     for name, description, synchronous, server, messages, nbytes in rows(STRATEGIES.values()):
-        kinds = f"{'synchronous' if synchronous == 'yes' else 'not synchronous'}, {'a' if server == 'yes' else 'no'} server"
-        lines.append(aligned([(name, kinds), ("", description), ("", f"messages: {messages}"), ("", f"bytes: {nbytes}")], left=2))
-    return "\n".join([*lines, NOTE])
+        kinds = (
+            ("" if synchronous == "yes" else "not ") + "synchronous, " + ("a" if server == "yes" else "no") + " server"
+        )
+        lines += [f"{name}  ({kinds})", f"    {description}"]
+        lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
+    return "\n".join([*lines, "", *textwrap.wrap(NOTE, 100)])
 
 
 def markdown() -> str:

@@ -45,7 +45,7 @@ def resolve(options: Options) -> Options:
     make_optimizer = options.make_optimizer()
     if strategy.cuts_x and not is_elementwise(make_optimizer):
         raise UsageError(
-            f"--optimizer {options.optimizer}: {name} updates x in parts, and this optimizer looks at the whole vector; "
+            f"--optimizer {options.optimizer}: {name} updates x in parts, but this optimizer looks at all of it; "
             "take another optimizer or another --strategy"
         )
     run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"

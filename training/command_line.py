@@ -65,9 +65,7 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
     for option in _names_given(given):
         owners = owners_of(option)
         if option not in (*own, *option_names()) and owners:
-            raise UsageError(
-                f"--{option}: not an option of --strategy {strategy.name}, but of {', '.join(owners)}"
-            )
+            raise UsageError(f"--{option}: not an option of --strategy {strategy.name}, but of {', '.join(owners)}")
     known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
     options = _parse(given, _command_line(default), description + _about(strategy))
@@ -84,11 +82,15 @@ def _command_line(default: Options) -> type[Any]:
     fields: list[Any] = [("strategy", named, dataclasses.field(default=strategy.name))]
     if dataclasses.fields(strategy):
         own = dataclasses.field(default=default.strategy)
-        fields.append(("this_strategy", OmitArgPrefixes[strategy], own))
+        fields.append(("this_strategy", _flat(strategy), own))
     for title, panel in zip(_TITLES, PANELS, strict=True):
         values = {option.name: getattr(default, option.name) for option in dataclasses.fields(panel)}
-        fields.append((title, OmitArgPrefixes[panel], dataclasses.field(default=panel(**values))))
+        fields.append((title, _flat(panel), dataclasses.field(default=panel(**values))))
     return dataclasses.make_dataclass("CommandLine", fields, frozen=True, kw_only=True)
+
+
+def _flat(panel: type[Any]) -> Any:
+    return Annotated[panel, OmitArgPrefixes]
 
 
 def _about(strategy: type[Strategy]) -> str:
@@ -158,11 +160,8 @@ def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
 def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
     for name in _names_given(arguments):
         if name.removeprefix("no_") not in (*known, "help"):
-            raise UsageError(f"--{name}: there is no such option; {nearest(name, _dashed(known)) or 'see --help'}".rstrip())
-
-
-def _dashed(names: Sequence[str]) -> list[str]:
-    return list(names)
+            hint = nearest(name, known).replace("you mean ", "you mean --").rstrip() or "see --help"
+            raise UsageError(f"--{name}: there is no such option; {hint}")
 
 
 def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:

@@ -34,7 +34,7 @@ _REPORT_S = 0.1
 
 @dataclass
 class RankResult:
-    """What a rank brings home: its events, a hash of its parameters, and the reporter the model if it is to be saved."""
+    """What a rank brings home: its events, a hash of its parameters; the reporter also the model to be saved."""
 
     rank: int
     events: pd.DataFrame
@@ -219,9 +219,7 @@ class _Rank:
             try:
                 files.save(self.transport, target, step, state, self.ranks_with_state)
             except OSError as error:
-                raise RunFailed(
-                    f"cannot write the checkpoint {error.filename or folder}: {error.strerror}"
-                ) from error
+                raise RunFailed(f"cannot write the checkpoint {error.filename or folder}: {error.strerror}") from error
 
     def _load(self, path: str) -> dict[str, Any]:
         """Take over this rank's position in a checkpoint; return its strategy's state. Raises UsageError."""

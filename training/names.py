@@ -49,5 +49,7 @@ def make_strategy(name: str, **options: Any) -> Strategy:
 def owners_of(option: str) -> list[str]:
     """Return the strategies that have this option."""
     return [
-        name for name, strategy in STRATEGIES.items() if option in [field.name for field in dataclasses.fields(strategy)]
+        name
+        for name, strategy in STRATEGIES.items()
+        if option in [field.name for field in dataclasses.fields(strategy)]
     ]

@@ -45,7 +45,7 @@ def naming(option: str) -> Iterator[None]:
 
 
 def _types(strategy: type[Any]) -> dict[str, Any]:
-    hints = {}
+    hints: dict[str, Any] = {}
     for owner in (strategy, Options):
         of_owner = typing.get_type_hints(owner)
         hints |= {option.name: of_owner[option.name] for option in dataclasses.fields(owner)}

@@ -124,9 +124,7 @@ def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | 
     return int((n_train - server["samples"]).sum())
 
 
-def _write(
-    options: Options, results: list[RankResult], n_train: int, quiet: bool, launcher: Launcher
-) -> pd.DataFrame:
+def _write(options: Options, results: list[RankResult], n_train: int, quiet: bool, launcher: Launcher) -> pd.DataFrame:
     """Write the records and the model; show the summary. Raises RunFailed if replicas differ that must not."""
     assert options.run_name is not None
     strategy, name = options.strategy, options.strategy.name
@@ -140,6 +138,7 @@ def _write(
             table = table.astype(tables.COLUMNS)
     hashes = {result.rank: result.parameter_hash for result in results}
     identical = len(set(hashes.values())) == 1
+    optimizer_bytes = {result.rank: result.optimizer_bytes for result in results}
     metadata = {
         "strategy": name,
         "n_gpus": options.n_gpus,
@@ -148,7 +147,7 @@ def _write(
         **tables.totals(table),
         "replicas_identical": identical,
         "parameter_hash": hashes,
-        "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
+        "optimizer_bytes": optimizer_bytes,
         "deaths": [death for result in results for death in result.deaths],
         "samples_lost": _samples_lost(options, table, n_train),
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
@@ -170,7 +169,7 @@ def _write(
     if not quiet:
         world = {"strategy": name, "n_gpus": options.n_gpus, "device": options.device}
         print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
-        if sizes := [f"{rank}: {nbytes / 1e6:.1f}" for rank, nbytes in metadata["optimizer_bytes"].items() if nbytes]:
+        if sizes := [f"{rank}: {nbytes / 1e6:.1f}" for rank, nbytes in optimizer_bytes.items() if nbytes]:
             print(f"optimizer MB   of state, by rank {', '.join(sizes)}")
         print(f"records        {paths['table'].with_suffix('')}.{{csv,json,events.csv.gz}}")
     if options.replay:

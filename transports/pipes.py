@@ -1,6 +1,9 @@
 """The pipes between ranks, and the frames that go through them.
 
 A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
+
+Frames with messages: DESCRIPTOR (where to read in the sender's memory), VECTOR, OBJECT. RELEASE answers a descriptor.
+BUFFER and SHARED hand out memory: their payload is a pickled handle of it, and TAKEN answers them. GOODBYE is the last.
 """
 
 import struct
@@ -11,9 +14,9 @@ from multiprocessing.context import BaseContext
 
 import torch
 
-# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel
-HEADER = struct.Struct("<QBBHQQQQ")
-DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE = range(5)
+# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n
+HEADER = struct.Struct("<QBBHQQQQq")
+DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN = range(8)
 RETURNED = 128  # added to a rank in a notice of the launcher: not its death, but its return
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 _DTYPES = (
@@ -79,29 +82,54 @@ def _name(tag: str) -> bytes:
     return name
 
 
-def frame(kind: int, tag: str = "", payload: bytes = b"", dtype: int = 0, numel: int = 0) -> bytes:
-    """Return a frame that carries its payload: a vector, an object, or the goodbye."""
+def object_frame(tag: str, payload: bytes, n: int = 0) -> bytes:
+    """Return a frame that carries a pickled object, or, with an empty payload, None."""
+    return _frame(OBJECT, tag, payload, n=n)
+
+
+def shared_frame(tag: str, handle: bytes) -> bytes:
+    """Return a frame that hands out the shared vector `tag`."""
+    return _frame(SHARED, tag, handle)
+
+
+def buffer_frame(buffer: int, handle: bytes) -> bytes:
+    """Return a frame that hands out the sender's `buffer`, of which descriptors will speak."""
+    return _frame(BUFFER, "", handle, buffer=buffer)
+
+
+def goodbye_frame() -> bytes:
+    """Return the last frame of a rank that closes its transport."""
+    return _frame(GOODBYE, "", b"")
+
+
+def taken_frame() -> bytes:
+    """Return a frame that says that one more handle has been taken: its sender is not needed for it any more."""
+    return _frame(TAKEN, "", b"")
+
+
+def _frame(kind: int, tag: str, payload: bytes, dtype: int = 0, buffer: int = 0, numel: int = 0, n: int = 0) -> bytes:
     name = _name(tag)
-    return HEADER.pack(HEADER.size + len(name) + len(payload), kind, dtype, len(name), 0, 0, 0, numel) + name + payload
+    size = HEADER.size + len(name) + len(payload)
+    return HEADER.pack(size, kind, dtype, len(name), 0, buffer, 0, numel, n) + name + payload
 
 
-def descriptor_frame(tag: str, ticket: int, buffer: int, offset: int, numel: int) -> bytes:
+def descriptor_frame(tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int = 0) -> bytes:
     """Return a frame that says where to read: `numel` elements from `offset` of the sender's `buffer`."""
     name = _name(tag)
-    return HEADER.pack(HEADER.size + len(name), DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel) + name
+    return HEADER.pack(HEADER.size + len(name), DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel, n) + name
 
 
 def release_frame(ticket: int) -> bytes:
     """Return a frame that says that the message with this ticket is not read any more."""
-    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0)
+    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0)
 
 
-def vector_frame(tag: str, vector: torch.Tensor) -> bytes:
+def vector_frame(tag: str, vector: torch.Tensor, n: int = 0) -> bytes:
     """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
     if vector.dtype not in _DTYPE_CODE:
         raise TypeError(f"a tensor of {vector.dtype} cannot be sent; convert it first")
     raw = vector.cpu().view(torch.uint8).numpy().tobytes()
-    return frame(VECTOR, tag, raw, _DTYPE_CODE[vector.dtype], vector.numel())
+    return _frame(VECTOR, tag, raw, dtype=_DTYPE_CODE[vector.dtype], numel=vector.numel(), n=n)
 
 
 def to_vector(raw: bytes | bytearray, dtype: int) -> torch.Tensor:

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from records.events import Recorder, clock
-from transports.base import Message, Transport, Work, as_vector
+from records.events import Recorder
+from transports.base import Message, Tags, Transport, Work, as_vector
 
 _HEADER_BYTES = 256
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
@@ -34,7 +34,7 @@ def connect(
 
 
 class ProcessGroup(Transport):
-    """The torch.distributed engine of `Transport`; the default process group must be initialised, with gloo."""
+    """`Transport` over torch.distributed; the default process group must be initialised, with gloo."""
 
     def __init__(self, device: torch.device, timeout: float, recorder: Recorder | None = None) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder)
@@ -67,25 +67,27 @@ class ProcessGroup(Transport):
         if self._closed:
             return
         self._closed = True
-        deadline = clock() + self.timeout
+        deadline = self.now() + self.timeout
         for peer in self.peers:
             self._outgoing[peer].put(_Queued(_header(_GOODBYE), None))
         for thread in (*self._senders.values(), *self._receivers):
-            thread.join(max(0.0, deadline - clock()))
+            thread.join(max(0.0, deadline - self.now()))
         dist.destroy_process_group()
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0) -> tuple[Work, int]:
         if isinstance(value, torch.Tensor):
             payload = as_vector(value).cpu()
             # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
             if payload.untyped_storage().data_ptr() not in self._allocated:
                 payload = payload.clone()
-            queued = _Queued(_header((tag, payload.dtype, payload.numel())), payload)
+            queued = _Queued(_header((tag, payload.dtype, payload.numel(), int(n))), payload)
         else:
-            payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-            queued = _Queued(_header((tag, None, payload.numel())), payload)
+            payload = torch.empty(0, dtype=torch.uint8)
+            if value is not None:
+                payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+            queued = _Queued(_header((tag, None, payload.numel(), int(n))), payload)
         self._outgoing[dst].put(queued)
         return _Delivery(self, dst, queued.sent), payload.numel() * payload.element_size()
 
@@ -115,16 +117,16 @@ class ProcessGroup(Transport):
                 if description == _GOODBYE:
                     self._ended(peer, "it has closed its transport", died=False)
                     return
-                tag, dtype, numel = description
+                tag, dtype, numel, n = description
                 payload = torch.empty(numel, dtype=dtype or torch.uint8)
                 if numel:
                     _complete(dist.irecv(payload.view(torch.uint8), peer, tag=1))
                 nbytes = payload.numel() * payload.element_size()
                 with self._changed:
                     if dtype is None:
-                        self._arrive(peer, tag, None, payload.numpy().tobytes(), nbytes)
+                        self._arrive(peer, tag, None, payload.numpy().tobytes(), nbytes, n)
                     else:
-                        self._arrive(peer, tag, payload.to(self.device), None, nbytes)
+                        self._arrive(peer, tag, payload.to(self.device), None, nbytes, n)
                     self._changed.notify_all()
         except RuntimeError:
             self._ended(peer, "it died")
@@ -134,22 +136,19 @@ class ProcessGroup(Transport):
             self._lose(peer, why, died)
             self._changed.notify_all()
 
-    def _receive(self, src: int, tag: str, timeout: float | None = None) -> Message | None:
+    def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
             return super()._receive(src, tag, timeout)
 
     def _progress(self, src: int, seconds: float) -> None:
         self._changed.wait(seconds)
 
-    def _give_back(self, src: int, ticket: int) -> None:
-        """Nothing to do: whatever is received here is this rank's own copy."""
-
 
 @dataclass
 class _Queued:
     """A message that waits for its thread."""
 
-    header: torch.Tensor  # of (tag, dtype or None for an object, numel), or of _GOODBYE
+    header: torch.Tensor  # of (tag, dtype or None for an object, numel, n), or of _GOODBYE
     payload: torch.Tensor | None  # None: the goodbye, after which nothing is sent
     sent: threading.Event = field(default_factory=threading.Event)
 
@@ -167,10 +166,10 @@ class _Delivery(Work):
     def wait(self) -> None:
         if self.done:
             return
-        transport, t0 = self._transport, clock()
+        transport, t0 = self._transport, self._transport.now()
         if not self._sent.wait(transport.timeout) and not self.done:
             raise transport._overdue("the release of a message", self._dst, transport.timeout)
-        transport.recorder.add("wait", t0, clock(), peer=self._dst, tag="release")
+        transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")
 
 
 def _complete(work: dist.Work | None) -> None:

@@ -1,4 +1,4 @@
-"""What `transports.base` promises of messages, tried on both engines with real processes.
+"""What `transports.base` promises of messages, tried on both transports with real processes.
 
 Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
 make it; nothing sleeps and hopes.
@@ -10,14 +10,8 @@ import pytest
 import torch
 
 from tests.ranks import outcome, pattern, poll, run, values
+from tests.transports.samples import DTYPES, MILLION
 from transports.base import ANY, Transport
-
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-]  # fmt: skip
-MILLION = 1_000_000
-
 
 # Order
 

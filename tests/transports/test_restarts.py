@@ -1,7 +1,5 @@
 """Ranks that are started again: what launcher and transport promise of them. Above each test, its ranks' work."""
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -9,11 +7,8 @@ import torch
 
 from launchers.local import launch
 from records.errors import RunFailed, UsageError
+from tests.transports.samples import die
 from transports.base import ANY, PeerLost, PeerReturned, Transport
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def live_twice(transport: Transport) -> Any:
@@ -122,3 +117,30 @@ def evaluate_for_long(transport: Transport) -> Any:
 
 def test_a_newcomer_needs_nothing_but_to_be_admitted() -> None:
     assert launch(evaluate_for_long, 2, timeout=20, expendable=[1], restarts=1) == [0.0, "welcome"]
+
+
+def share_with_a_newcomer(transport: Transport) -> Any:
+    """The first life of rank 1 dies before it has looked at anything; the second shares the vector."""
+    if transport.rank == 1 and not transport.rejoined:
+        die()
+    if transport.rank == 1:
+        vector = transport.shared_vector("x", 3, torch.int64, [0, 1])
+        vector[1] = 6
+        transport.isend(None, 0, "written")
+        transport.recv(0, "go home")
+        return vector.tolist()
+    early = transport.shared_vector("x", 3, torch.int64, [0, 1])
+    early[0] = 5
+    with pytest.raises(PeerLost):
+        transport.recv(ANY, "nothing")
+    with pytest.raises(PeerReturned):
+        transport.recv(ANY, "nothing")
+    transport.admit(1)
+    transport.recv(1, "written")
+    early[2] = 7
+    transport.isend(None, 1, "go home")
+    return early.tolist()
+
+
+def test_a_newcomer_is_handed_the_shared_vectors_of_before() -> None:
+    assert launch(share_with_a_newcomer, 2, timeout=20, expendable=[1], restarts=1) == [[5, 6, 7]] * 2

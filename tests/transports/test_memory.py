@@ -1,4 +1,4 @@
-"""What `transports.base` promises of memory and of messages on their way, on both engines.
+"""What `transports.base` promises of memory and of messages on their way, on both transports.
 
 Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
 make it; nothing sleeps and hopes.
@@ -10,14 +10,8 @@ import pytest
 import torch
 
 from tests.ranks import outcome, pattern, run, values
+from tests.transports.samples import DTYPES, MILLION
 from transports.base import Transport
-
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-]  # fmt: skip
-MILLION = 1_000_000
-
 
 # Many messages at once
 
@@ -146,6 +140,64 @@ def send_on_what_was_received(transport: Transport) -> list[float]:
 
 def test_a_received_vector_can_be_sent_on(engine: str) -> None:
     assert run(engine, send_on_what_was_received, 3) == [[1, 1], [2, 2], [0, 0]]
+
+
+def detach_and_hold(transport: Transport) -> Any:
+    own = transport.allocate(4).fill_(1)
+    if transport.rank == 0:
+        work = transport.isend(own, 1, "x")
+        transport.isend(torch.ones(4), 1, "copy")
+        transport.isend("text", 1, "object")
+        work.wait()
+        own.fill_(2)
+        transport.isend(None, 1, "changed")
+        second = transport.isend(own, 1, "x")
+        transport.recv(1, "held")
+        held = second.done
+        transport.isend(None, 1, "release")
+        second.wait()
+        return held
+    message = transport.recv(0, "x")
+    assert message.detach() is message
+    message.detach()
+    copied = transport.recv(0, "copy").detach()
+    text = transport.recv(0, "object").detach()
+    transport.recv(0, "changed")
+    second_message = transport.recv(0, "x")
+    for held_long in (message, copied, text):
+        held_long.release()  # nothing more: the second message of "x" is still held
+    transport.isend(None, 0, "held")
+    transport.recv(0, "release")
+    second_message.release()
+    events = transport.recorder.frame()
+    received = events[(events["op"] == "recv") & events["tag"].isin(["x", "copy", "object"])]
+    return message.vector.tolist(), copied.vector.tolist(), text.object, list(received["tag"])
+
+
+def test_a_detached_message_is_the_receivers_own(engine: str) -> None:
+    held, seen = run(engine, detach_and_hold, 2, record=True)
+    assert seen == ([1] * 4, [1] * 4, "text", ["x", "copy", "object", "x"])
+    if engine == "shared_memory":
+        assert not held
+
+
+def log_and_hold(transport: Transport) -> Any:
+    """Rank 1 holds a message long after its receipt was logged."""
+    own = transport.allocate(4)
+    if transport.rank == 0:
+        transport.isend(own, 1, "x").wait()
+        return None
+    message = transport.recv(0, "x").log_receipt()
+    logged = transport.now()
+    message.log_receipt()
+    transport.sleep(0.01)
+    message.release()
+    events = transport.recorder.frame()
+    return [t1 <= logged for t1 in events[events["op"] == "recv"]["t1"]]
+
+
+def test_a_receipt_that_was_logged_is_recorded_once_and_ends_there(engine: str) -> None:
+    assert run(engine, log_and_hold, 2, record=True)[1] == [True]
 
 
 # Memory

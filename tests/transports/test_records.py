@@ -1,4 +1,4 @@
-"""Barrier, ledger and events of the transports, and any schedule of messages, on both engines.
+"""Barrier, ledger and events of the transports, and any schedule of messages, on both transports.
 
 Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
 make it; nothing sleeps and hopes.
@@ -18,13 +18,6 @@ from hypothesis import strategies as st
 
 from tests.ranks import ENGINES, LIMIT, outcome, pattern, run
 from transports.base import ANY, Message, Transport, Work
-
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-]  # fmt: skip
-MILLION = 1_000_000
-
 
 # Barrier
 

@@ -1,4 +1,4 @@
-"""What `transports.base` promises when a peer is late, dead or gone, on both engines.
+"""What `transports.base` promises when a peer is late or dead, on both transports.
 
 Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
 make it; nothing sleeps and hopes.
@@ -6,24 +6,16 @@ make it; nothing sleeps and hopes.
 
 import os
 import signal
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from records.events import clock
-from tests.ranks import LIMIT, outcome, run, run_with_deaths, values, wait_until
+from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
+from tests.transports.samples import MILLION, die
 from transports.base import ANY, Transport, WaitTimeout
 from transports.shared_memory import SharedMemory
-
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-]  # fmt: skip
-MILLION = 1_000_000
-
 
 # Time-outs
 
@@ -95,17 +87,12 @@ def test_a_wait_for_a_release_times_out_too() -> None:
 # Death of a peer
 
 
-def die(how: str) -> None:
-    if how == "SIGKILL":
-        os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(3)
-
-
 def send_and_die(transport: Transport, how: str, src: int) -> Any:
     """Rank 2 sends and dies; rank 0 looks at its messages only when rank 1 has seen the death."""
     own = transport.allocate(1000)
     if transport.rank == 2:
         own.fill_(2)
+        transport.isend(own, 0, "whole").wait()  # hands out the memory, which cannot be done by the dead
         works = [transport.isend(number, 0, "x") for number in range(50)]
         works += [transport.isend(tensor, 0, "tensor") for tensor in (torch.arange(1000), torch.empty(0))]
         slices = [transport.isend(own[:10], 0, "slice"), transport.isend(own[990:], 0, "slice")]
@@ -118,6 +105,7 @@ def send_and_die(transport: Transport, how: str, src: int) -> Any:
         transport.isend(None, 0, "it is dead")
         transport.recv(0, "go home")
         return lost
+    transport.recv(2, "whole").release()
     transport.recv(1, "it is dead")
     seen = {
         "objects": [transport.recv(src, "x").object for _ in range(50)],
@@ -267,122 +255,3 @@ def test_a_rank_that_the_launcher_gives_up_is_lost() -> None:
     lost = ("PeerLost", 1)
     seen = run_with_deaths("shared_memory", be_declared_dead, 2, timeout=5.0)
     assert seen == {0: ("before", lost, lost)}
-
-
-# Leaving
-
-
-def leave_in_order(transport: Transport, order: list[int]) -> Any:
-    """The ranks of `order` leave one after another, each with messages still under way; rank 0 stays and looks."""
-    own = transport.allocate(100)
-    if transport.rank != 0:
-        while transport.recv(0, "leave or talk").object == "talk":
-            transport.isend(transport.rank, 0, "talk")
-        own.fill_(transport.rank)
-        transport.isend(own[:5], 0, "last")
-        transport.isend(torch.full((2 * MILLION,), transport.rank), 0, "last")
-        transport.isend(transport.rank, 0, "last")
-        transport.close()
-        transport.close()
-        return None
-    seen: list[Any] = []
-    for left, leaver in enumerate(order):
-        staying = order[left + 1 :]
-        transport.isend("leave", leaver, "leave or talk")
-        last = [set(values(transport.recv(leaver, "last"))) for _ in range(2)]
-        seen.append((last, transport.recv(leaver, "last").object))
-        seen.append([outcome(transport.recv, leaver, "last") for _ in range(2)])
-        seen.append(outcome(transport.isend, 1, leaver, "x"))
-        if staying:
-            seen.append(outcome(transport.recv, ANY, "talk", timeout=0))
-            for peer in staying:
-                transport.isend("talk", peer, "leave or talk")
-            seen.append({transport.recv(ANY, "talk").object for _ in staying})
-    seen.append(outcome(transport.recv, ANY, "talk")[0])
-    return seen
-
-
-@pytest.mark.parametrize("order", [[1, 2, 3], [3, 2, 1], [2, 3, 1]])
-def test_ranks_may_leave_in_any_order(engine: str, order: list[int]) -> None:
-    expected: list[Any] = []
-    for left, leaver in enumerate(order):
-        staying = order[left + 1 :]
-        lost = ("PeerLost", leaver)
-        expected += [([{leaver}, {leaver}], leaver), [lost, lost], lost]
-        if staying:
-            expected += [None, set(staying)]
-    assert run(engine, leave_in_order, 4, order)[0] == [*expected, "PeerLost"]
-
-
-def leave_with_mail_unread(transport: Transport, to_everybody: bool, folder: str) -> None:
-    """Everybody has sent more than a pipe takes, and nobody reads it. Files tell when all have."""
-    own = transport.allocate(1000)
-    left = (transport.rank - 1) % transport.world_size
-    for peer in transport.peers if to_everybody else [left]:
-        for number in range(20):
-            transport.isend(torch.ones(100_000), peer, "unread")
-            transport.isend(own, peer, "unread slice")
-            transport.isend(number, peer, "unread object")
-    Path(folder, str(transport.rank)).touch()
-    wait_until(lambda: len(list(Path(folder).iterdir())) == transport.world_size)
-
-
-@pytest.mark.parametrize("to_everybody", [True, False])
-def test_ranks_may_leave_with_messages_unread(engine: str, to_everybody: bool, tmp_path: Path) -> None:
-    t0 = clock()
-    run(engine, leave_with_mail_unread, 3, to_everybody, str(tmp_path))
-    assert clock() - t0 < LIMIT / 2, "they waited for each other until the time-out"
-
-
-def leave_while_the_other_is_busy(transport: Transport, left: str) -> Any:
-    """Rank 1 neither receives nor closes before it sees, by a file, that rank 0 is out of `close`."""
-    if transport.rank == 0:
-        transport.isend("last words", 1, "x")
-        transport.timeout = 0.5
-        transport.close()
-        Path(left).touch()
-        return None
-    return wait_until(Path(left).exists), transport.recv(0, "x").object, outcome(transport.recv, 0, "x")
-
-
-def test_close_waits_for_a_busy_peer_no_longer_than_the_time_out(engine: str, tmp_path: Path) -> None:
-    seen = run(engine, leave_while_the_other_is_busy, 2, str(tmp_path / "left"))[1]
-    assert seen == (True, "last words", ("PeerLost", 0))
-
-
-def go_on_without_the_first(transport: Transport) -> Any:
-    """Rank 0 leaves at once; the others learn of it and talk on."""
-    if transport.rank == 0:
-        return None
-    lost = outcome(transport.recv, 0, "x")
-    other = 3 - transport.rank
-    transport.isend(transport.rank, other, "x")
-    return lost, transport.recv(ANY, "x").object, transport.recorder.rank
-
-
-def test_others_go_on_when_rank_0_has_left(engine: str) -> None:
-    assert run(engine, go_on_without_the_first, 3) == [None, (("PeerLost", 0), 2, 1), (("PeerLost", 0), 1, 2)]
-
-
-def use_after_close(transport: Transport) -> list[str]:
-    peer = 1 - transport.rank
-    vector = transport.allocate(10)
-    work = transport.isend(vector, peer, "x")
-    held = transport.recv(peer, "x")
-    transport.close()
-    with tempfile.TemporaryFile() as file:  # it may be given the number that a pipe had
-        held.release()
-        work.wait()
-        size = os.fstat(file.fileno()).st_size
-    said = []
-    for use in (lambda: transport.isend(1, peer, "y"), lambda: transport.recv(peer, "y"), transport.barrier):
-        try:
-            use()
-        except RuntimeError as error:
-            said.append(str(error))
-    return [*said, str(size)]
-
-
-def test_a_closed_transport_says_so_and_writes_nowhere(engine: str) -> None:
-    for rank, said in enumerate(run(engine, use_after_close, 2)):
-        assert said == [f"rank {rank} has closed its transport"] * 3 + ["0"]

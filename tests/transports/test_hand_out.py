@@ -1,0 +1,209 @@
+"""Memory is handed out with the first message that needs it: whoever does not wait for a rank does not notice it.
+
+Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
+make it; nothing sleeps and hopes.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import transports.peer
+from records.events import clock
+from tests.ranks import LIMIT, outcome, run, run_with_deaths, values, wait_until
+from tests.transports.samples import die
+from transports.base import Transport
+from transports.peer import Peer
+from transports.shared_memory import SharedMemory
+
+# Allocating
+
+
+def allocate_alone(transport: Transport) -> Any:
+    """Rank 0 allocates as it likes; rank 1 only talks; rank 2 is gone at once."""
+    if transport.rank == 2:
+        return None
+    if transport.rank == 1:
+        return [transport.recv(0, "text").object, values(transport.recv(0, "slice"))]
+    lost = outcome(transport.recv, 2, "x")
+    vectors = [transport.allocate(10) for _ in range(20)]
+    transport.isend("text", 1, "text")
+    late = transport.allocate(5, torch.int64).fill_(7)
+    transport.isend(late[1:3], 1, "slice").wait()
+    return [lost, sum(vector.numel() for vector in vectors)]
+
+
+def test_a_rank_allocates_alone(engine: str) -> None:
+    assert run(engine, allocate_alone, 3) == [[("PeerLost", 2), 200], ["text", [7, 7]], None]
+
+
+def allocate_in_another_order(transport: Transport) -> Any:
+    """Each rank allocates other lengths, and in the order of its rank; it allocates more when messages have gone."""
+    kinds = [(10 + transport.rank, torch.float32), (20, torch.int64), (30, torch.int8)]
+    order = kinds[transport.rank :] + kinds[: transport.rank]
+    own = {dtype: transport.allocate(numel, dtype).fill_(transport.rank + 1) for numel, dtype in order}
+    seen: list[Any] = []
+    for turn, (_, dtype) in enumerate(kinds):
+        works = [transport.isend(own[dtype], peer, f"{turn}") for peer in transport.peers]
+        for peer in transport.peers:
+            with transport.recv(peer, f"{turn}") as message:
+                seen.append((peer, len(message.vector), set(message.vector.tolist()), message.vector.dtype == dtype))
+        for work in works:
+            work.wait()
+        if transport.rank == turn:
+            own[kinds[(turn + 1) % 3][1]] = transport.allocate(20, kinds[(turn + 1) % 3][1]).fill_(transport.rank + 1)
+    return seen
+
+
+def test_ranks_allocate_in_different_orders_and_later_too(engine: str) -> None:
+    for rank, seen in enumerate(run(engine, allocate_in_another_order, 3)):
+        peers = [peer for peer in range(3) if peer != rank]
+        assert [(peer, content) for peer, _, content, right in seen if right] == [
+            (peer, {peer + 1}) for _ in range(3) for peer in peers
+        ]
+        assert [numel for _, numel, *_ in seen[:2]] == [10 + peer for peer in peers]
+
+
+def count_handles(transport: Transport) -> list[int]:
+    """Return how many handles this rank made after each of its messages around a ring."""
+    assert isinstance(transport, SharedMemory)
+    make, made = transports.peer.handle_of, [0]
+
+    def count(vector: torch.Tensor) -> bytes:
+        made[0] += 1
+        return make(vector)
+
+    transports.peer.handle_of = count
+    own, other = transport.allocate(10), transport.allocate(20)
+    seen = []
+    for vector in (own, own[2:], torch.ones(3), other, own, other[:5]):
+        transport.isend(vector, (transport.rank + 1) % 4, "x")
+        transport.recv((transport.rank - 1) % 4, "x").release()
+        seen.append(made[0])
+    transport.barrier()
+    return [*seen, len(transport._peers[(transport.rank + 2) % 4].buffers)]
+
+
+def test_a_peer_is_handed_a_buffer_once_and_only_if_it_needs_it() -> None:
+    assert run("shared_memory", count_handles, 4) == [[1, 1, 1, 2, 2, 2, 0]] * 4
+
+
+# Dying
+
+
+POINTS = ["before the hand-out", "in its frame", "right after its frame", "right after the message"]
+
+
+def die_handing_out(transport: Transport, point: str, how: str) -> Any:
+    """Rank 2 dies at one point of its first message of a slice; rank 0 learns of the death before it waits for it."""
+    own = transport.allocate(1000).fill_(transport.rank)
+    if transport.rank == 2:
+        transport.isend("before", 0, "text")
+        write = Peer.write
+
+        def write_less(peer: Peer, data: bytes) -> None:
+            if point == "in its frame":
+                write(peer, data[: len(data) // 2])
+            elif point == "right after its frame":
+                write(peer, data)
+            die(how)
+
+        if point == "before the hand-out":
+            die(how)
+        if point != "right after the message":
+            Peer.write = write_less  # type: ignore[method-assign,assignment]
+        transport.isend(own, 0, "slice")
+        die(how)
+    other = 1 - transport.rank
+    works = [transport.isend(own[:2], other, "slice")]
+    seen: list[Any] = [values(transport.recv(other, "slice"))]
+    if transport.rank == 1:
+        seen.append(outcome(transport.recv, 2, "slice"))
+        transport.isend(None, 0, "it is dead")
+    else:
+        transport.recv(1, "it is dead")
+        seen.append(transport.recv(2, "text").object)
+        seen.append(outcome(transport.recv, 2, "slice"))
+        seen.append(outcome(transport.isend, own, 2, "slice"))
+    works.append(transport.isend(transport.allocate(3).fill_(9), other, "slice"))
+    seen.append(values(transport.recv(other, "slice")))
+    for work in works:
+        work.wait()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("point", "how"), [*((point, "SIGKILL") for point in POINTS), *((point, "exit") for point in POINTS[2:])]
+)
+def test_a_death_around_the_hand_out_is_lost_to_who_waits_and_nothing_to_the_others(point: str, how: str) -> None:
+    seen = run_with_deaths("shared_memory", die_handing_out, 3, point, how)
+    lost = ("PeerLost", 2)
+    assert seen == {0: [[1, 1], "before", lost, lost, [9, 9, 9]], 1: [[0, 0], lost, [9, 9, 9]]}
+
+
+def hand_out_to_the_dying(transport: Transport) -> Any:
+    """Rank 1 dies without having looked into its pipe."""
+    if transport.rank == 1:
+        transport.recv(2, "die")
+        die()
+    own = transport.allocate(10)
+    if transport.rank == 2:
+        transport.recv(0, "sent")
+        transport.isend(None, 1, "die")
+        return outcome(transport.recv, 1, "x")
+    work = transport.isend(own, 1, "slice")
+    transport.isend(None, 2, "sent")
+    work.wait()
+    t0 = clock()
+    transport.close()
+    return work.done, clock() - t0 < LIMIT / 2
+
+
+def test_nobody_waits_for_the_dead_to_take_what_was_handed_out() -> None:
+    assert run_with_deaths("shared_memory", hand_out_to_the_dying, 3) == {0: (True, True), 2: ("PeerLost", 1)}
+
+
+def share_with_the_dead(transport: Transport, dead: int) -> Any:
+    if transport.rank == dead:
+        die()
+    vector = outcome(transport.shared_vector, "x", 4, torch.int64, range(3))
+    if isinstance(vector, tuple):
+        return vector
+    other = 3 - dead - transport.rank
+    vector[transport.rank] = transport.rank + 5
+    transport.isend(None, other, "written")
+    transport.recv(other, "written")
+    return vector.tolist()
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_dead_member_of_a_shared_vector_disturbs_those_only_for_whom_it_creates_it(dead: int) -> None:
+    seen = run_with_deaths("shared_memory", share_with_the_dead, 3, dead)
+    if dead == 0:
+        assert seen == {1: ("PeerLost", 0), 2: ("PeerLost", 0)}
+    else:
+        assert seen == {0: [5, 0, 7, 0], 2: [5, 0, 7, 0]}
+
+
+# Leaving
+
+
+def leave_after_the_first_slice(transport: Transport, folder: str) -> Any:
+    """Rank 1 returns at once; rank 0 looks at its message only after a while, in which rank 1 must have waited."""
+    if transport.rank == 1:
+        transport.isend(transport.allocate(10).fill_(4), 0, "slice")
+        Path(folder, "unfinished").write_text(str(os.getpid()))
+        Path(folder, "unfinished").rename(Path(folder, "leaving"))
+        return None
+    leaving = Path(folder, "leaving")
+    assert wait_until(leaving.exists)
+    ended = wait_until(lambda: not Path("/proc", leaving.read_text()).exists(), limit=0.3)
+    return ended, values(transport.recv(1, "slice")), outcome(transport.recv, 1, "slice")
+
+
+def test_who_leaves_waits_until_its_memory_is_in_the_others_hands(tmp_path: Path) -> None:
+    seen = run("shared_memory", leave_after_the_first_slice, 2, str(tmp_path))[0]
+    assert seen == (False, [4] * 10, ("PeerLost", 1))

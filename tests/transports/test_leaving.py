@@ -1,0 +1,134 @@
+"""What `transports.base` promises when ranks leave, on both transports.
+
+Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
+make it; nothing sleeps and hopes.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from records.events import clock
+from tests.ranks import LIMIT, outcome, run, values, wait_until
+from tests.transports.samples import MILLION
+from transports.base import ANY, Transport
+
+
+def leave_in_order(transport: Transport, order: list[int]) -> Any:
+    """The ranks of `order` leave one after another, each with messages still under way; rank 0 stays and looks."""
+    own = transport.allocate(100)
+    if transport.rank != 0:
+        while transport.recv(0, "leave or talk").object == "talk":
+            transport.isend(transport.rank, 0, "talk")
+        own.fill_(transport.rank)
+        transport.isend(own[:5], 0, "last")
+        transport.isend(torch.full((2 * MILLION,), transport.rank), 0, "last")
+        transport.isend(transport.rank, 0, "last")
+        transport.close()
+        transport.close()
+        return None
+    seen: list[Any] = []
+    for left, leaver in enumerate(order):
+        staying = order[left + 1 :]
+        transport.isend("leave", leaver, "leave or talk")
+        last = [set(values(transport.recv(leaver, "last"))) for _ in range(2)]
+        seen.append((last, transport.recv(leaver, "last").object))
+        seen.append([outcome(transport.recv, leaver, "last") for _ in range(2)])
+        seen.append(outcome(transport.isend, 1, leaver, "x"))
+        if staying:
+            seen.append(outcome(transport.recv, ANY, "talk", timeout=0))
+            for peer in staying:
+                transport.isend("talk", peer, "leave or talk")
+            seen.append({transport.recv(ANY, "talk").object for _ in staying})
+    seen.append(outcome(transport.recv, ANY, "talk")[0])
+    return seen
+
+
+@pytest.mark.parametrize("order", [[1, 2, 3], [3, 2, 1], [2, 3, 1]])
+def test_ranks_may_leave_in_any_order(engine: str, order: list[int]) -> None:
+    expected: list[Any] = []
+    for left, leaver in enumerate(order):
+        staying = order[left + 1 :]
+        lost = ("PeerLost", leaver)
+        expected += [([{leaver}, {leaver}], leaver), [lost, lost], lost]
+        if staying:
+            expected += [None, set(staying)]
+    assert run(engine, leave_in_order, 4, order)[0] == [*expected, "PeerLost"]
+
+
+def leave_with_mail_unread(transport: Transport, to_everybody: bool, folder: str) -> None:
+    """Everybody has sent more than a pipe takes, and nobody reads it. Files tell when all have."""
+    own = transport.allocate(1000)
+    left = (transport.rank - 1) % transport.world_size
+    for peer in transport.peers if to_everybody else [left]:
+        for number in range(20):
+            transport.isend(torch.ones(100_000), peer, "unread")
+            transport.isend(own, peer, "unread slice")
+            transport.isend(number, peer, "unread object")
+    Path(folder, str(transport.rank)).touch()
+    wait_until(lambda: len(list(Path(folder).iterdir())) == transport.world_size)
+
+
+@pytest.mark.parametrize("to_everybody", [True, False])
+def test_ranks_may_leave_with_messages_unread(engine: str, to_everybody: bool, tmp_path: Path) -> None:
+    t0 = clock()
+    run(engine, leave_with_mail_unread, 3, to_everybody, str(tmp_path))
+    assert clock() - t0 < LIMIT / 2, "they waited for each other until the time-out"
+
+
+def leave_while_the_other_is_busy(transport: Transport, left: str) -> Any:
+    """Rank 1 neither receives nor closes before it sees, by a file, that rank 0 is out of `close`."""
+    if transport.rank == 0:
+        transport.isend("last words", 1, "x")
+        transport.timeout = 0.5
+        transport.close()
+        Path(left).touch()
+        return None
+    return wait_until(Path(left).exists), transport.recv(0, "x").object, outcome(transport.recv, 0, "x")
+
+
+def test_close_waits_for_a_busy_peer_no_longer_than_the_time_out(engine: str, tmp_path: Path) -> None:
+    seen = run(engine, leave_while_the_other_is_busy, 2, str(tmp_path / "left"))[1]
+    assert seen == (True, "last words", ("PeerLost", 0))
+
+
+def go_on_without_the_first(transport: Transport) -> Any:
+    """Rank 0 leaves at once; the others learn of it and talk on."""
+    if transport.rank == 0:
+        return None
+    lost = outcome(transport.recv, 0, "x")
+    other = 3 - transport.rank
+    transport.isend(transport.rank, other, "x")
+    return lost, transport.recv(ANY, "x").object, transport.recorder.rank
+
+
+def test_others_go_on_when_rank_0_has_left(engine: str) -> None:
+    assert run(engine, go_on_without_the_first, 3) == [None, (("PeerLost", 0), 2, 1), (("PeerLost", 0), 1, 2)]
+
+
+def use_after_close(transport: Transport) -> list[str]:
+    peer = 1 - transport.rank
+    vector = transport.allocate(10)
+    work = transport.isend(vector, peer, "x")
+    held = transport.recv(peer, "x")
+    transport.close()
+    with tempfile.TemporaryFile() as file:  # it may be given the number that a pipe had
+        held.release()
+        work.wait()
+        size = os.fstat(file.fileno()).st_size
+    said = []
+    for use in (lambda: transport.isend(1, peer, "y"), lambda: transport.recv(peer, "y"), transport.barrier):
+        try:
+            use()
+        except RuntimeError as error:
+            said.append(str(error))
+    return [*said, str(size)]
+
+
+def test_a_closed_transport_says_so_and_writes_nowhere(engine: str) -> None:
+    for rank, said in enumerate(run(engine, use_after_close, 2)):
+        assert said == [f"rank {rank} has closed its transport"] * 3 + ["0"]

@@ -1,0 +1,134 @@
+"""The number beside the payload, several tags in one recv, and None as a message of no bytes, on both transports."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ranks import outcome, run
+from tests.transports.samples import MILLION
+from transports.base import ANY, Transport
+
+NUMBERS = [0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)]
+PAYLOADS = ["slice", "copy", "nothing", "large", "object", "none"]
+
+
+def payload(kind: str, own: torch.Tensor) -> Any:
+    return {
+        "slice": own[3:7],
+        "copy": torch.ones(5),
+        "nothing": torch.empty(0),
+        "large": torch.ones(MILLION),
+        "object": {"text": 1},
+        "none": None,
+    }[kind]
+
+
+def number_everything(transport: Transport) -> list[Any]:
+    own = transport.allocate(10)
+    if transport.rank == 1:
+        sent = [transport.isend(payload(kind, own), 0, kind, n) for kind in PAYLOADS for n in NUMBERS]
+        sent.append(transport.isend("no number", 0, "object"))
+        for work in sent:
+            work.wait()
+        return transport.bytes_sent
+    got = [[transport.recv(1, kind) for _ in NUMBERS] for kind in PAYLOADS]
+    without = transport.recv(1, "object").n
+    numbers = [[message.n for message in messages] for messages in got]
+    for message in itertools.chain(*got):
+        message.release()
+    return [numbers, without]
+
+
+def test_a_number_arrives_beside_every_payload_and_counts_as_no_bytes(engine: str) -> None:
+    (numbers, without), sent = run(engine, number_everything, 2)
+    assert numbers == [NUMBERS] * len(PAYLOADS)
+    assert without == 0
+    pickled = sent[0] - len(NUMBERS) * (16 + 20 + 4 * MILLION)
+    assert 0 < pickled < (len(NUMBERS) + 1) * 40, "neither the numbers nor None count"
+
+
+def send_what_is_no_int64(transport: Transport) -> list[Any]:
+    peer = 1 - transport.rank
+    own = transport.allocate(2)
+    seen = [outcome(transport.isend, value, peer, "x", n) for value in (own, "text") for n in (2**63, -(2**63) - 1)]
+    transport.isend("next", peer, "x", 7)
+    message = transport.recv(peer, "x")
+    return [*seen, message.object, message.n]
+
+
+def test_a_number_that_is_no_int64_is_refused_and_harms_nothing(engine: str) -> None:
+    refused = [("ValueError", f"{n} is not an int64") for n in (2**63, -(2**63) - 1)]
+    assert run(engine, send_what_is_no_int64, 2) == [[*refused * 2, "next", 7]] * 2
+
+
+ORDER = ["b", "a", "a", "c", "b", "other", "c", "a"]
+
+
+def take_any_of_several_tags(transport: Transport, src: int) -> list[Any]:
+    """Ranks 1 and 2 send in turns; rank 0 receives only when it knows that all have arrived."""
+    if transport.rank != 0:
+        for n, tag in enumerate(ORDER):
+            if n % 2 + 1 == transport.rank or src != ANY:
+                transport.recv(0, "your turn")
+                transport.isend(torch.ones(2) if n % 3 else None, 0, tag, n)
+                transport.isend(None, 0, "sent")
+        transport.recv(0, "go home")
+        return []
+    senders = (1, 2) if src == ANY else (1,)
+    for n, _ in enumerate(ORDER):
+        sender = senders[n % len(senders)]
+        transport.isend(None, sender, "your turn")
+        transport.recv(sender, "sent")
+    got = [transport.recv(src, ("a", "b", "c")) for _ in range(7)]
+    nothing = transport.recv(src, ("a", "b"), timeout=0)
+    late = outcome(transport.recv, src, ("a", "b"), timeout=0.01)
+    other = transport.recv(src, ("other",)).n
+    for peer in transport.peers:
+        transport.isend(None, peer, "go home")
+    lost = outcome(transport.recv, 1, ("never", "ever"))
+    return [[(message.tag, message.n) for message in got], nothing, late, other, lost]
+
+
+@pytest.mark.parametrize("src", [1, ANY])
+def test_several_tags_in_one_recv_keep_the_order_of_arrival(engine: str, src: int) -> None:
+    got, nothing, late, other, lost = run(engine, take_any_of_several_tags, 3 if src == ANY else 2, src)[0]
+    assert got == [(tag, n) for n, tag in enumerate(ORDER) if tag != "other"]
+    assert nothing is None
+    named = "1, 2" if src == ANY else "1"
+    assert late == ("WaitTimeout", f"rank 0 waited 0.01 s for 'a' or 'b' from rank {named}")
+    assert other == ORDER.index("other")
+    assert lost == ("PeerLost", 1)
+
+
+def lose_whom_tags_were_expected_of(transport: Transport) -> Any:
+    if transport.rank == 1:
+        return None
+    with pytest.raises(RuntimeError) as caught:
+        transport.recv(1, ("a", "b"))
+    return [str(caught.value), outcome(transport.recv, 1, ())]
+
+
+def test_a_loss_names_all_the_tags_and_no_tags_are_refused(engine: str) -> None:
+    assert run(engine, lose_whom_tags_were_expected_of, 2)[0] == [
+        "lost rank 1: it has closed its transport (waited for 'a' or 'b' from rank 1)",
+        ("ValueError", "recv needs a tag"),
+    ]
+
+
+def send_none(transport: Transport) -> Any:
+    if transport.rank == 1:
+        for n in range(3):
+            transport.isend(None, 0, "control", n)
+        return [transport.messages_sent, transport.bytes_sent, list(transport.recorder.frame()["bytes"])]
+    got = [transport.recv(1, "control") for _ in range(3)]
+    events = transport.recorder.frame()
+    received = events[events["op"] == "recv"]
+    return [[(message.object, message.tensor, message.nbytes, message.n) for message in got], list(received["bytes"])]
+
+
+def test_none_is_a_message_of_no_bytes(engine: str) -> None:
+    receiver, sender = run(engine, send_none, 2, record=True)
+    assert receiver == [[(None, None, 0, n) for n in range(3)], [0] * 3]
+    assert sender == [[3, 0], [0, 0], [0] * 3]

@@ -1,0 +1,167 @@
+"""What travels between ranks, and what may go wrong on the way."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+
+
+class PeerLost(RuntimeError):
+    """The peer `rank` died or left, so `what` was asked of it can never happen."""
+
+    def __init__(self, rank: int, why: str, what: str = "") -> None:
+        super().__init__(f"lost rank {rank}: {why}" + (f" (waited for {what})" if what else ""))
+        self.rank = rank
+        self.why = why
+        self.what = what
+
+
+class PeerReturned(RuntimeError):
+    """The dead peer `rank` was started again, and asks to be let in: see `Transport.admit`."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"rank {rank} was started again")
+        self.rank = rank
+
+
+class WaitTimeout(TimeoutError):
+    """A wait for `what` reached its limit; the message names the ranks that were waited for, and so does `ranks`."""
+
+    def __init__(self, rank: int, limit: float, what: str, ranks: Iterable[int]) -> None:
+        self.ranks = tuple(ranks)
+        self.what = f"{what} from rank {', '.join(map(str, self.ranks))}"
+        super().__init__(f"rank {rank} waited {limit:g} s for {self.what}")
+
+
+class OutOfSharedMemory(RuntimeError):
+    """The machine has no shared memory left."""
+
+
+class Work(ABC):
+    """A message on its way. Its tensor is not to be changed until `done`."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the receiver needs the sender's memory no longer (also true once the receiver is dead)."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Block until `done`. Raises WaitTimeout."""
+
+
+class Delivered(Work):
+    """A message of which nothing of the sender's is read any more."""
+
+    @property
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class Receiver(Protocol):
+    """What a message asks of the transport that received it."""
+
+    def _note(self, message: "Message", t0: float) -> None: ...
+
+    def _synchronize(self) -> None: ...
+
+
+class Message:
+    """A received message: `tensor` (a vector, None for an object) or `object`, and `n`, the number beside it.
+
+    `tensor` is good until `release()`, and for ever after `detach()`. `nbytes` is the payload's size.
+    """
+
+    __slots__ = (
+        "_give_back",
+        "_noted",
+        "_receiver",
+        "_t0",
+        "arrival",
+        "n",
+        "nbytes",
+        "object",
+        "src",
+        "tag",
+        "tensor",
+        "version",
+    )
+
+    def __init__(
+        self,
+        src: int,
+        tag: str,
+        tensor: torch.Tensor | None,
+        obj: Any,
+        nbytes: int,
+        n: int = 0,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        self.src = src
+        self.tag = tag
+        self.tensor = tensor
+        self.object = obj
+        self.nbytes = nbytes
+        self.n = n
+        self.arrival = 0
+        self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
+        self._give_back = give_back  # tells the sender that its memory is not read any more; None: it is not read
+        self._receiver: Receiver | None = None
+        self._t0 = 0.0
+        self._noted = False
+
+    def log_receipt(self) -> Self:
+        """Record the receipt now: the message will be held longer than it is read."""
+        if self._receiver is not None and not self._noted:
+            self._receiver._note(self, self._t0)
+            self._noted = True
+        return self
+
+    def release(self) -> None:
+        """Tell the sender that its memory is its own again. `tensor` is not to be used afterwards."""
+        self.log_receipt()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and self._give_back is not None:
+            receiver._synchronize()
+            self._give_back()
+            self._give_back = None
+
+    def detach(self) -> Self:
+        """Replace `tensor` by a copy of the receiver's own, and release the sender's memory.
+
+        The message may be held from here on, and `release()` does nothing more.
+        """
+        if self.tensor is not None and self._give_back is not None:  # otherwise the tensor is the receiver's own
+            self.tensor = self.tensor.clone()
+        self.release()
+        return self
+
+    def copy_to(self, out: torch.Tensor) -> None:
+        """Copy the tensor into `out` (same length) and release the message."""
+        with self:
+            out.copy_(self.vector)
+
+    @property
+    def vector(self) -> torch.Tensor:
+        """The tensor. Raises TypeError if the message carries an object."""
+        if self.tensor is None:
+            raise TypeError(f"the message {self.tag!r} of rank {self.src} carries an object, not a tensor")
+        return self.tensor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.release()
+
+
+def as_vector(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements as a vector of stride 1, copied only if they do not lie in one piece."""
+    # Not reshape(-1): one element, or none, may keep any stride, and then there is no view of its bytes.
+    return tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))

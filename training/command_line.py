@@ -81,7 +81,7 @@ def _command_line(default: Options) -> type[Any]:
                                     "--strategy NAME --help shows what NAME has, --list a table of all.")]  # fmt: skip
     fields: list[Any] = [("strategy", named, dataclasses.field(default=strategy.name))]
     if dataclasses.fields(strategy):
-        own = dataclasses.field(default=default.strategy)
+        own = dataclasses.field(default_factory=lambda: default.strategy)
         fields.append(("this_strategy", _flat(strategy), own))
     for title, panel in zip(_TITLES, PANELS, strict=True):
         values = {option.name: getattr(default, option.name) for option in dataclasses.fields(panel)}

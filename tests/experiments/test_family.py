@@ -12,7 +12,7 @@ from experiments.collect import KEPT
 from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
 from records.errors import RunFailed, UsageError
 from records.files import load_metadata
-from tests.test_experiments import command, counts, recorded
+from tests.experiments.test_experiments import command, counts, recorded
 from training import Options
 
 RATES = dict.fromkeys(SERVERS, 0.1)

@@ -23,7 +23,7 @@ from strategies import STRATEGIES
 from training import Options
 from workloads import models
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 KEPT = collect.KEPT
 SHOWN = [
     *cases.TABLE, *cases.STRONG, *cases.WEAK, *cases.STRONG_2, *cases.SERVERS, *cases.TRAFFIC,

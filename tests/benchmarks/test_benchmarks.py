@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import common, networks, parameter_server, startup
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 HEADS = "claim", "hardware", "n"
 TINY = ["--workers", "1", "2", "--repeats", "1", "--steps", "2", "--batch_size", "4"]
 

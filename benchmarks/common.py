@@ -17,7 +17,6 @@ import tyro
 from torch import nn
 
 from records.errors import RunFailed, UsageError
-from records.events import clock
 from records.files import check_writable, machine, write_atomically
 from ring_all_reduce_builtin import join
 from strategies import Strategy
@@ -124,9 +123,9 @@ def alternate(transport: Transport, sides: Mapping[str, Callable[[], None]], rep
     for _ in range(repeats):
         for name in names:
             transport.barrier()
-            t0 = clock()
+            t0 = transport.now()
             sides[name]()
-            seconds[name].append(clock() - t0)
+            seconds[name].append(transport.now() - t0)
         names.append(names.pop(0))
     return seconds
 

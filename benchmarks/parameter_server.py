@@ -35,7 +35,8 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, m
 from benchmarks.training import GlooServer, TrainingSettings, new_batch, new_network, new_optimizer, side
 from strategies import Strategy
 from strategies.async_param_server import AsyncParamServer
-from strategies.param_server import SERVER, ParamServer
+from strategies.param_server import ParamServer
+from strategies.workers import SERVER
 from training import launch
 from transports.base import Transport
 
@@ -45,7 +46,7 @@ RAY = "ray_example", "ray_in_place"  # PEERS of ray_actors.py, which cannot be i
 Blocks = dict[str, Callable[[], None]]  # by mode and server: see `key`
 
 
-OURS = {SYNC: "param_server", ASYNC: "async_param_server"}
+OURS = {SYNC: ParamServer.name, ASYNC: AsyncParamServer.name}
 KINDS: dict[tuple[str, str], type[Strategy]] = {
     (SYNC, OURS[SYNC]): ParamServer,
     (ASYNC, OURS[ASYNC]): AsyncParamServer,
@@ -95,7 +96,7 @@ def on_rank(transport: Transport, settings: ServerSettings, with_ray: bool) -> S
         sides = {key(*which): side(kind, transport, MODEL, like) for which, kind in KINDS.items()}
         for one in sides.values():
             one.block()
-        x = {name: one.strategy.parameters() for name, one in sides.items()}
+        x = {name: one.strategy.model() for name, one in sides.items()}
         ours = x[key(SYNC, OURS[SYNC])]
         assert_same(ours, x[key(SYNC, GlooServer.name)])
         if transport.world_size == 2:

@@ -20,11 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest, train
 from benchmarks.networks import mlp
-from records.events import Recorder, clock
+from records.events import Recorder
 from strategies import Replica
 from strategies.ring_all_reduce import RingAllReduce
 from training import launch
 from transports.base import Transport
+from transports.timing import now
 from workloads import models
 
 Network = Callable[[tuple[int, ...], int], nn.Module]
@@ -58,8 +59,8 @@ def on_rank(transport: Transport, model: str, repeats: int) -> tuple[Seconds, fl
     shape, network, steps = WORKLOADS[model]
     torch.manual_seed(0)
     module = network(shape, N_CLASSES)
-    strategy = RingAllReduce(partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
-    strategy.start(Replica(module, transport), transport)
+    strategy = RingAllReduce()
+    strategy.start(Replica(module, transport), transport, partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
     x, y = torch.rand(BATCH_SIZE, *shape), torch.randint(N_CLASSES, (BATCH_SIZE,))
 
     def block(enabled: bool) -> Callable[[], None]:
@@ -77,11 +78,11 @@ def on_rank(transport: Transport, model: str, repeats: int) -> tuple[Seconds, fl
 def seconds_of_an_event(n: int = 10_000) -> float:
     """Return the seconds that one recorded phase takes, its calls of the clock included."""
     recorder = Recorder()
-    t0 = clock()
+    t0 = now()
     for _ in range(n):
         with recorder.phase("wait"):
             pass
-    return (clock() - t0) / n
+    return (now() - t0) / n
 
 
 def measure(settings: RecordingSettings) -> Iterator[Row]:

@@ -12,35 +12,32 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figure, main, ratio, require
 from records.errors import RunFailed
-from records.events import clock
 from strategies.ring_all_reduce import RingAllReduce
-from transports.base import Transport
+from transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent
 READY = "ready at "
-TRAIN = "import sys; from training import cli; from benchmarks.startup import Told; sys.exit(cli.main('', Told))"
+TRAIN = [sys.executable, "train.py", "--strategy", "benchmarks.startup:Told", "--device", "cpu"]
 
 
+@dataclass(kw_only=True)
 class Told(RingAllReduce):
-    """RingAllReduce that says when all ranks are ready; run by the command line in the place of a built-in."""
+    """RingAllReduce whose rank 0 prints when all ranks are ready."""
 
-    name = "ring_all_reduce"
-
-    def wrap(self, model: nn.Module, transport: Transport, n_gpus: int) -> nn.Module:
-        """See Strategy; rank 0 prints the time."""
-        module = super().wrap(model, transport, n_gpus)
-        transport.barrier()
-        if transport.rank == 0:
-            print(f"{READY}{clock()}", flush=True)
-        return module
+    def start(self, *run: Any, **more: Any) -> None:
+        """See Strategy; then wait for all, and print the time."""
+        super().start(*run, **more)
+        self.transport.barrier()
+        if self.transport.rank == 0:
+            print(f"{READY}{self.transport.now()}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ class StartupSettings(Settings):
 def seconds_to_first_step(n_ranks: int) -> float:
     """Start a run; return the seconds until it was ready, and end it. Raises RunFailed."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
-        command = [sys.executable, "-c", TRAIN, "--n_gpus", str(n_ranks), "--device", "cpu", "--results_dir", folder]
-        t0 = clock()  # a clock that all processes share
+        command = [*TRAIN, "--n_gpus", str(n_ranks), "--results_dir", folder]
+        t0 = now()  # a clock that all processes share
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             assert process.stdout is not None
             ready = next((line for line in process.stdout if line.startswith(READY)), None)

@@ -21,9 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import networks
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, require, slowest, train
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import Strategy
-from strategies.param_server import SERVER, ParamServer
+from strategies import Replica, Strategy
+from strategies.builtin import Builtin
+from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
+from strategies.workers import SERVER
 from training import launch
 from transports.base import Transport
 
@@ -31,39 +33,49 @@ MODELS = {"cnn": networks.cnn, "mlp": networks.mlp}
 INPUT_SHAPE, N_CLASSES = (1, 28, 28), 10
 
 
+@dataclass(kw_only=True)
 class GlooServer(Strategy):
     """The exchange of ParamServer with gloo's collectives: reduce to the server, broadcast from it."""
 
+    steps: int = 1
+    """How many steps `serve` answers."""
+
     name = "gloo_reduce_broadcast"
-    steps = 0  # how many `serve` answers
+    traffic = ParamServer.traffic
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:
         """As ParamServer."""
         return ParamServer.roles(world_size)
 
+    def setup(self) -> None:
+        """Allocate what is reduced: the gradient, and the number of its samples behind it."""
+        self.g_and_n = self.replica.x.new_zeros(self.replica.x.numel() + 1)
+        self.g, self.n = self.g_and_n[:-1], self.g_and_n[-1]
+
     def step(self, n_samples: int) -> None:
         """Worker: give n_k g_k and n_k, get x."""
-        g_and_n = self.replica.collect(n_samples)
-        self.replica.g.mul_(n_samples)
-        dist.reduce(g_and_n, SERVER)
+        gradients = [p.grad.reshape(-1) for p in self.replica.parameters if p.grad is not None]
+        torch.cat(gradients, out=self.g)
+        self.g.mul_(n_samples)
+        self.n.fill_(n_samples)
+        dist.reduce(self.g_and_n, SERVER)
         dist.broadcast(self.replica.x, SERVER)
         self.replica.zero_grad()
 
     def serve(self) -> None:
         """Server: the sum of n_k g_k over the sum of n_k, and one optimizer step with it, `steps` times."""
-        g_and_n = self.replica.g_and_n
         for _ in range(self.steps):
-            g_and_n.zero_()
-            dist.reduce(g_and_n, SERVER)
-            self.replica.g.div_(g_and_n[-1])
-            self.update(int(g_and_n[-1]))
+            self.g_and_n.zero_()
+            dist.reduce(self.g_and_n, SERVER)
+            self.g.div_(self.n)
+            self.descent.step(self.g, int(self.n))
             dist.broadcast(self.replica.x, SERVER)
 
 
 PAIRS: dict[str, tuple[type[Strategy], type[Strategy]]] = {
-    "ring_all_reduce": (RingAllReduce, BuiltinRingAllReduce),
-    "param_server": (ParamServer, GlooServer),
+    RingAllReduce.name: (RingAllReduce, BuiltinRingAllReduce),
+    ParamServer.name: (ParamServer, GlooServer),
 }
 
 
@@ -110,10 +122,12 @@ def new_batch(rank: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def side(kind: type[Strategy], transport: Transport, model: str, settings: TrainingSettings) -> "Side":
     """Return one side, ready for its first step."""
-    strategy = kind(new_optimizer)
-    if isinstance(strategy, GlooServer):
-        strategy.steps = settings.steps
-    module = strategy.wrap(new_network(model), transport, settings.n_gpus)
+    strategy = GlooServer(steps=settings.steps) if kind is GlooServer else kind()
+    module = network = new_network(model)
+    if isinstance(strategy, Builtin):
+        module = strategy.wrap(network, transport, settings.n_gpus, new_optimizer)
+    else:
+        strategy.start(Replica(network, transport), transport, new_optimizer)
     x, y = new_batch(transport.rank, settings.batch_size)
 
     def block() -> None:
@@ -136,7 +150,7 @@ class Side:
 
 def on_rank(transport: Transport, pair: str, model: str, settings: TrainingSettings) -> Seconds:
     """Measure one pair with one model on one rank."""
-    if pair == "param_server":
+    if pair == ParamServer.name:
         with gloo(transport):
             return measure_pair(transport, pair, model, settings)
     return measure_pair(transport, pair, model, settings)  # DDP brings gloo with it
@@ -147,9 +161,10 @@ def measure_pair(transport: Transport, pair: str, model: str, settings: Training
     ours, peer = (side(kind, transport, model, settings) for kind in PAIRS[pair])
     ours.block()
     peer.block()
-    torch.testing.assert_close(ours.strategy.parameters(), peer.strategy.parameters(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(ours.strategy.model(), peer.strategy.model(), rtol=1e-3, atol=1e-5)
     seconds = alternate(transport, {"ours": ours.block, "peer": peer.block}, settings.repeats)
-    peer.strategy.close()
+    if isinstance(peer.strategy, Builtin):
+        peer.strategy.close()
     return seconds
 
 

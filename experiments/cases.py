@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments import plots
 from experiments.collect import Results, pick, ratio_to, spread
-from experiments.runs import LINES, TIMELINE, TIMELINES, TWO_WORKERS, Case, strong, weak
+from experiments.runs import LINES, TIMELINE, TIMELINES, TWO_WORKERS, Case, strategy_class, strong, weak
 from records import timeline
 from records.files import EVENTS_SUFFIX, load_events, load_metadata
 
@@ -64,7 +64,7 @@ def timelines(directory: Path) -> Figure:
         events = load_events(events_path)
         roles = load_metadata(str(events_path).removesuffix(EVENTS_SUFFIX) + ".json")["roles"]
         drawn |= timeline.draw(axes, events, roles, timeline.middle(events, roles, 2), 2)
-        axes.set_title(plots.NAMES[strategy], fontsize=10)
+        axes.set_title(plots.name_of(strategy), fontsize=10)
         until = max(until, axes.get_xlim()[1])
     grid[0].set_xlim(0, until)  # one scale, so that lengths can be compared
     timeline.legend(figure, drawn)
@@ -102,10 +102,11 @@ def _row(results: Results, case: Case) -> tuple[str, ...]:
     runs = pick(results.runs, case)
     workers = int(runs["workers"].iloc[0])
     sent = runs["mb_per_step"]
-    server = f" ({workers} worker{'s' * (workers > 1)})" if case.strategy == "param_server" else ""
+    has_server = "server" in strategy_class(case.strategy).roles(case.n_gpus)
+    server = f" ({workers} worker{'s' * (workers > 1)})" if has_server else ""
     return (
         case.model.upper(),
-        plots.NAMES[case.strategy],
+        plots.name_of(case.strategy),
         plots.ranks(case).removesuffix(" ranks") + server,
         spread(runs["accuracy"], 2, 100),
         spread(runs["epoch_s"], 2),

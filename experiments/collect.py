@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from experiments.runs import MODELS, SEEDS, TIMELINE, Case, measured
+from experiments import recorded
+from experiments.runs import MODELS, SEEDS, TIMELINE, Case
 from records.errors import UsageError, one_line
-from records.files import TRACE_SUFFIX, load_metadata, load_table
+from records.files import TRACE_SUFFIX, load_table
 from records.tables import finished_epochs, phase_times, totals, workers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,10 +70,10 @@ def load(directory: str | Path | None = None) -> Results:
     made: dict[tuple[Any, ...], tuple[str, list[Any]]] = {}
     for path in paths:
         try:
-            entry = metadata[path.stem] = load_metadata(path)
+            entry = metadata[path.stem] = recorded.load(path)
             options = entry["options"]
             case = {name: options[name] for name in CASE} | {"model": _MODEL.get(options["model"], options["model"])}
-            others = [value for name, value in measured(options).items() if name not in (*CASE, "seed")]
+            others = [value for name, value in recorded.measured(options).items() if name not in (*CASE, "seed")]
             alike = [entry["machine"], *others]
             tables = _tables(path, entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -93,7 +94,7 @@ def load(directory: str | Path | None = None) -> Results:
 def _tables(path: Path, metadata: dict[str, Any]) -> dict[str, pd.DataFrame]:
     table, options = load_table(path.with_name(f"{path.stem}.csv")), metadata["options"]
     found = (path.stem, table["strategy"].unique().tolist(), table["n_gpus"].unique().tolist(), finished_epochs(table))
-    if found != (options["run_name"], [options["strategy"]], [options["n_gpus"]], options["epochs"]):
+    if found != (options["run_name"], [metadata["strategy"]], [options["n_gpus"]], options["epochs"]):
         raise ValueError("its table and its metadata are not of one whole run of this name")
     numbers, trained, steps = totals(table), workers(table), int(table["step"].max())
     later = table[table["epoch"] > 1] if finished_epochs(table) > 1 else table

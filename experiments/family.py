@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import family_runs
+from experiments import family_runs, plots, recorded
 from experiments.collect import KEPT, spread
 from experiments.family_runs import FAMILY, LOST_UPDATES, STALENESS_SUFFIX, is_made
 from records.errors import UsageError, one_line
-from records.files import load_metadata, load_table
+from records.files import load_table
 from records.tables import SERVER, workers
 from training import Options
 
@@ -58,6 +58,11 @@ class Family:
     metadata: dict[str, dict[str, Any]]
 
 
+def name_of(server: str) -> str:
+    """Return how a server is called; without an entry in NAMES, by its name in SERVERS."""
+    return NAMES.get(server, plots.in_words(server))
+
+
 def load(directory: str | Path | None = None) -> Family:
     """Return the results in `directory`; by default those named by $EXPERIMENT_RESULTS, or those of the repository.
 
@@ -82,7 +87,7 @@ def load(directory: str | Path | None = None) -> Family:
             raise UsageError(f"{folder / str(one.run_name)}: not a whole run ({one_line(error)}); delete it") from error
         for name, table in tables.items():
             parts[name].append(table.assign(part=part, server=server, seed=one.seed))
-    metadata = {path.stem: load_metadata(path) for path in sorted(folder.glob("[!.]*.json"))}
+    metadata = {path.stem: recorded.load(path) for path in sorted(folder.glob("[!.]*.json"))}
     if len({str(entry["machine"]) for entry in metadata.values()}) > 1:
         raise UsageError(f"{folder}: not all runs were made on one machine; delete some and make them again")
     lost = pd.read_csv(folder / LOST_UPDATES)
@@ -114,8 +119,8 @@ def _tables(options: Options, path: Path) -> dict[str, pd.DataFrame]:
     later = slice(2, None) if len(server) > 1 else slice(None)  # without the first epoch
     made = updates.diff().fillna(updates.iloc[0])
     samples = trained.groupby("rank")["samples"].sum().astype(float)
-    on_time = trained["rank"].nunique() - options.backup_workers  # gradients of a synchronous update
-    asynchronous = not options.kind.replicas_agree
+    asynchronous = options.strategy.asynchronous
+    on_time = trained["rank"].nunique() - getattr(options.strategy, "n_backup", 0)  # gradients of a synchronous update
     applied = staleness["count"].sum() if asynchronous else on_time * made.sum()
     dropped = server["dropped"].fillna(0).sum()
     run = {
@@ -153,7 +158,7 @@ def table(family: Family, part: str = "final") -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [HEADER]
     for server, runs in family.runs[family.runs["part"] == part].groupby("server", sort=False):
         cells = [spread(runs[name], digits, scale) for name, digits, scale in _COLUMNS]
-        rows.append((NAMES[str(server)], f"{family.rates[str(server)]:g}", *cells))
+        rows.append((name_of(str(server)), f"{family.rates[str(server)]:g}", *cells))
     return rows
 
 
@@ -164,5 +169,5 @@ def grid_table(family: Family) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("server", *(f"{lr:g}" for lr in rates))]
     for server, best in family.rates.items():
         cells = [f"{100 * means[server, lr]:.2f}" + ("*" if lr == best else " ") for lr in rates]
-        rows.append((NAMES[server], *cells))
+        rows.append((name_of(server), *cells))
     return rows

@@ -5,8 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from experiments.family import NAMES, Family
-from experiments.family_runs import OF_ALL, OF_SYNCHRONOUS, SYNCHRONOUS
+from experiments import plots
+from experiments.family import Family, name_of
+from experiments.family_runs import OF_ALL, OF_SYNCHRONOUS, SERVERS, SYNCHRONOUS
 
 COLOURS = {
     "sync": "#c25b4e",
@@ -19,9 +20,18 @@ AGAINST = {"updates": "updates of the server", "seconds": "seconds of training",
 PARTS = {"final": "three equal workers", "slow": "worker 3 five times as slow"}
 MODES = {"write": ("#c25b4e", "read, modify, write back"), "push": ("#5a9e6f", "push the increment")}
 _SHORT = {"sync": "sync", "backup": "backup", "bounded": "bound", "async": "async", "downpour": "Down-\npour"}
-_STALE = ("bounded", "async", "downpour")
+_STALE = [server for server, strategy in SERVERS.items() if strategy.asynchronous]
 _WORKERS = {1: "#7fa8d1", 2: "#2c5282", 3: "#c25b4e"}
 _WIDTH = 9.0  # inches, at 100 dpi the width of a README
+
+
+def colour_of(server: str) -> str:
+    """Return the colour of a server; without an entry in COLOURS, one of a cycle."""
+    return COLOURS.get(server) or plots.other_colour(server, [name for name in SERVERS if name not in COLOURS])
+
+
+def _short(server: str) -> str:
+    return _SHORT.get(server, name_of(server).replace(" ", "\n"))
 
 
 def summary(family: Family) -> Figure:
@@ -54,11 +64,12 @@ def accuracy(family: Family, part: str = "final") -> Figure:
 def against(axes: Axes, family: Family, x: str, part: str = "final") -> None:
     """Draw accuracy against `x`, one of AGAINST, one line a server, a point an epoch."""
     rows = family.epochs[family.epochs["part"] == part]
-    for server, colour in COLOURS.items():
+    for server in SERVERS:
+        colour = colour_of(server)
         epochs = rows[rows["server"] == server].groupby("epoch")
         across = epochs[x].mean()
         values = 100 * epochs["accuracy"].agg(["mean", "min", "max"])
-        axes.plot(across, values["mean"], color=colour, marker="o", ms=4, label=NAMES[server])
+        axes.plot(across, values["mean"], color=colour, marker="o", ms=4, label=name_of(server))
         axes.fill_between(across, values["min"], values["max"], color=colour, alpha=0.15, lw=0)
     axes.set(xlabel=AGAINST[x], ylabel="held-out accuracy, %", xlim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -70,11 +81,12 @@ def grid(family: Family) -> Figure:
     figure = Figure((_WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
     rows = family.grid.fillna({"accuracy": 0.0})
-    for number, (server, colour) in enumerate(COLOURS.items()):
+    for number, server in enumerate(SERVERS):
         values = 100 * rows[rows["server"] == server].groupby("lr")["accuracy"].agg(["mean", "min", "max"])
         across = values.index * 1.03 ** (number - 2)  # whiskers beside, not over, one another
         whiskers = [values["mean"] - values["min"], values["max"] - values["mean"]]
-        axes.errorbar(across, values["mean"], whiskers, color=colour, marker="o", ms=4, capsize=2, label=NAMES[server])
+        colour, label = colour_of(server), name_of(server)
+        axes.errorbar(across, values["mean"], whiskers, color=colour, marker="o", ms=4, capsize=2, label=label)
         best = family.rates[server]
         axes.plot(best * 1.03 ** (number - 2), values["mean"][best], "o", ms=11, mfc="none", mec=colour, mew=1.5)
     rates = sorted(rows["lr"].unique())
@@ -93,7 +105,7 @@ def staleness(family: Family) -> Figure:
     for row, (part, what) in zip(panels, PARTS.items(), strict=True):
         for axes, server in zip(row, _STALE, strict=True):
             of_workers(axes, family, server, part)
-            axes.set_title(f"{NAMES[server]}\n{what}", fontsize=9)
+            axes.set_title(f"{name_of(server)}\n{what}", fontsize=9)
     for axes in panels[-1]:
         axes.set_xlabel("staleness, versions")
     for axes in panels[:, 0]:
@@ -119,8 +131,8 @@ def of_server(axes: Axes, family: Family, part: str = "final") -> None:
         counts = family.staleness.query("server == @server and part == @part")
         if len(counts):
             share = _share(counts)
-            axes.step(share.index, share, where="mid", color=COLOURS[server])
-            axes.fill_between(share.index, share, step="mid", color=COLOURS[server], alpha=0.15, lw=0)
+            axes.step(share.index, share, where="mid", color=colour_of(server))
+            axes.fill_between(share.index, share, step="mid", color=colour_of(server), alpha=0.15, lw=0)
     axes.set(xlabel="staleness, versions", ylabel="% of gradients", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
@@ -154,7 +166,7 @@ def contributions(axes: Axes, family: Family) -> None:
     """Draw which part of the samples each worker computed, with a slow one."""
     rows = family.samples[family.samples["part"] == "slow"]
     shares = 100 * rows.groupby(["server", "worker"])["share"].mean().unstack()
-    left = pd.Series(0.0, index=list(COLOURS))
+    left = pd.Series(0.0, index=list(SERVERS))
     for worker in shares:
         width = shares[worker].reindex(left.index)
         axes.bar(range(len(left)), width, bottom=left, color=_WORKERS[int(worker)], width=0.7)
@@ -162,7 +174,7 @@ def contributions(axes: Axes, family: Family) -> None:
             if height > 5:
                 axes.text(place, below + height / 2, str(worker), ha="center", va="center", color="white", fontsize=8)
         left = left + width
-    axes.set_xticks(range(len(left)), [_SHORT[server] for server in left.index], fontsize=8)
+    axes.set_xticks(range(len(left)), [_short(server) for server in left.index], fontsize=8)
     axes.set_ylabel("% of the samples, by worker")
     axes.set_title("who computes when worker 3 is slow", fontsize=9)
 
@@ -202,15 +214,15 @@ def _pairs(
     family: Family,
     column: str,
     parts: tuple[str, ...] = OF_ALL,
-    servers: tuple[str, ...] = tuple(COLOURS),
+    servers: tuple[str, ...] = tuple(SERVERS),
     scale: float = 1,
 ) -> None:
     """Draw two bars a server, of the runs with equal workers (pale) and with a slow one."""
     for place, server in enumerate(servers):
         for part, aside, alpha in zip(parts, (-0.2, 0.2), (0.45, 1.0), strict=True):
             rows = family.runs[(family.runs["server"] == server) & (family.runs["part"] == part)]
-            _bar(axes, place + aside, rows[column] * scale, COLOURS[server], alpha)
-    axes.set_xticks(range(len(servers)), [_SHORT[server] for server in servers], fontsize=8)
+            _bar(axes, place + aside, rows[column] * scale, colour_of(server), alpha)
+    axes.set_xticks(range(len(servers)), [_short(server) for server in servers], fontsize=8)
 
 
 def _bar(axes: Axes, place: float, values: pd.Series, colour: str, alpha: float = 1.0) -> None:

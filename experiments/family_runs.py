@@ -6,24 +6,30 @@ workers and with a slow one. All have three workers, 64 samples a worker and ste
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from experiments.runs import SEEDS, is_there, measured
+from experiments.recorded import is_there, measured, same_run
+from experiments.runs import SEEDS
 from records.errors import RunFailed
 from records.files import load_events, load_table, write_atomically
 from records.staleness import histogram
+from strategies import Strategy
+from strategies.async_param_server import AsyncParamServer
+from strategies.backup_workers import BackupWorkers
+from strategies.downpour import Downpour
+from strategies.param_server import ParamServer
 from training import Options, run
 
 FAMILY = "server_family"  # the experiment, and the folder of its results in that of the others
-SERVERS: dict[str, dict[str, Any]] = {
-    "sync": {"strategy": "param_server"},
-    "backup": {"strategy": "param_server", "backup_workers": 1},
-    "bounded": {"strategy": "async_param_server", "max_staleness": 2},
-    "async": {"strategy": "async_param_server"},
-    "downpour": {"strategy": "downpour", "n_push": 4, "n_pull": 4},
+SERVERS: dict[str, Strategy] = {
+    "sync": ParamServer(),
+    "backup": BackupWorkers(n_backup=1),
+    "bounded": AsyncParamServer(max_staleness=2),
+    "async": AsyncParamServer(),
+    "downpour": Downpour(n_push=4, n_fetch=4),
 }
 SYNCHRONOUS = ("sync", "backup")
 N_GPUS = 4
@@ -66,7 +72,7 @@ def finals(rates: Mapping[str, float], quick: bool = False) -> list[Options]:
 def _options(part: str, server: str, seed: int, lr: float, quick: bool) -> Options:
     tuned = f"-lr{lr:g}" if part == "tuning" else ""
     return Options(
-        **SERVERS[server],
+        strategy=replace(SERVERS[server]),  # a new one for each run
         n_gpus=N_GPUS,
         model="lenet",
         dataset="digits" if quick else "fashion_mnist",
@@ -116,7 +122,7 @@ def _is_of_grid(options: Options) -> bool:
 def _has_diverged(path: Path, options: Options) -> bool:
     try:
         record = json.loads(Path(f"{path}{DIVERGED_SUFFIX}").read_text(encoding="utf-8"))
-        return bool(record["options"] == measured(options.recorded()))
+        return same_run(options, record["options"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -1,6 +1,7 @@
 """How results are drawn: lines and bars are means over seeds, bands and whiskers the range of the seeds."""
 
 import textwrap
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from experiments.collect import Results, pick, seconds_to
-from experiments.runs import BATCH, LINES, TWO_WORKERS, Case, strong, weak
+from experiments.runs import BATCH, LINES, TWO_WORKERS, Case, strategy_class, strong, weak
 from records.events import PHASES
 from records.timeline import COLOURS as PHASE_COLOURS
+from strategies import STRATEGIES
 
 NAMES = {
     "single": "one process",
@@ -34,26 +36,47 @@ COLOURS = {
     "naive_all_reduce": "#5a9e6f",
     "none": "#999999",
 }
+_OTHER_COLOURS = ("#2a9d8f", "#b5609b", "#8a6d3b", "#a3b18a", "#4f5d75", "#e0719e")
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
 MEASURES = {"accuracy": "held-out accuracy, %", "train_loss": "training loss"}
 _SERVER, _WORKER = "#c25b4e", "#3b6ea5"
 _WIDTH = 9.0  # inches, at 100 dpi the width of a README
 
 
+def name_of(strategy: str) -> str:
+    """Return how a strategy is called; without an entry in NAMES, by its own name in words."""
+    return NAMES.get(strategy, in_words(strategy))
+
+
+def colour_of(strategy: str) -> str:
+    """Return the colour of a strategy; without an entry in COLOURS, one of a cycle."""
+    return COLOURS.get(strategy) or other_colour(strategy, [name for name in STRATEGIES if name not in COLOURS])
+
+
+def in_words(name: str) -> str:
+    """Return a name from the code as words."""
+    return name.rpartition(":")[2].replace("_", " ")
+
+
+def other_colour(name: str, others: Sequence[str]) -> str:
+    """Return the colour of one of the `others`, which have none of their own: the same one in all figures."""
+    place = others.index(name) if name in others else zlib.crc32(name.encode())
+    return _OTHER_COLOURS[place % len(_OTHER_COLOURS)]
+
+
 def ranks(case: Case) -> str:
     """Return how many processes a case has, in words."""
-    if case.strategy in ("single", "param_server_builtin"):  # DataParallel is one, whatever its --n_gpus
-        return "1 process"
-    return f"{case.n_gpus} ranks"
+    n = len(strategy_class(case.strategy).roles(case.n_gpus))  # DataParallel is one, whatever its --n_gpus
+    return "1 process" if n == 1 else f"{n} ranks"
 
 
 def title(case: Case) -> str:
     """Return how a case is called in a legend."""
-    return NAMES[case.strategy] + ("" if case.strategy == "single" else f", {ranks(case)}")
+    return name_of(case.strategy) + ("" if case.strategy == "single" else f", {ranks(case)}")
 
 
 def _below(case: Case, width: int = 12) -> str:
-    name = textwrap.wrap(NAMES[case.strategy], width, break_on_hyphens=False)
+    name = textwrap.wrap(name_of(case.strategy), width, break_on_hyphens=False)
     return "\n".join(name if case.strategy == "single" else [*name, ranks(case)])
 
 
@@ -83,7 +106,7 @@ def against(axes: Axes, results: Results, cases: Sequence[Case], x: str, measure
         style = "--" if case.strategy.endswith("_builtin") else "-"
         marker, alpha = ("s", 0.5) if case.strategy in seen else ("o", 1.0)
         seen.add(case.strategy)
-        colour = COLOURS[case.strategy]
+        colour = colour_of(case.strategy)
         axes.plot(across, values["mean"], style, color=colour, marker=marker, ms=4, alpha=alpha, label=title(case))
         axes.fill_between(across, values["min"], values["max"], color=colour, alpha=0.15 * alpha, lw=0)
     axes.set(xlabel="epoch" if x == "epoch" else "seconds of training", ylabel=MEASURES[measure])
@@ -239,10 +262,10 @@ def _line(axes: Axes, strategy: str, measured: dict[Any, pd.Series], name: str) 
     below = [means[x] - values.min() for x, values in reached.items()]
     above = [values.max() - means[x] for x, values in reached.items()]
     axes.errorbar(
-        means.index, means, [below, above], fmt="o" + style, color=COLOURS[strategy], ms=4, capsize=2, lw=1.5,
-        label=NAMES[strategy],
+        means.index, means, [below, above], fmt="o" + style, color=colour_of(strategy), ms=4, capsize=2, lw=1.5,
+        label=name_of(strategy),
     )  # fmt: skip
-    short = NAMES[strategy].split(" (")[0]
+    short = name_of(strategy).split(" (")[0]
     return [name.format(short, x) for x, values in measured.items() if len(values) and x not in reached]
 
 

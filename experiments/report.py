@@ -31,15 +31,15 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from training.cli import guarded, parse
-
 from experiments import cases, collect, family, family_plots, ring_animation
 from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
+from experiments.recorded import is_there
 from experiments.run import RING_TRACE
-from experiments.runs import TIMELINE, declared, is_there
+from experiments.runs import TIMELINE, declared
 from records.errors import RunFailed, UsageError
 from records.files import EVENTS_SUFFIX, write_atomically
+from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -137,4 +137,4 @@ def _text(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), FINISHED))
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), FINISHED))

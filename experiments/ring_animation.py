@@ -18,9 +18,9 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
 from records.errors import UsageError
-from records.events import Recorder, clock
+from records.events import Recorder
 from records.files import AnyPath, write_atomically
-from strategies.ring_all_reduce import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from training import launch
 from transports.base import Transport
 
@@ -63,7 +63,7 @@ def _exchange(transport: Transport) -> pd.DataFrame:
         ring_all_reduce(other, transport)
     transport.barrier()
     transport.recorder = watch = _Watch(transport.rank, vector)
-    watch.add("wait", now := clock(), now, tag="start")  # of no length: only to have the values at first
+    watch.add("wait", now := transport.now(), now, tag="start")  # of no length: only to have the values at first
     ring_all_reduce(vector, transport)
     return watch.frame().assign(**dict(zip(VALUES, torch.stack(watch.values).T.numpy(), strict=True)))
 

@@ -5,14 +5,14 @@ python experiments/run.py param_server      # or ring_all_reduce, scaling, serve
 python experiments/run.py all --quick       # all of it small, in two minutes: digits, three epochs
 
 The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are there already are skipped, so an
-interrupted command goes on where it was. A run that fails is reported, and the others are carried on with. The runs of
-server_family come in two parts: those that find each server's learning rate, then those that use it.
+interrupted command continues where it was. A run that fails is reported, and the others are made all the same. The runs
+of server_family come in two parts: those that find each server's learning rate, then those that use it.
 """
 
 import signal
 import sys
 
-KEPT = "finished runs are kept, and the same command goes on from there"
+KEPT = "finished runs are kept, and the same command continues from there"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
     signal.signal(
         signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {KEPT}", file=sys.stderr), sys.exit(130))
@@ -29,15 +29,16 @@ from tyro.conf import Positional
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from training.cli import guarded, parse
-
 from experiments import family_runs, lost_updates, ring_animation
 from experiments.family_runs import FAMILY, LOST_UPDATES
-from experiments.runs import declared, hardware, is_there
+from experiments.recorded import is_there
+from experiments.runs import declared, hardware
 from records.errors import RunFailed, UsageError
 from records.files import check_writable
 from records.tables import aligned
 from training import Options, run
+from training.checks import resolve
+from training.command_line import guarded, parse
 from workloads import datasets
 
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
@@ -76,7 +77,7 @@ class _Work:
         make: Callable[[Options], object],
         others: Mapping[Path, Callable[[Path], object]],
     ) -> None:
-        """Make the runs, and the other files, that are not there yet; go on after a failure."""
+        """Make the runs, and the other files, that are not there yet; continue after a failure."""
         todo = [one for one in runs if not is_made(one)]
         self.there += len(runs) - len(todo)
         jobs: dict[str, Callable[[], object]] = {str(one.run_name): partial(make, one) for one in todo}
@@ -99,7 +100,7 @@ def main(settings: Settings) -> None:
     runs = [] if settings.experiment == FAMILY else declared(settings.experiment, settings.quick)
     tuning = family_runs.tuning(settings.quick) if settings.experiment in (FAMILY, "all") else []
     first = [*runs, *tuning][0]
-    device = replace(first, device=settings.device).resolve().device
+    device = resolve(replace(first, device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
     datasets.load(first.dataset, settings.data_dir, settings.download)  # its absence is not each run's failure
     try:
@@ -133,4 +134,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, None, __doc__)), KEPT))
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), KEPT))

@@ -5,19 +5,15 @@ global batch for both sides of it, and a parameter server's N ranks counted as t
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from param_server_builtin import BuiltinParamServer
-from records.files import load_metadata, load_table, machine
-from records.tables import finished_epochs
+from records.files import machine
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from training import Options
-from training.options import option_names
+from strategies import Strategy
+from training import Options, names
 
-BUILTIN = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
+BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 MODELS = {"cnn": "lenet", "mlp": "benchmarks.networks:mlp"}  # 108 thousand parameters; 5.8 million
 EPOCHS = {"cnn": 6, "mlp": 3}
 BATCH = 128
@@ -27,11 +23,16 @@ TIMELINE = "timeline"
 _TIMELINE_SIZE = 20 * BATCH
 
 
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the class of a strategy, which may be a baseline. Raises UsageError."""
+    return BUILTIN[name] if name in BUILTIN else names.strategy_class(name)
+
+
 @dataclass(frozen=True)
 class Case:
     """One thing that is measured, with each of the seeds."""
 
-    strategy: str
+    strategy: str  # its name; it has the defaults of its options
     n_gpus: int
     model: str = "cnn"
     global_batch_size: int = BATCH
@@ -56,8 +57,12 @@ def strong(strategy: str, n_gpus: int) -> Case:
 
 def weak(strategy: str, n_gpus: int) -> Case:
     """Return the case of weak scaling: every worker has the same batch."""
-    workers = n_gpus - 1 if strategy == "param_server" else n_gpus
-    return Case(strategy, n_gpus, global_batch_size=workers * BATCH // 2)
+    return Case(strategy, n_gpus, global_batch_size=workers(strategy, n_gpus) * BATCH // 2)
+
+
+def workers(strategy: str, n_gpus: int) -> int:
+    """Return how many of the ranks compute."""
+    return strategy_class(strategy)().count_workers(n_gpus)
 
 
 def _param_server() -> list[Case]:
@@ -99,7 +104,7 @@ def declared(experiment: str, quick: bool = False) -> list[Options]:
 def _options(case: Case, seed: int) -> Options:
     size = case.train_size or "all"
     return Options(
-        strategy=case.strategy,
+        strategy=strategy_class(case.strategy)(),
         n_gpus=case.n_gpus,
         model=MODELS[case.model],
         dataset="fashion_mnist",
@@ -110,7 +115,6 @@ def _options(case: Case, seed: int) -> Options:
         momentum=0.9,
         seed=seed,
         run_name=f"{case.model}-{case.strategy}-{case.n_gpus}-b{case.global_batch_size}-{size}-s{seed}",
-        builtin=BUILTIN.get(case.strategy),
     )
 
 
@@ -122,7 +126,7 @@ def _timeline(strategy: str) -> Options:
 def _quick(run: Options) -> Options:
     sizes = dict(zip(SIZES, (300, 600), strict=True)) | {_TIMELINE_SIZE: 1_280}  # digits has 1,437 for training
     size = sizes.get(run.train_size, run.train_size)
-    # The name differs, so that no quick run ever takes the place of a long one.
+    # The name differs, so that no quick run is ever taken for a long one.
     return replace(run, dataset="digits", train_size=size, epochs=min(run.epochs, 3), run_name=f"{run.run_name}-quick")
 
 
@@ -132,48 +136,3 @@ def hardware(device: str) -> str:
     gpus, cores = here["gpus"], here["cores"]
     name = f"{len(gpus)} {gpus[0]}" if device == "cuda" else f"{here['cpu']} {cores} cores"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-MEASURED = (
-    *("strategy", "n_gpus", "model", "dataset", "train_size", "global_batch_size", "epochs", "device", "dtype"),
-    *("optimizer", "lr", "momentum", "weight_decay", "clip_norm", "accumulate", "seed", "events"),
-)
-"""Options that make a run what it is; the records of every run have them."""
-_ELSEWHERE = (
-    *("data_dir", "download", "timeout", "results_dir", "run_name", "save"),
-    *("checkpoint_dir", "checkpoint_keep"),
-)
-"""Options that do not: where the files are, and how long a wait may take."""
-
-
-def measured(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the recorded options that make a run what it is.
-
-    An option that the records do not have yet had the value that is its default now. Raises KeyError if one of
-    MEASURED is missing.
-    """
-    defaults = {name: field.default for name, field in Options.__dataclass_fields__.items()}
-    values = {name: recorded[name] for name in MEASURED}
-    for name in option_names():
-        if name not in (*MEASURED, *_ELSEWHERE):
-            values[name] = recorded.get(name, defaults[name])
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def same_run(options: Options, recorded: Mapping[str, Any]) -> bool:
-    """Return whether a run with the options in `recorded` measured what `options` ask for."""
-    try:
-        return measured(recorded) == measured(options.recorded())
-    except KeyError:
-        return False
-
-
-def is_there(options: Options) -> bool:
-    """Return whether this very run is there, whole and good: its files, what it measured, and that it did not fail."""
-    path = Path(options.results_dir) / f"{options.run_name}"
-    try:
-        metadata, table = load_metadata(f"{path}.json"), load_table(f"{path}.csv")
-        good = metadata["replicas_identical"] or not options.kind.replicas_agree
-        return good and same_run(options, metadata["options"]) and finished_epochs(table) == options.epochs
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,19 @@ import pandas as pd
 import pytest
 
 from benchmarks import networks
-from experiments import cases, collect, family, family_plots, family_runs, plots, report, run, runs
+from experiments import cases, collect, family, family_plots, family_runs, plots, recorded, report, run, runs
 from experiments.runs import Case
 from records.errors import RunFailed, UsageError
 from records.files import TRACE_SUFFIX, load_metadata
-from strategies import STRATEGIES
+from strategies import STRATEGIES, Strategy
+from strategies.async_param_server import AsyncParamServer
+from strategies.backup_workers import BackupWorkers
+from strategies.downpour import Downpour
+from strategies.inconsistent_reads import InconsistentReads
+from strategies.param_server import ParamServer
+from tests.ranks import wait_until
 from training import Options
+from training.checks import resolve
 from workloads import models
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,10 +51,6 @@ def declared(experiment: str = "all", quick: bool = False) -> dict[str, Options]
     return {str(one.run_name): one for one in runs.declared(experiment, quick)}
 
 
-def recorded(options: Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in Options.__dataclass_fields__ if name != "builtin"}
-
-
 # What is declared
 
 
@@ -56,17 +58,17 @@ def test_every_case_has_every_seed_and_all_else_alike() -> None:
     seeds: dict[str, list[int]] = {}
     for name, one in declared().items():
         assert (one.lr, one.momentum, one.optimizer, one.dataset) == (0.02, 0.9, "sgd", "fashion_mnist")
-        assert one.strategy in (one.builtin.name if one.builtin else "", *STRATEGIES)
+        assert one.strategy.name in (*runs.BUILTIN, *STRATEGIES)
         if not name.startswith(runs.TIMELINE):
             seeds.setdefault(name.rpartition("-s")[0], []).append(one.seed)
     assert all(found == list(runs.SEEDS) for found in seeds.values())
     assert {name for experiment in runs.EXPERIMENTS for name in declared(experiment)} == set(declared())
-    assert not set(declared()) & set(declared(quick=True)), "a quick run never takes the place of a long one"
+    assert not set(declared()) & set(declared(quick=True)), "a quick run is never taken for a long one"
 
 
 def options_of(case: Case) -> Options:
     wanted = asdict(case) | {"model": runs.MODELS[case.model], "seed": 0}
-    names = [name for name, one in declared().items() if wanted.items() <= recorded(one).items()]
+    names = [name for name, one in declared().items() if wanted.items() <= one.recorded().items()]
     (name,) = (name for name in names if not name.startswith(runs.TIMELINE))
     return declared()[name]
 
@@ -81,14 +83,14 @@ def test_both_sides_of_a_comparison_have_the_same_workers_and_batches() -> None:
     for ours, built_in in [(pair[i], pair[i + 1]) for pair in pairs for i in range(0, len(pair), 2)]:
         assert built_in.strategy == f"{ours.strategy}_builtin"
         one, other = options_of(ours), options_of(built_in)
-        assert one.resolve().plan(60_000) == other.resolve().plan(60_000)
+        assert resolve(one).plan(60_000) == resolve(other).plan(60_000)
         assert one.epochs == other.epochs
     for case in cases.STRONG:
-        assert options_of(case).resolve().plan(60_000).global_batch_size == runs.BATCH
+        assert resolve(options_of(case)).plan(60_000).global_batch_size == runs.BATCH
     for case in cases.WEAK:
-        plan = options_of(case).resolve().plan(60_000)
+        plan = resolve(options_of(case)).plan(60_000)
         assert plan.global_batch_size == plan.workers * runs.BATCH // 2
-    assert {options_of(case).resolve().plan(60_000).workers for case in cases.STRONG_2[1:]} == {2}
+    assert {resolve(options_of(case)).plan(60_000).workers for case in cases.STRONG_2[1:]} == {2}
 
 
 def test_the_sizes_of_the_networks_are_those_that_the_figures_name() -> None:
@@ -106,10 +108,57 @@ def test_the_sizes_of_the_networks_are_those_that_the_figures_name() -> None:
 
 def test_a_run_counts_as_done_only_if_it_measured_the_same() -> None:
     one = runs.declared("ring_all_reduce")[0]
-    assert runs.same_run(one, recorded(one) | {"data_dir": "elsewhere", "timeout": 5.0, "run_name": "x"})
+    written = json.loads(json.dumps(one.recorded()))
+    assert recorded.same_run(one, written | {"data_dir": "elsewhere", "timeout": 5.0, "run_name": "x"})
     for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
-        assert not runs.same_run(one, recorded(one) | change)
-    assert not runs.same_run(one, {name: value for name, value in recorded(one).items() if name != "momentum"})
+        assert not recorded.same_run(one, written | change)
+    for strategy in ("naive_all_reduce", "unknown"):
+        assert not recorded.same_run(one, written | {"strategy": strategy})
+    assert not recorded.same_run(one, {name: value for name, value in written.items() if name != "lr"})
+
+
+def test_options_that_came_later_count_as_their_defaults() -> None:
+    one = replace(runs.declared("ring_all_reduce")[0], momentum=0.0, strategy=Downpour(n_push=4))
+    written = one.recorded() | {"no_option_today": 7}
+    for missing in ("jitter", "warmup", "n_fetch"):
+        older = {name: value for name, value in written.items() if name != missing}
+        assert recorded.same_run(one, older)
+    assert not recorded.same_run(replace(one, strategy=Downpour(n_push=4, n_fetch=2)), older)
+    assert recorded.same_run(one, {name: value for name, value in written.items() if name != "momentum"}), "0"
+    assert not recorded.same_run(one, {name: value for name, value in written.items() if name != "n_push"})
+
+
+@pytest.mark.parametrize(
+    ("former", "strategy"),
+    [
+        ({"strategy": "param_server"}, ParamServer()),
+        ({"strategy": "param_server", "backup_workers": 1}, BackupWorkers(n_backup=1)),
+        ({"strategy": "async_param_server", "max_staleness": 2}, AsyncParamServer(max_staleness=2)),
+        ({"strategy": "async_param_server", "reads": "inconsistent"}, InconsistentReads()),
+        ({"strategy": "downpour", "n_push": 4, "n_pull": 2}, Downpour(n_push=4, n_fetch=2)),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_options_are_read_under_their_former_names(former: dict[str, Any], strategy: Strategy) -> None:
+    servers = {"backup_workers": 0, "max_staleness": None, "aggregate": 1, "reads": "consistent", "n_push": 1}
+    options = Options(strategy=strategy, momentum=0.0, n_gpus=4)
+    of_run = {name: value for name, value in options.recorded().items() if hasattr(options, name)}
+    written = of_run | servers | {"n_pull": 1, "workers_like": 1} | former
+    assert recorded.same_run(options, written)
+    assert recorded.in_todays_names(recorded.in_todays_names(written)) == recorded.in_todays_names(written)
+    for other in (ParamServer(), BackupWorkers(n_backup=2), AsyncParamServer(), Downpour(n_push=4)):
+        if other != strategy:
+            assert not recorded.same_run(replace(options, strategy=other), written)
+
+
+def test_a_strategy_that_is_new_has_a_name_and_a_colour() -> None:
+    new = [name for name in STRATEGIES if name not in plots.NAMES]
+    assert plots.name_of("ring_all_reduce") == "ring all-reduce"
+    assert plots.name_of("some_new_server") == "some new server"
+    assert plots.name_of("mine.servers:My_Server") == "My Server"
+    assert len({plots.colour_of(name) for name in (*plots.COLOURS, *new)}) == len(plots.COLOURS) + len(new)
+    assert plots.colour_of("mine.servers:My_Server") == plots.colour_of("mine.servers:My_Server")
+    assert plots.title(Case("inconsistent_reads", 4)) == "inconsistent reads, 4 ranks"
 
 
 def copied(tmp_path: Path, name: str, **changes: Any) -> Path:
@@ -126,20 +175,20 @@ RING = "cnn-ring_all_reduce-2-b128-all-s{}"
 def test_only_a_whole_good_run_is_done(tmp_path: Path) -> None:
     name = RING.format(0)
     one = replace(declared()[name], results_dir=str(tmp_path), device="cpu")
-    assert not run.is_there(one)
+    assert not recorded.is_there(one)
     copied(tmp_path, name)
-    assert run.is_there(one)
-    assert not run.is_there(replace(one, lr=0.5))
+    assert recorded.is_there(one)
+    assert not recorded.is_there(replace(one, lr=0.5))
     copied(tmp_path, name, replicas_identical=False)
-    assert not run.is_there(one)
+    assert not recorded.is_there(one)
     path = copied(tmp_path, name)
     for text in ("", "{", "[1]", '{"strategy": "x", "n_gpus": 2, "replicas_identical": true, "options": [1]}'):
         path.write_text(text)
-        assert not run.is_there(one)
+        assert not recorded.is_there(one)
     table = copied(tmp_path, name).with_suffix(".csv")
     for text in ("", table.read_text()[:700], "".join(table.read_text().splitlines(keepends=True)[:5])):
         table.write_text(text)
-        assert not run.is_there(one)
+        assert not recorded.is_there(one)
 
 
 @pytest.mark.timeout(300)
@@ -174,9 +223,7 @@ def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, n
     process = subprocess.Popen(
         [sys.executable, "experiments/run.py", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while len(list(tmp_path.glob("[!.]*.json"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert wait_until(lambda: len(list(tmp_path.glob("[!.]*.json"))) >= 2, limit=100)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
@@ -188,7 +235,7 @@ def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, n
         assert load_metadata(path)["options"]["dataset"] == "digits"
 
 
-def test_a_failed_run_is_reported_and_the_rest_carried_on(
+def test_a_failed_run_is_reported_and_the_others_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = []
@@ -237,7 +284,7 @@ def test_the_committed_results_are_those_of_the_declared_runs() -> None:
     assert set(found) == set(declared())
     for name, path in found.items():
         metadata = load_metadata(path)
-        assert runs.same_run(replace(declared()[name], device="cpu"), metadata["options"])
+        assert recorded.same_run(replace(declared()[name], device="cpu"), metadata["options"])
         assert metadata["replicas_identical"] or metadata["strategy"] == "none"
         assert not metadata["git_commit"].endswith("-dirty")
     assert len({json.dumps(load_metadata(path)["machine"]) for path in found.values()}) == 1
@@ -246,7 +293,7 @@ def test_the_committed_results_are_those_of_the_declared_runs() -> None:
 def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> None:
     table = collect.load(KEPT).runs.query("model == 'cnn' and train_size == 0 and global_batch_size == @runs.BATCH")
     communicating = table[table["strategy"] != "none"]
-    assert set(communicating["strategy"]) == {one.strategy for one in declared().values()} - {"none"}
+    assert set(communicating["strategy"]) == {one.strategy.name for one in declared().values()} - {"none"}
     assert (communicating["accuracy"] > 0.88).all()
 
 

@@ -7,16 +7,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments import family, family_plots, family_runs, lost_updates, report, runs
+from experiments import family, family_plots, family_runs, lost_updates, recorded, report, runs
 from experiments.collect import KEPT
 from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
 from records.errors import RunFailed, UsageError
 from records.files import load_metadata
-from tests.experiments.test_experiments import command, counts, recorded
+from strategies.inconsistent_reads import InconsistentReads
+from tests.experiments.test_experiments import command, counts
 from training import Options
+from training.options import option_names
 
 RATES = dict.fromkeys(SERVERS, 0.1)
-VARIED = ("lr", "seed", "slow", "events", "epochs", "train_size", "run_name")  # and the options of SERVERS
+VARIED = ("strategy", "lr", "seed", "slow", "events", "epochs", "train_size", "run_name")
 
 
 # What is declared
@@ -24,14 +26,16 @@ VARIED = ("lr", "seed", "slow", "events", "epochs", "train_size", "run_name")  #
 
 def test_all_servers_share_one_grid_and_all_else() -> None:
     tuning, finals = family_runs.tuning(), family_runs.finals(RATES)
-    own = {name for options in SERVERS.values() for name in options}
-    alike = [{k: v for k, v in recorded(one).items() if k not in (*own, *VARIED)} for one in (*tuning, *finals)]
+    alike = [
+        {k: v for k, v in one.recorded().items() if k in option_names() and k not in VARIED}
+        for one in (*tuning, *finals)
+    ]
     assert all(options == alike[0] for options in alike)
     assert {one.train_size for one in (*tuning, *finals) if "apart" not in str(one.run_name)} == {0}
     assert alike[0]["momentum"] == 0.0
-    assert {one.kind.roles(one.n_gpus or 0).count("worker") for one in (*tuning, *finals)} == {3}
+    assert {one.strategy.roles(one.n_gpus or 0).count("worker") for one in (*tuning, *finals)} == {3}
     assert not set(TUNING_SEEDS) & set(runs.SEEDS)
-    for server, options in SERVERS.items():
+    for server, strategy in SERVERS.items():
         mine = [one for one in tuning if f"-{server}-" in str(one.run_name)]
         assert sorted((one.seed, one.lr) for one in mine) == [(seed, lr) for seed in TUNING_SEEDS for lr in GRID]
         assert {one.epochs for one in mine} == {family_runs.EPOCHS["tuning"]}
@@ -42,22 +46,26 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
             assert [one.seed for one in compared] == list(runs.SEEDS)
             assert {(one.slow, one.epochs, one.lr) for one in compared} == {(slow, family_runs.EPOCHS[part], 0.1)}
             mine += compared
-        assert all(options.items() <= recorded(one).items() for one in mine)
+        assert all(one.strategy == strategy and one.strategy is not strategy for one in mine)
     quick = [*family_runs.tuning(quick=True), *family_runs.finals(RATES, quick=True)]
     names = [one.run_name for one in (*tuning, *finals, *quick)]
     assert len(names) == len(set(names))
 
 
-def test_options_that_came_later_count_as_their_defaults() -> None:
+def test_a_slow_worker_makes_another_run() -> None:
     one = family_runs.finals(RATES)[len(SERVERS)]
     assert one.slow == ("3:5",)
-    as_json = json.loads(json.dumps(recorded(one)))
-    assert runs.same_run(one, as_json)
-    assert not runs.same_run(one, as_json | {"slow": []})
-    assert not runs.same_run(one, {name: value for name, value in as_json.items() if name != "slow"})
-    older = {name: value for name, value in as_json.items() if name not in ("jitter", "backup_workers", "warmup")}
-    assert runs.same_run(one, older)
-    assert not runs.same_run(replace(one, backup_workers=1), older)
+    as_json = json.loads(json.dumps(one.recorded()))
+    assert recorded.same_run(one, as_json)
+    assert not recorded.same_run(one, as_json | {"slow": []})
+    assert not recorded.same_run(one, {name: value for name, value in as_json.items() if name != "slow"})
+
+
+def test_another_server_has_a_name_and_a_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SERVERS, "inconsistent_reads", InconsistentReads())
+    assert family.name_of("inconsistent_reads") == "inconsistent reads"
+    assert family_plots.colour_of("inconsistent_reads") not in family_plots.COLOURS.values()
+    assert "inconsistent_reads" in {str(one.run_name).split("-")[1] for one in family_runs.tuning()}
 
 
 # What is tuned

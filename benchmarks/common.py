@@ -153,7 +153,7 @@ def train(
 
 @contextmanager
 def gloo(transport: Transport) -> Iterator[None]:
-    """Have torch.distributed with gloo between the ranks of `transport`, on a port that is free."""
+    """In the block, torch.distributed with gloo connects the ranks of `transport`, on a port that is free."""
     join(transport, "gloo")
     try:
         yield

@@ -115,7 +115,7 @@ def assert_same(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @contextmanager
 def ray_blocks(transport: Transport, settings: ServerSettings, ours: torch.Tensor) -> Iterator[Blocks]:
-    """Have the servers on Ray's actors, warm, and compared with `ours`; only rank 0 has anything to do with them."""
+    """Yield the blocks of the servers on Ray's actors, warm and compared with `ours`; on other ranks than 0, empty ones."""
     if transport.rank != SERVER:
         yield {key(mode, name): lambda: None for name in RAY for mode in OURS}
         return

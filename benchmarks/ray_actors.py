@@ -182,7 +182,7 @@ class RayServer:
 
 @contextmanager
 def ray_started(n_actors: int) -> Iterator[None]:
-    """Have Ray on this machine, with room for `n_actors`, and nothing of it left afterwards."""
+    """In the block, Ray runs on this machine, with room for `n_actors`; nothing of it is left afterwards."""
     root = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))  # actors inherit it
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

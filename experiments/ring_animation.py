@@ -56,7 +56,7 @@ class _Watch(Recorder):
 
 
 def _exchange(transport: Transport) -> pd.DataFrame:
-    """Be one rank: take part in the exchange, return its events with the values after each."""
+    """Take part in the exchange as one rank; return its events with the values after each."""
     vector, other = transport.allocate(N), transport.allocate(N)
     vector.fill_(10 * (transport.rank + 1))
     for _ in range(WARM_UP):

@@ -111,7 +111,7 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
 # What is run
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
     done = command(*arguments)

@@ -115,7 +115,10 @@ def assert_same(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @contextmanager
 def ray_blocks(transport: Transport, settings: ServerSettings, ours: torch.Tensor) -> Iterator[Blocks]:
-    """Yield the blocks of the servers on Ray's actors, warm and compared with `ours`; on other ranks than 0, empty ones."""
+    """Yield the blocks of the servers on Ray's actors, warm and compared with `ours`; empty ones on ranks without them.
+
+    Only rank 0 starts Ray.
+    """
     if transport.rank != SERVER:
         yield {key(mode, name): lambda: None for name in RAY for mode in OURS}
         return

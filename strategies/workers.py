@@ -27,13 +27,11 @@ class Workers:
     `version_read[k]` is the version of x that it computes on.
     """
 
-    def __init__(
-        self, replica: Replica, transport: Transport, descent: Descent, after_update: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, replica: Replica, transport: Transport, descent: Descent) -> None:
         self._replica = replica
         self._transport = transport
         self._descent = descent
-        self._after_update = after_update
+        self._noted = descent.version
         self.alive = set(transport.peers)
         self.present = set(transport.peers)
         self.waiting: set[int] = set()
@@ -57,7 +55,7 @@ class Workers:
         self.present = set(self.alive)
         while first := next(gradients := self._round(), None):
             yield chain([first], gradients)
-            self._count_update()
+            self.note_update()
 
     def _round(self) -> Iterator[Message]:
         for k in sorted(self.present):
@@ -86,7 +84,6 @@ class Workers:
         while not (
             self.alive and (not self.present or (self._descent.samples >= until and self.alive <= self.waiting))
         ):
-            version = self._descent.version
             message = self._receive(request, notice)
             if message is None:
                 on_departure()
@@ -95,8 +92,7 @@ class Workers:
                     self.waiting.add(message.src)
                     self.steps[message.src] += 1
                 yield self._take(message)
-            if self._descent.version > version:
-                self._count_update()
+            self.note_update()
 
     def _is_over(self, until: float) -> bool:
         if not self.alive:
@@ -139,11 +135,11 @@ class Workers:
         message.version = int(self.version_read[message.src])
         return message
 
-    def _count_update(self) -> None:
-        """Make known that x has a new version, when the workers have their replies."""
-        self._transport.recorder.step = self._descent.version
-        if self._after_update:
-            self._after_update()
+    def note_update(self) -> None:
+        """Make known that x has a new version, if it has, when the workers have their replies."""
+        if self._descent.version != self._noted:
+            self._noted = self._transport.recorder.step = self._descent.version
+            self._descent.after_update()
 
     # Replying
 

@@ -31,7 +31,7 @@ class Workers:
         self._replica = replica
         self._transport = transport
         self._descent = descent
-        self._noted = descent.version
+        self._noted = 0  # the version that was made known last
         self.alive = set(transport.peers)
         self.present = set(transport.peers)
         self.waiting: set[int] = set()
@@ -52,7 +52,7 @@ class Workers:
 
         They are received as they are iterated over. At their end no worker reads what it was sent before.
         """
-        self.present = set(self.alive)
+        self._begin_epoch()
         while first := next(gradients := self._round(), None):
             yield chain([first], gradients)
             self.note_update()
@@ -93,6 +93,10 @@ class Workers:
                     self.steps[message.src] += 1
                 yield self._take(message)
             self.note_update()
+
+    def _begin_epoch(self) -> None:
+        self.present = set(self.alive)
+        self._noted = self._descent.version
 
     def _is_over(self, until: float) -> bool:
         if not self.alive:

@@ -5,6 +5,7 @@ can be replayed. Where the server holds all that matters, workers may die, and o
 server's x and takes part. A strategy sees none of this: it iterates over the messages of an epoch and replies.
 """
 
+import math
 from collections.abc import Callable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any
@@ -68,23 +69,17 @@ class Workers:
             reply.wait()
 
     def messages(
-        self,
-        request: str,
-        notice: str = "gradient",
-        until: float = float("inf"),
-        on_departure: Callable[[], None] = lambda: None,
+        self, request: str, *notices: str, until: float = math.inf, on_departure: Callable[[], None] = lambda: None
     ) -> Iterator[Message]:
         """Yield the messages of one epoch in the order in which they come.
 
-        Who has sent a `request` waits for a reply; a `notice` wants none. The epoch is over when all workers have said
+        Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have said
         goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a worker
         has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
         """
-        self.present = set(self.alive)
-        while not (
-            self.alive and (not self.present or (self._descent.samples >= until and self.alive <= self.waiting))
-        ):
-            message = self._receive(request, notice)
+        self._begin_epoch()
+        while not self._is_over(until):
+            message = self._receive(request, *notices)
             if message is None:
                 on_departure()
             else:
@@ -109,7 +104,8 @@ class Workers:
             message = self._transport.recv(ANY, (*tags, "goodbye"))
         except PeerLost as lost:
             self._remove(lost.rank)
-            if lost.rank == ANY or not (self.alive or self._transport.may_return()):
+            may_continue = self._transport.replay is None and (self.alive or self._transport.may_return())
+            if lost.rank == ANY or not may_continue:
                 raise
             return None
         except PeerReturned as returned:

@@ -73,9 +73,9 @@ class Workers:
     ) -> Iterator[Message]:
         """Yield the messages of one epoch in the order in which they come.
 
-        Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have said
-        goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a worker
-        has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
+        Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have
+        said goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a
+        worker has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
         """
         self._begin_epoch()
         while not self._is_over(until):

@@ -206,19 +206,17 @@ class Scorer:
         return _what_is_scored(checkpoint) == self.made_for
 
     def score(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the row of a checkpoint: that of rank 0's parameters, with the workers' mean buffers.
+        """Return the row of a checkpoint: that of the algorithm's model, with the workers' mean buffers.
 
         Where only the server's state is kept, with the server's buffers. Raises UsageError.
         """
         run = files.load_run(checkpoint)
-        workers = [rank for rank in run["ranks"] if run["roles"][rank] == "worker"] or [0]
+        workers = [rank for rank in run["ranks"] if run["roles"][rank] == "worker"] or run["ranks"]
         try:
-            copy_into(self.parameters, files.load_rank(checkpoint, 0)["strategy"]["x"])
-            copy_into(
-                self.buffers,
-                torch.stack([files.load_rank(checkpoint, rank)["strategy"]["b"] for rank in workers]).mean(0),
-            )
-        except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            states = {rank: files.load_rank(checkpoint, rank) for rank in run["ranks"]}
+            copy_into(self.parameters, next(state["model"] for state in states.values() if state["model"] is not None))
+            copy_into(self.buffers, torch.stack([states[rank]["strategy"]["b"] for rank in workers]).mean(0))
+        except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
             raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
         score = evaluate(self.model, self.data, torch.device("cpu"), self.dtype)
         return {

@@ -106,6 +106,6 @@ def load_rank(checkpoint: Path, rank: int) -> dict[str, Any]:
         # The first sentence: torch goes on to say how to load it all the same, which would execute its code.
         reason = one_line(error).split(". ")[0]
         raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason})") from error
-    if not isinstance(state, dict) or not {"strategy", "position", "random"} <= set(state):
+    if not isinstance(state, dict) or not {"strategy", "model", "position", "random"} <= set(state):
         raise UsageError(f"{checkpoint}: rank-{rank}.pt is not a rank's state")
     return state

@@ -80,6 +80,7 @@ class AsyncParamServer(ParamServer):
             self.apply(sorted(due, key=lambda gradient: gradient.src))
         for k in self.workers.take_waiting():
             self.send_x(k)
+        self.workers.note_update()
 
     def reply(self) -> None:
         """Send x to the workers that wait for it, unless they are too far ahead, or the epoch has its samples."""

@@ -62,11 +62,6 @@ class Strategy(ABC):
     # What is known before it starts
 
     @classmethod
-    def describe(cls) -> str:
-        """Return the first line of the docstring: what the algorithm does."""
-        return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
-
-    @classmethod
     def roles(cls, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
         return ["worker"] * world_size
@@ -92,7 +87,7 @@ class Strategy(ABC):
         clip_norm: float = 0.0,
         schedule: Schedule | None = None,
         state: dict[str, Any] | None = None,
-        after_update: Callable[[], None] | None = None,
+        after_update: Callable[[], None] = lambda: None,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
@@ -103,8 +98,8 @@ class Strategy(ABC):
         self.replica = replica
         self.transport = transport
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
-        self.after_update = after_update
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
+        self.descent.after_update = after_update
         self.setup()
         if state is not None:
             self.load_state_dict(state)

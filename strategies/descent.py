@@ -35,6 +35,7 @@ class Descent:
         self._recorder = recorder
         self.clip_norm = clip_norm
         self.schedule = schedule
+        self.after_update: Callable[[], None] = lambda: None  # on a server, called when all has been done for a version
         self.version = 0
         self.samples = 0
         self.processed = 0.0

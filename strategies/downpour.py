@@ -121,6 +121,7 @@ class Downpour(ParamServer):
         if self.is_server:
             for push in self.workers.gather("rest"):
                 self.add(push)
+                self.workers.note_update()
             self.reply()
         else:
             self.push("rest")

@@ -33,7 +33,7 @@ class ParamServer(Strategy):
         """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
         self.is_server = self.transport.rank == SERVER
         if self.is_server:
-            self.workers = Workers(self.replica, self.transport, self.descent, self.after_update)
+            self.workers = Workers(self.replica, self.transport, self.descent)
         self.steps = 0
         self.over = False
 

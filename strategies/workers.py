@@ -5,6 +5,7 @@ can be replayed. Where the server holds all that matters, workers may die, and o
 server's x and takes part. A strategy sees none of this: it iterates over the messages of an epoch and replies.
 """
 
+import math
 from collections.abc import Callable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any
@@ -27,13 +28,11 @@ class Workers:
     `version_read[k]` is the version of x that it computes on.
     """
 
-    def __init__(
-        self, replica: Replica, transport: Transport, descent: Descent, after_update: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, replica: Replica, transport: Transport, descent: Descent) -> None:
         self._replica = replica
         self._transport = transport
         self._descent = descent
-        self._after_update = after_update
+        self._noted = 0  # the version that was made known last
         self.alive = set(transport.peers)
         self.present = set(transport.peers)
         self.waiting: set[int] = set()
@@ -54,10 +53,10 @@ class Workers:
 
         They are received as they are iterated over. At their end no worker reads what it was sent before.
         """
-        self.present = set(self.alive)
+        self._begin_epoch()
         while first := next(gradients := self._round(), None):
             yield chain([first], gradients)
-            self._count_update()
+            self.note_update()
 
     def _round(self) -> Iterator[Message]:
         for k in sorted(self.present):
@@ -70,24 +69,17 @@ class Workers:
             reply.wait()
 
     def messages(
-        self,
-        request: str,
-        notice: str = "gradient",
-        until: float = float("inf"),
-        on_departure: Callable[[], None] = lambda: None,
+        self, request: str, *notices: str, until: float = math.inf, on_departure: Callable[[], None] = lambda: None
     ) -> Iterator[Message]:
         """Yield the messages of one epoch in the order in which they come.
 
-        Who has sent a `request` waits for a reply; a `notice` wants none. The epoch is over when all workers have said
-        goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a worker
-        has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
+        Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have
+        said goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a
+        worker has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
         """
-        self.present = set(self.alive)
-        while not (
-            self.alive and (not self.present or (self._descent.samples >= until and self.alive <= self.waiting))
-        ):
-            version = self._descent.version
-            message = self._receive(request, notice)
+        self._begin_epoch()
+        while not self._is_over(until):
+            message = self._receive(request, *notices)
             if message is None:
                 on_departure()
             else:
@@ -95,8 +87,11 @@ class Workers:
                     self.waiting.add(message.src)
                     self.steps[message.src] += 1
                 yield self._take(message)
-            if self._descent.version > version:
-                self._count_update()
+            self.note_update()
+
+    def _begin_epoch(self) -> None:
+        self.present = set(self.alive)
+        self._noted = self._descent.version
 
     def _is_over(self, until: float) -> bool:
         if not self.alive:
@@ -109,7 +104,8 @@ class Workers:
             message = self._transport.recv(ANY, (*tags, "goodbye"))
         except PeerLost as lost:
             self._remove(lost.rank)
-            if lost.rank == ANY or not (self.alive or self._transport.may_return()):
+            may_continue = self._transport.replay is None and (self.alive or self._transport.may_return())
+            if lost.rank == ANY or not may_continue:
                 raise
             return None
         except PeerReturned as returned:
@@ -139,11 +135,11 @@ class Workers:
         message.version = int(self.version_read[message.src])
         return message
 
-    def _count_update(self) -> None:
-        """Make known that x has a new version, when the workers have their replies."""
-        self._transport.recorder.step = self._descent.version
-        if self._after_update:
-            self._after_update()
+    def note_update(self) -> None:
+        """Make known that x has a new version, if it has, when the workers have their replies."""
+        if self._descent.version != self._noted:
+            self._noted = self._transport.recorder.step = self._descent.version
+            self._descent.after_update()
 
     # Replying
 

@@ -1,4 +1,4 @@
-"""Start ranks on either engine and bring home what each of them saw."""
+"""Start ranks on either transport and bring home what each of them saw."""
 
 import pickle
 import tempfile

@@ -12,6 +12,11 @@ NOTE = (
 )
 
 
+def describe(strategy: type[Strategy]) -> str:
+    """Return the first lines of the docstring: what the algorithm does."""
+    return " ".join((strategy.__doc__ or "").strip().split("\n\n")[0].split())
+
+
 def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
     """Return a row for each strategy, with the columns of HEADER."""
     table: list[tuple[str, ...]] = []
@@ -24,7 +29,7 @@ def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
         )  # fmt: skip
         synchronous = "no" if strategy.asynchronous or not strategy.replicas_agree else "yes"
         table.append(
-            (strategy.name, strategy.describe(), synchronous, "yes" if "server" in strategy.traffic else "no",
+            (strategy.name, describe(strategy), synchronous, "yes" if "server" in strategy.traffic else "no",
              messages, nbytes)
         )  # fmt: skip
     return table
@@ -47,3 +52,7 @@ def markdown() -> str:
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     lines += ["| " + " | ".join([f"`{name}`", *cells]) + " |" for name, *cells in rows(STRATEGIES.values())]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -125,7 +125,7 @@ class _Rank:
         recorder.mark("epoch_s", self.transport.now() - t0)
         if self.is_server:
             recorder.mark("samples", strategy.descent.samples - samples)
-        self.report(("step", epoch * n_steps))
+        self.report(("step", max(epoch * n_steps, self.progress())))
         with recorder.paused():
             score = self.evaluate()
         if score is not None:
@@ -192,8 +192,12 @@ class _Rank:
             self.checkpoint(step)
         if self.transport.now() - self.reported > _REPORT_S:
             self.reported = self.transport.now()
-            done = round(self.plan.n_steps * self.strategy.descent.processed / self.data.n_train)
-            self.report(("step", min(done, self.plan.n_steps * self.options.epochs)))
+            self.report(("step", self.progress()))
+
+    def progress(self) -> int:
+        """Return how many steps of the whole run the samples processed so far are worth."""
+        done = round(self.plan.n_steps * self.strategy.descent.processed / self.data.n_train)
+        return min(done, self.plan.n_steps * self.options.epochs)
 
     # Checkpoints
 
@@ -202,8 +206,13 @@ class _Rank:
         options, device = self.options, self.transport.device
         if self.transport.rank not in self.ranks_with_state:
             return
+        own, model = self.strategy.state_dict(), None
+        shown = self.strategy.model()
+        if self.transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
+            model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
         state = {
-            "strategy": self.strategy.state_dict(),
+            "strategy": own,
+            "model": model,
             "position": {
                 "step": step,
                 "epoch": self.recorder.epoch,

@@ -74,6 +74,7 @@ class Transport(ABC):
         self.arrivals: list[int] = []
         self.replay: Iterator[int] | None = None
         self._closed = False
+        self._on_gpu = device.type == "cuda"
         self._inbox: dict[tuple[int, str], deque[Message]] = {}
         self._arrivals = 0
         self._gone: dict[int, str] = {}  # peers that died or left, and why
@@ -170,8 +171,6 @@ class Transport(ABC):
         """
         t0 = self.now()
         self._check_open()
-        if tag == ():
-            raise ValueError("recv needs a tag")
         if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
             raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
         from_any = src == ANY and timeout != 0
@@ -301,6 +300,8 @@ class Transport(ABC):
             queue = self._inbox.get((src, tag))
             return queue.popleft() if queue else None
         tags = (tag,) if isinstance(tag, str) else tag
+        if not tags:
+            raise ValueError("recv needs a tag")
         peers = self.peers if src == ANY else (src,)
         heads = [queue for peer in peers for one in tags if (queue := self._inbox.get((peer, one)))]
         return min(heads, key=lambda queue: queue[0].arrival).popleft() if heads else None
@@ -314,7 +315,7 @@ class Transport(ABC):
 
     def _synchronize(self) -> None:
         """Finish the work queued on this rank's GPU, so that another process may look at its memory."""
-        if self.device.type == "cuda":
+        if self._on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
 
 

@@ -31,29 +31,23 @@ class Peer:
             os.set_blocking(fd, False)
         self.partial = bytearray()  # read, but not yet a whole frame
         self.backlog: deque[memoryview] = deque()  # what the pipe has not taken yet
-        self.unreleased: set[int] = set()  # tickets of messages that it may still read in this rank's memory
+        self.handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
+        self.tickets = 0  # of the messages that it was to read in this rank's memory
+        self.unreleased: set[int] = set()  # those of them that it may still read
         self.untaken = 0  # handles of this rank's memory that it has not unpickled yet, for which this rank must live
         self.buffers: dict[int, torch.Tensor] = {}  # its memory, by its numbers
         self._connections = (inbound, outbound)
-        self._handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
-        self._tickets = 0
 
     def hand_out(self, number: int, buffer: torch.Tensor) -> None:
-        """Hand this rank's buffer with this number to the peer, unless it was handed to it before."""
-        if number not in self._handed:
-            self._handed.add(number)
-            self.untaken += 1
-            self.write(buffer_frame(number, handle_of(buffer)))
+        """Hand this rank's buffer with this number to the peer."""
+        self.handed.add(number)
+        self.untaken += 1
+        self.write(buffer_frame(number, handle_of(buffer)))
 
     def hand_out_shared(self, tag: str, vector: torch.Tensor) -> None:
         """Hand a shared vector to the peer."""
         self.untaken += 1
         self.write(shared_frame(tag, handle_of(vector)))
-
-    def new_ticket(self) -> int:
-        """Return the ticket of one more message that the peer reads in this rank's memory."""
-        self._tickets += 1
-        return self._tickets
 
     def release(self, ticket: int) -> None:
         """Tell the peer that its message with this ticket is not read any more."""

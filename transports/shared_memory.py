@@ -145,9 +145,11 @@ class SharedMemory(Transport):
             peer.write(vector_frame(tag, as_vector(value), n))
             return Delivered(), nbytes
         self._synchronize()
-        ticket = peer.new_ticket()
+        peer.tickets += 1
+        ticket = peer.tickets
         data = descriptor_frame(tag, ticket, number, int(value.storage_offset()), value.numel(), n)
-        peer.hand_out(number, buffer)
+        if number not in peer.handed:
+            peer.hand_out(number, buffer)
         peer.unreleased.add(ticket)
         peer.write(data)
         return _InPlace(self, peer, ticket), nbytes
@@ -155,7 +157,8 @@ class SharedMemory(Transport):
     # Receiving
 
     def _progress(self, src: int, seconds: float) -> None:
-        poller = self._peers[src].poller if src in self._peers else self._anybody
+        from_one = self._peers.get(src)
+        poller = from_one.poller if from_one else self._anybody
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         for peer in waiting:
             poller.register(peer.sink, select.POLLOUT)

@@ -18,11 +18,12 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
         signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {KEPT}", file=sys.stderr), sys.exit(130))
     )
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tqdm import tqdm
 from tyro.conf import Positional
@@ -85,12 +86,33 @@ class _Work:
         bar = tqdm(jobs.items(), unit="run")
         for name, job in bar:
             bar.set_description(name)
-            try:
-                job()
-                self.made.append(name)
-            except (RunFailed, UsageError, OSError) as error:
-                self.failed.append(name)
-                bar.write(f"failed: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+            with _interrupts_of_destructors():
+                try:
+                    job()
+                    self.made.append(name)
+                except (RunFailed, UsageError, OSError) as error:
+                    self.failed.append(name)
+                    bar.write(f"failed: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+@contextmanager
+def _interrupts_of_destructors() -> Iterator[None]:
+    """Raise after the block an interrupt that came while a destructor ran: there Python only prints exceptions."""
+    came: list[KeyboardInterrupt] = []
+
+    def note(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            came.append(KeyboardInterrupt(*unraisable.exc_value.args))
+        else:
+            former(unraisable)
+
+    former, sys.unraisablehook = sys.unraisablehook, note
+    try:
+        yield
+    finally:
+        sys.unraisablehook = former
+    if came:
+        raise came[0]
 
 
 def main(settings: Settings) -> None:

@@ -237,6 +237,26 @@ def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, n
         assert load_metadata(path)["options"]["dataset"] == "digits"
 
 
+def test_an_interrupt_that_comes_in_a_destructor_ends_the_runs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bar:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt(signal.SIGTERM)
+
+    tried = []
+
+    def is_run(options: Options, quiet: bool) -> None:
+        tried.append(options.run_name)
+        Bar()
+
+    monkeypatch.setattr(run, "run", is_run)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        run.main(run.Settings("scaling", quick=True, results_dir=str(tmp_path), device="cpu"))
+    assert interrupt.value.args == (signal.SIGTERM,)
+    assert len(tried) == 1
+
+
 def test_a_failed_run_is_reported_and_the_others_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,8 @@ class ParamServer(Strategy):
             mean.add(gradient.vector, gradient.n)
             used.append(gradient.log_receipt())
             self.workers.record_applied(gradient)
+        if self.descent.clip_norm and mean.g is not self.replica.g:
+            mean.g = self.replica.g.copy_(mean.g)  # it is bounded in place, and a single one lies with its worker
         self.descent.step(mean.g, mean.n, processed=mean.n * processed)
         for gradient in used:
             gradient.release()

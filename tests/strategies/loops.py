@@ -116,16 +116,17 @@ class Rank:
 
 def trajectories(transport: Transport, tasks: list[Task]) -> list[list[list[float]]]:
     """For each task, one after the other, the parameters after every step; on a server: after every epoch."""
-    found = []
-    for task in tasks:
-        rank, seen = Rank(transport, task), []
-        for number in range(1, task.epochs + 1):
-            rank.epoch(number, lambda rank=rank, seen=seen: seen.append(rank.x().tolist()))  # type: ignore[misc]
-            if rank.is_server:
-                seen.append(rank.x().tolist())
-        rank.close()
-        found.append(seen)
-    return found
+    return [_trajectory(Rank(transport, task)) for task in tasks]
+
+
+def _trajectory(rank: Rank) -> list[list[float]]:
+    seen: list[list[float]] = []
+    for number in range(1, rank.task.epochs + 1):
+        rank.epoch(number, lambda: seen.append(rank.x().tolist()))
+        if rank.is_server:
+            seen.append(rank.x().tolist())
+    rank.close()
+    return seen
 
 
 def accuracy(x: torch.Tensor) -> float:
@@ -153,6 +154,11 @@ def sizes(kind: type[Strategy]) -> Iterator[int]:
     for n_gpus in range(kind.min_ranks, 1 + (kind.max_ranks or 8)):
         if 1 <= exact(kind).count_workers(n_gpus) <= 4:
             yield n_gpus
+
+
+def with_workers(kind: type[Strategy], most: int) -> int:
+    """The largest number of processes that makes at most so many workers."""
+    return [n_gpus for n_gpus in sizes(kind) if exact(kind).count_workers(n_gpus) <= most][-1]
 
 
 def int_options(kind: type[Strategy]) -> list[str]:

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import itertools
 import pickle
 import textwrap
 import typing
@@ -65,7 +66,7 @@ def _helps(kind: Kind) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in _lineage(kind):
         body = typing.cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]).body
-        for field, below in zip(body, body[1:], strict=False):
+        for field, below in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                 text = ast.literal_eval(below.value)
                 found.setdefault(ast.unparse(field.target), text)
@@ -148,7 +149,7 @@ def test_it_takes_the_same_steps_as_one_process(synchronous: Kind, n_gpus: int) 
         of_workers = [seen for seen, role in zip(found, roles, strict=True) if role == "worker"]
         for seen in of_workers:
             x = torch.tensor(seen, dtype=torch.float64)
-            torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12, msg=lambda said, w=where: f"{w}: {said}")
+            torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12, msg=f"{where}: not those of one process")
             assert seen == of_workers[0], f"{where}: replicas must be bit-identical after every step"
         for seen, role in zip(found, roles, strict=True):
             if role == "server":

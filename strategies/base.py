@@ -52,6 +52,7 @@ class Strategy(ABC):
     asynchronous: ClassVar[bool] = False  # workers do not wait for each other: the order of arrival decides the result
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
     workers_may_die: ClassVar[bool] = False  # whether a server holds all that matters, so that a run can lose workers
+    exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
     cuts_x: ClassVar[bool] = False  # whether ranks update parts of x: then the optimizer must not look at all of it
 
     def __init_subclass__(cls) -> None:

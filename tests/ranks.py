@@ -13,9 +13,10 @@ import torch.distributed as dist
 
 from launchers.local import launch
 from records.errors import RunFailed
-from records.events import Recorder, clock
+from records.events import Recorder
 from transports.base import Message, Transport
 from transports.process_group import ProcessGroup
+from transports.timing import now
 
 ENGINES = ("shared_memory", "process_group")
 LIMIT = 30.0  # seconds; bounds every wait, and is reached only if something is broken
@@ -55,9 +56,9 @@ def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., A
 
 def wait_until(condition: Callable[[], bool], limit: float = LIMIT / 2) -> bool:
     """Look again and again until the condition holds; return whether it does within `limit` seconds."""
-    give_up = clock() + limit
+    give_up = now() + limit
     while not condition():
-        if clock() > give_up:
+        if now() > give_up:
             return False
         time.sleep(0.01)
     return True
@@ -65,9 +66,9 @@ def wait_until(condition: Callable[[], bool], limit: float = LIMIT / 2) -> bool:
 
 def poll(transport: Transport, src: int, tag: str) -> Message:
     """Poll until the message is there."""
-    give_up = clock() + LIMIT
+    give_up = now() + LIMIT
     while (message := transport.recv(src, tag, timeout=0)) is None:
-        if clock() > give_up:
+        if now() > give_up:
             raise TimeoutError(f"no {tag!r} from rank {src} within {LIMIT:g} s")
     return message
 

@@ -25,7 +25,7 @@ from records.files import EVENTS_SUFFIX, load_events
 from records.timeline import COLOURS, draw, legend, main, middle, trace, window
 from training import Options, run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WORLDS = {"param_server": 3, "ring_all_reduce": 3, "single": 1}
 ROLES = ["server", "worker", "worker"]
 NUMBER = (int, float)

@@ -19,7 +19,7 @@ from training import Options, run
 from training.options import option_names
 from workloads import datasets, models
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
     "device": "cpu", "timeout": 30, "run_name": "run",

@@ -24,7 +24,7 @@ from records.files import (
 )
 from records.tables import COLUMNS, epoch_table, ledger, phase_times, summary, totals
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 ROLES = ("server", "worker", "worker")
 METADATA = {"strategy": "parameter_server", "n_gpus": 3, "replicas_identical": True, "parameter_hash": {0: "ab"}}
 

@@ -24,7 +24,7 @@ from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
 from strategies.single import Single
 from training import Options, run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
 

@@ -22,12 +22,17 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 KINDS: dict[str, type[Strategy]] = {**STRATEGIES, **BUILTIN}
-SYNCHRONOUS = [name for name, kind in KINDS.items() if not kind.asynchronous]
 
 
 def strategy_of(name: str, **options: Any) -> Strategy:
     """Return a strategy of the table, or a built-in one, with its own options."""
     return BUILTIN[name](**options) if name in BUILTIN else make_strategy(name, **options)
+
+
+WITHOUT_CHANCE = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
+SYNCHRONOUS: dict[str, Strategy] = {
+    name: strategy_of(name, **WITHOUT_CHANCE.get(name, {})) for name, kind in KINDS.items() if not kind.asynchronous
+}
 
 
 def n_gpus_of(name: str, workers: int) -> int:

@@ -65,12 +65,12 @@ def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Complet
     return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
 
-def said(*arguments: str, builtin: Strategy | None = None) -> tuple[int, str]:
+def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
     """Give the arguments to the command line, in this process; return the exit code and what was printed."""
-    output = io.StringIO()
+    output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         try:
             code = command_line.main("description", builtin, list(arguments))
         except SystemExit as stop:  # --help
             code = int(stop.code or 0)
-    return code, output.getvalue()
+    return code, output.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]

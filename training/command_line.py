@@ -173,9 +173,10 @@ def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
     except SystemExit as stop:
         if not stop.code:
             raise
-        # tyro draws a box of several lines; what is wrong stands above its first rule.
-        text = re.split("─{5,}|Got errors:", said.getvalue().split("╮", 1)[-1])[0]
-        raise UsageError(" ".join(text.replace("│", " ").split()).rstrip(".") + "; see --help") from None
+        # tyro draws a box, or lines where none can be printed; what is wrong stands between the first rules.
+        parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
+        text = parts[1] if len(parts) > 1 else parts[0]
+        raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

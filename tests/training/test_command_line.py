@@ -257,6 +257,12 @@ def test_bad_input_is_one_line_that_names_the_option(tmp_path: Path, arguments: 
     assert not (tmp_path / "results").exists(), "nothing half-written"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_value_of_another_type_is_told_wherever_it_is_printed(encoding: str) -> None:
+    said_once = "error: Error parsing --lr: could not convert string to float: 'much'; see --help\n"
+    assert said("--lr", "much", encoding=encoding) == (2, said_once)
+
+
 @pytest.mark.parametrize("name", BUILTIN)
 def test_the_baselines_take_the_same_options_but_no_other_strategy(tmp_path: Path, name: str) -> None:
     builtin = BUILTIN[name]()
@@ -283,7 +289,7 @@ OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE]
 LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=LINES)
 def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:
     arguments = [part for pair in line for part in pair if part not in ("-h", "--help")]

@@ -89,7 +89,7 @@ def _remarks(options: Options) -> list[str]:
     strategy, remarks = options.strategy, []
     for name, value in strategy.defaults.items():
         if getattr(options, name) == value:
-            remarks.append(f"--{name} {value:g} (the default of {strategy.name})")
+            remarks.append(f"--{name} {value} (the default of {strategy.name})")
     if strategy.asynchronous and options.optimizer == "sgd" and options.momentum:
         remarks.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
     return remarks

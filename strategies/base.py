@@ -63,6 +63,11 @@ class Strategy(ABC):
     # What is known before it starts
 
     @classmethod
+    def describe(cls) -> str:
+        """Return the first lines of the docstring: what the algorithm does."""
+        return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+    @classmethod
     def roles(cls, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
         return ["worker"] * world_size

@@ -17,7 +17,7 @@ from checkpoints import files, replay
 from checkpoints.folder import latest
 from records.errors import RunFailed, UsageError, nearest
 from strategies import STRATEGIES, Strategy
-from training.catalogue import catalogue, describe
+from training.catalogue import catalogue
 from training.names import make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
 from training.recorded import naming, options_from
@@ -94,7 +94,7 @@ def _panel(options: type[Any], title: str) -> Any:
 
 
 def _about(strategy: type[Strategy]) -> str:
-    text = f"\n\n{strategy.name}: {describe(strategy)}"
+    text = f"\n\n{strategy.name}: {strategy.describe()}"
     if strategy.defaults:
         text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in strategy.defaults.items())
     return text

@@ -131,5 +131,3 @@ def test_a_worker_that_is_started_again_takes_part(survivor: Kind, calls: int, t
     assert all(found), "all ranks come to the end"
     assert found[0][1] > 0, "the server has taken what the new process has computed"
     assert found[0][0] > 0.8
-
-

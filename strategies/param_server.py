@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from strategies.base import Strategy
-from strategies.traffic import Traffic
-from strategies.workers import SERVER, Workers, join_server
+from strategies.common.base import Strategy
+from strategies.common.traffic import Traffic
+from strategies.common.workers import SERVER, Workers, join_server
 from transports.base import Message
 
 

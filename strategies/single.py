@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from strategies.base import RunSize, Strategy, between
-from strategies.traffic import NOTHING
+from strategies.common.base import RunSize, Strategy, between
+from strategies.common.traffic import NOTHING
 
 
 @dataclass(kw_only=True)

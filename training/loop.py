@@ -18,8 +18,8 @@ from checkpoints import files, replay
 from checkpoints.folder import latest
 from records.errors import RunFailed, UsageError, one_line
 from strategies import Replica
-from strategies.builtin import Builtin
-from strategies.replica import parameters_from, trained
+from strategies.common.builtin import Builtin
+from strategies.common.replica import parameters_from, trained
 from training.evaluation import Score, evaluate
 from training.options import Options
 from training.stragglers import Straggler

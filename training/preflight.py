@@ -13,8 +13,8 @@ from launchers import find_launcher
 from records import files
 from records.errors import UsageError, one_line
 from strategies import RunSize
-from strategies.base import MAY_CHANGE
-from strategies.replica import trained
+from strategies.common.base import MAY_CHANGE
+from strategies.common.replica import trained
 from training.loop import build_model
 from training.options import Options
 from training.recorded import check_recorded, naming

@@ -17,7 +17,7 @@ from checkpoints.folder import in_training, latest
 from launchers import Launcher, find_launcher
 from records import files, tables
 from records.errors import RunFailed
-from strategies.builtin import Builtin
+from strategies.common.builtin import Builtin
 from training.checks import resolve
 from training.loop import REPORTER, RankResult, train_rank
 from training.options import Options

@@ -21,7 +21,7 @@ from records.events import Recorder
 from records.files import load_events, load_metadata, load_table, write_run
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
-from strategies.workers import Workers
+from strategies.common.workers import Workers
 from tests.runs import ROOT, made
 from transports.messages import Message
 

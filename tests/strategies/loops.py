@@ -13,7 +13,7 @@ from torch import nn
 
 from records.errors import UsageError
 from strategies import OptimizerFactory, Replica, RunSize, Strategy
-from strategies.builtin import Builtin
+from strategies.common.builtin import Builtin
 from transports.base import Transport
 from workloads.batches import BatchPlan
 

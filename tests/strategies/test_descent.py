@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from records.events import Recorder
-from strategies.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.descent import Descent, OptimizerFactory, Schedule
 
 SGD = partial(torch.optim.SGD, lr=1.0)
 N = 6

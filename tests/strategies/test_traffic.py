@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.traffic import NOTHING, Traffic
+from strategies.common.traffic import NOTHING, Traffic
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from training.names import make_strategy, owners_of, strategy_class
 
 HEAD = """
 from dataclasses import dataclass
-from strategies.traffic import Traffic
+from strategies.common.traffic import Traffic
 from strategies import Strategy
 from strategies.ring_all_reduce import RingAllReduce
 """

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 
 from records.errors import UsageError
-from strategies.collectives import broadcast
-from strategies.descent import Descent, OptimizerFactory, Schedule
-from strategies.replica import Replica
-from strategies.traffic import Traffic
+from strategies.common.collectives import broadcast
+from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.replica import Replica
+from strategies.common.traffic import Traffic
 from transports.base import Transport
 
 

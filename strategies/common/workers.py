@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from strategies.descent import Descent
-from strategies.replica import Replica
+from strategies.common.descent import Descent
+from strategies.common.replica import Replica
 from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, Work
 
 SERVER = 0

@@ -15,7 +15,7 @@ from records.files import load_metadata
 from strategies import Strategy
 from tests.ranks import wait_until
 from tests.strategies.loops import LIMIT, Rank, Task, accuracy, fit
-from tests.strategies.test_every_strategy_runs import SMALL
+from tests.strategies.runs import SMALL
 from training import Options, run
 from transports.base import Transport
 

@@ -1,89 +1,70 @@
-"""Checkpoints: whole or not at all, refused when foreign, and a resumed run ends where the uninterrupted one does."""
+"""A resumed run ends where the uninterrupted one does, bit for bit."""
 
-import json
-import shutil
+import multiprocessing
+import random
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from param_server_builtin import BuiltinParamServer
-from records.errors import UsageError
-from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import STRATEGIES
-from training import Options, checkpoints, run
+from checkpoints import files
+from checkpoints import folder as folder_of
+from records.errors import RunFailed
+from tests.checkpoints.samples import BATCH_NORM, LIMIT_S, options, parameters, start
+from tests.ranks import wait_until
+from tests.runs import N_TRAIN, SYNCHRONOUS, made, n_gpus_of, small
+from training import run
+from training.checks import resolve
+
+__all__ = ["start"]
+
 
 SMALL: dict[str, Any] = {
-    "dataset": "tests.workload:moons", "model": "tests.workload:batch_norm", "epochs": 3, "batch_size": 16,
-    "device": "cpu", "timeout": 30, "lr_schedule": "cosine", "warmup": 1.0, "checkpoint_every": 2,
+    "model": "tests.workload:batch_norm", "epochs": 3, "lr_schedule": "cosine", "warmup": 1.0, "checkpoint_every": 2,
     "checkpoint_keep": 100,
 }  # fmt: skip
-KINDS: dict[str, Any] = {
-    **{name: None for name, kind in STRATEGIES.items() if kind.replicas_agree},
-    **{kind.name: kind for kind in (BuiltinRingAllReduce, BuiltinParamServer)},
-}
 
 
-def options(tmp_path: Path, name: str, **changes: Any) -> Options:
-    given = {"strategy": name, "n_gpus": 1 if name == "single" else 3, "builtin": KINDS[name], "run_name": "whole"}
-    return Options(**(SMALL | given | {"results_dir": str(tmp_path)} | changes))
-
-
-def hashes(tmp_path: Path, name: str) -> dict[str, str]:
-    return json.loads((tmp_path / f"{name}.json").read_text())["parameter_hash"]
-
-
-@pytest.mark.parametrize("name", list(KINDS))
+# Where workers may die, their buffers and random state are not kept: see tests of the servers.
+@pytest.mark.parametrize("name", [name for name, one in SYNCHRONOUS.items() if not one.workers_may_die])
 def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path, name: str) -> None:
-    run(options(tmp_path, name), quiet=True)
-    found = checkpoints.listed(tmp_path / "whole.checkpoints")
-    steps = [checkpoints.load_run(path)["step"] for path in found]
-    last = 3 * options(tmp_path, name).resolve().plan(190).n_steps
-    assert steps == list(range(2, last + 1, 2))
+    one, same = SYNCHRONOUS[name], SMALL | {"n_gpus": n_gpus_of(name, 2)}
+    whole = made(tmp_path, one, "whole", **same)["parameter_hash"]
+    found = folder_of.listed(tmp_path / "whole.checkpoints")
+    last = 3 * resolve(small(tmp_path, one, **same)).plan(N_TRAIN).n_steps
+    assert [files.load_run(path)["step"] for path in found] == list(range(2, last + 1, 2))
     for path in (found[0], found[len(found) // 2], found[-1]):  # in an epoch, at the end of one, at the very end
-        run(options(tmp_path, name, resume=str(path), run_name="resumed", checkpoint_every=0), quiet=True)
-        assert hashes(tmp_path, "resumed") == hashes(tmp_path, "whole")
+        resumed = made(tmp_path, one, "resumed", **(same | {"resume": str(path), "checkpoint_every": 0}))
+        assert resumed["parameter_hash"] == whole
 
 
-def test_only_the_newest_are_kept_and_the_folder_names_the_newest(tmp_path: Path) -> None:
-    run(options(tmp_path, "ring_all_reduce", checkpoint_keep=2, checkpoint_dir=str(tmp_path / "c")), quiet=True)
-    found = checkpoints.listed(tmp_path / "c")
-    assert len(found) == 2
-    assert checkpoints.latest(tmp_path / "c") == found[1]
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {".training", *(path.name for path in found)}
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server"])
+def test_killed_at_random_and_resumed_it_is_the_uninterrupted_run_bit_for_bit(tmp_path: Path, strategy: str) -> None:
+    same: dict[str, Any] = BATCH_NORM | {"epochs": 40, "lr_schedule": "cosine", "jitter": 0.5}
+    run(options(tmp_path, strategy, **same, run_name="whole", checkpoint_every=0), quiet=True)
+    chance = random.Random(strategy)
+    again: dict[str, Any] = same | {"checkpoint_every": 1, "checkpoint_keep": 2}
+    for _ in range(4):
+        done = folder_of.listed(tmp_path / "c")
+        step = int(done[-1].name[5:]) if done else 0
+        killer = threading.Thread(target=_kill_ranks, args=(tmp_path / "c", step, chance.random() * 0.1))
+        killer.start()
+        with pytest.raises(RunFailed, match="SIGKILL"):
+            run(options(tmp_path, strategy, **again, resume=str(tmp_path / "c") if done else None), quiet=True)
+        killer.join()
+        for path in folder_of.listed(tmp_path / "c"):
+            for rank in files.load_run(path)["ranks"]:
+                files.load_rank(path, rank)
+    run(options(tmp_path, strategy, **again, resume=str(tmp_path / "c")), quiet=True)
+    assert parameters(tmp_path) == parameters(tmp_path, "whole")
+    assert len(folder_of.listed(tmp_path / "c")) == 2
 
 
-class RunsCode:
-    """What makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
-@pytest.mark.parametrize("damage", ["torn", "foreign", "code", "absent", "other format", "other strategy"])
-def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
-    run(options(tmp_path, "ring_all_reduce"), quiet=True)
-    path = checkpoints.latest(tmp_path / "whole.checkpoints")
-    changes: dict[str, Any] = {}
-    if damage == "torn":
-        whole = (path / "rank-1.pt").read_bytes()
-        (path / "rank-1.pt").write_bytes(whole[: len(whole) // 2])
-    elif damage == "foreign":
-        torch.save({"weights": torch.zeros(3)}, path / "rank-1.pt")
-    elif damage == "code":
-        torch.save(RunsCode(tmp_path / "ran"), path / "rank-1.pt")
-    elif damage == "absent":
-        shutil.rmtree(path.parent)
-    elif damage == "other format":
-        (path / "run.json").write_text("{}")
-    else:
-        changes = {"seed": 5}
-    with pytest.raises(UsageError) as error:
-        run(options(tmp_path, "ring_all_reduce", resume=str(path), run_name="resumed", **changes), quiet=True)
-    assert not (tmp_path / "ran").exists()
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith("--seed" if changes else "--resume")
+def _kill_ranks(folder: Path, step: int, delay: float) -> None:
+    """Kill all ranks `delay` seconds after the first checkpoint beyond `step`."""
+    if wait_until(lambda: any(int(path.name[5:]) > step for path in folder_of.listed(folder)), LIMIT_S):
+        time.sleep(delay)
+        for process in multiprocessing.active_children():
+            process.kill()

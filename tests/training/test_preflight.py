@@ -13,7 +13,7 @@ from checkpoints.folder import latest
 from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
-from strategies.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
+from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.downpour import Downpour
 from tests.runs import metadata, n_gpus_of, small
 from tests.workload import moons

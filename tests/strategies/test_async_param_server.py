@@ -114,7 +114,7 @@ def test_an_epoch_ends_with_its_samples_whoever_gives_them(tmp_path: Path) -> No
 )
 def test_what_cannot_be_is_refused(options: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        AsyncParamServer(**options).check(RunSize(4, 3, 4))  # type: ignore[arg-type]
+        AsyncParamServer(**options).check(RunSize(4, 3, 4))
     AsyncParamServer(aggregate=12, max_staleness=0).check(RunSize(4, 3, 4))
 
 
@@ -124,7 +124,6 @@ def test_a_resumed_server_keeps_its_workers_within_the_bound() -> None:
     server.replica = SimpleNamespace(x=vector, b=torch.zeros(0))  # type: ignore[assignment]
     server.transport = SimpleNamespace(rank=0, peers=[1, 2, 3])  # type: ignore[assignment]
     server.descent = Descent([vector], lambda p: torch.optim.SGD(p, lr=1), 0, None, Recorder())
-    server.after_update = None
     server.setup()
     server.workers.steps = {1: 10, 2: 3, 3: 9}
     server.load_state_dict(server.state_dict())

@@ -19,7 +19,7 @@ from strategies.common.collectives import (
     reduce_scatter,
     ring_all_reduce,
 )
-from transports.base import Transport
+from transports.base import Transport, Work
 
 LIMIT = 60.0
 ALL_REDUCES: dict[str, Callable[..., int]] = {"ring": ring_all_reduce, "naive": naive_all_reduce}

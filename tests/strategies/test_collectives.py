@@ -37,7 +37,8 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
     vector.copy_(first(transport.rank, length))
     messages, nbytes = list(transport.messages_sent), list(transport.bytes_sent)
     n = 7 + transport.rank
-    total, works = 0, []
+    works: list[Work] = []
+    total = 0
     if name in ALL_REDUCES:
         total = ALL_REDUCES[name](vector, transport, n)
     elif name == "reduce_scatter":

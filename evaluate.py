@@ -26,7 +26,7 @@ import torch
 from checkpoints import files, folder
 from records.errors import RunFailed, UsageError, one_line
 from records.files import check_writable, write_atomically
-from strategies.replica import copy_into, float_buffers, trained
+from strategies.common.replica import copy_into, float_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
 from training.loop import build_model

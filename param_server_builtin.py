@@ -21,8 +21,8 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 import torch
 from torch import nn
 
-from strategies.builtin import Builtin
-from strategies.traffic import NOTHING
+from strategies.common.builtin import Builtin
+from strategies.common.traffic import NOTHING
 from training.command_line import main
 
 

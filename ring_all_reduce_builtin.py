@@ -27,9 +27,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from records.events import HIDDEN
-from strategies.builtin import Builtin
-from strategies.replica import float_buffers
-from strategies.traffic import Traffic
+from strategies.common.builtin import Builtin
+from strategies.common.replica import float_buffers
+from strategies.common.traffic import Traffic
 from training.command_line import main
 from transports.base import Transport
 

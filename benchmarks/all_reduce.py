@@ -20,7 +20,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, require, slowest
-from strategies.collectives import naive_all_reduce, ring_all_reduce
+from strategies.common.collectives import naive_all_reduce, ring_all_reduce
 from training import launch
 from transports.base import Transport
 

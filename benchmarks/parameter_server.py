@@ -35,8 +35,8 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, m
 from benchmarks.training import GlooServer, TrainingSettings, new_batch, new_network, new_optimizer, side
 from strategies import Strategy
 from strategies.async_param_server import AsyncParamServer
+from strategies.common.workers import SERVER
 from strategies.param_server import ParamServer
-from strategies.workers import SERVER
 from training import launch
 from transports.base import Transport
 

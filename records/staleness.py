@@ -133,7 +133,7 @@ def text(events: pd.DataFrame) -> str:
 def _write(path: str) -> tuple[str, str]:
     run, events, metadata = load(path)
     if applied(events).empty and dropped(events).empty:
-        raise BadRun(f"{run}: {metadata['strategy']} has no versions on record; see --strategy async_param_server")
+        raise BadRun(f"{run}: {metadata['strategy']} has no versions on record; a strategy with a server has")
     png = f"{run}.staleness.png"
     try:
         with write_atomically(png) as temporary:

@@ -2,18 +2,18 @@
 
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
-from strategies.base import RunSize, Strategy, between
-from strategies.descent import OptimizerFactory
+from strategies.common.base import RunSize, Strategy, between
+from strategies.common.descent import OptimizerFactory
+from strategies.common.replica import Replica
+from strategies.common.traffic import Traffic
 from strategies.downpour import Downpour
 from strategies.inconsistent_reads import InconsistentReads
 from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.none import NoCommunication
 from strategies.param_server import ParamServer
-from strategies.replica import Replica
 from strategies.ring_all_reduce import RingAllReduce
 from strategies.sharded_ring import ShardedRing
 from strategies.single import Single
-from strategies.traffic import Traffic
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy

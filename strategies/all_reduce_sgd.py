@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies.base import Strategy
-from strategies.collectives import average
+from strategies.common.base import Strategy
+from strategies.common.collectives import average
 
 
 @dataclass(kw_only=True)

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from strategies.base import RunSize, between
+from strategies.common.base import RunSize, between
+from strategies.common.traffic import Traffic
+from strategies.common.workers import SERVER
 from strategies.param_server import ParamServer
-from strategies.traffic import Traffic
-from strategies.workers import SERVER
 from transports.base import Message
 
 

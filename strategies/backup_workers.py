@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from records.errors import UsageError
-from strategies.base import RunSize, between
+from strategies.common.base import RunSize, between
+from strategies.common.traffic import Traffic
+from strategies.common.workers import SERVER
 from strategies.param_server import ParamServer
-from strategies.traffic import Traffic
-from strategies.workers import SERVER
 from transports.base import Message
 
 
@@ -30,6 +30,7 @@ class BackupWorkers(ParamServer):
 
     min_ranks = 3
     workers_may_die = True
+    exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
 
     def check(self, run: RunSize) -> None:

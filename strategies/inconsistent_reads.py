@@ -15,9 +15,9 @@ import torch
 
 from records.errors import UsageError
 from strategies.async_param_server import AsyncParamServer
-from strategies.base import RunSize
-from strategies.traffic import Traffic
-from strategies.workers import SERVER
+from strategies.common.base import RunSize
+from strategies.common.traffic import Traffic
+from strategies.common.workers import SERVER
 from transports.base import Message
 
 

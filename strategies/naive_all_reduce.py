@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from strategies.all_reduce_sgd import AllReduceSGD
-from strategies.collectives import naive_all_reduce
-from strategies.traffic import Traffic
+from strategies.common.collectives import naive_all_reduce
+from strategies.common.traffic import Traffic
 
 
 @dataclass(kw_only=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies.base import Strategy
-from strategies.collectives import broadcast
-from strategies.traffic import NOTHING
+from strategies.common.base import Strategy
+from strategies.common.collectives import broadcast
+from strategies.common.traffic import NOTHING
 
 
 @dataclass(kw_only=True)

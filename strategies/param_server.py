@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from strategies.base import Strategy
-from strategies.traffic import Traffic
-from strategies.workers import SERVER, Workers, join_server
+from strategies.common.base import Strategy
+from strategies.common.traffic import Traffic
+from strategies.common.workers import SERVER, Workers, join_server
 from transports.base import Message
 
 
@@ -64,6 +64,8 @@ class ParamServer(Strategy):
             mean.add(gradient.vector, gradient.n)
             used.append(gradient.log_receipt())
             self.workers.record_applied(gradient)
+        if self.descent.clip_norm and mean.g is not self.replica.g:
+            mean.g = self.replica.g.copy_(mean.g)  # it is bounded in place, and a single one lies with its worker
         self.descent.step(mean.g, mean.n, processed=mean.n * processed)
         for gradient in used:
             gradient.release()
@@ -92,12 +94,21 @@ class ParamServer(Strategy):
                 self.transport.isend(None, SERVER, "goodbye")
 
     def average_buffers(self) -> None:
-        """Average the buffers b of the workers on the server, which sends the mean to all."""
+        """Average the buffers b of the workers on the server, which sends the mean to all.
+
+        Where it takes messages of anybody, it does so even if b is empty: then no message of the next epoch can come in
+        this one, and whoever has left the epoch before its last update gets x.
+        """
+        if not (self.replica.b.numel() or self.workers_may_die):
+            return
         if self.is_server:
             self.workers.average(self.replica.b)
-        elif self.replica.b.numel():
+        else:
             self.transport.isend(self.replica.b, SERVER, "buffers").wait()
-            self.transport.recv(SERVER, "mean buffers").copy_to(self.replica.b)
+            mean = self.transport.recv(SERVER, "mean buffers")
+            mean.copy_to(self.replica.b)
+            if mean.n:
+                self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
 
     def state_dict(self) -> dict[str, Any]:
         """Server: also how many steps each worker has taken."""

@@ -1,6 +1,6 @@
 """Ring all-reduce: every rank sends to its right neighbour only, and all end with the same sum.
 
-The gradient goes round the ring twice: `ring_all_reduce` in `collectives.py`, made of its halves share-reduce
+The gradient goes round the ring twice: `ring_all_reduce` in `common/collectives.py`, made of its halves share-reduce
 (reduce-scatter) and share-only (all-gather). Then every rank takes the same optimizer step. (Patarasuk & Yuan, 2009;
 Gibiansky, 2017.)
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from strategies.all_reduce_sgd import AllReduceSGD
-from strategies.collectives import ring_all_reduce
-from strategies.traffic import Traffic
+from strategies.common.collectives import ring_all_reduce
+from strategies.common.traffic import Traffic
 
 
 @dataclass(kw_only=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies.base import Strategy
-from strategies.collectives import all_gather, average, own_chunk, reduce_scatter, ring_all_reduce
-from strategies.traffic import Traffic
+from strategies.common.base import Strategy
+from strategies.common.collectives import all_gather, average, own_chunk, reduce_scatter, ring_all_reduce
+from strategies.common.traffic import Traffic
 
 
 @dataclass(kw_only=True)

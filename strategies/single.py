@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from strategies.base import RunSize, Strategy, between
-from strategies.traffic import NOTHING
+from strategies.common.base import Strategy, between
+from strategies.common.traffic import NOTHING
 
 
 @dataclass(kw_only=True)
@@ -17,12 +17,9 @@ class Single(Strategy):
     traffic = {"worker": NOTHING}
 
     def count_workers(self, n_gpus: int) -> int:
-        """As many as `workers_like` says."""
-        return self.workers_like
-
-    def check(self, run: RunSize) -> None:
-        """At least one."""
+        """As many as `workers_like` says: at least one."""
         between(self, "workers_like", 1)
+        return self.workers_like
 
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g)."""

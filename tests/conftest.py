@@ -15,6 +15,10 @@ def pytest_configure() -> None:
         forkserver.ensure_running()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--strategy", help="put only this one through the suites of all strategies; or yourmodule:Yours")
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param

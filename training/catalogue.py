@@ -12,11 +12,6 @@ NOTE = (
 )
 
 
-def describe(strategy: type[Strategy]) -> str:
-    """Return the first lines of the docstring: what the algorithm does."""
-    return " ".join((strategy.__doc__ or "").strip().split("\n\n")[0].split())
-
-
 def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
     """Return a row for each strategy, with the columns of HEADER."""
     table: list[tuple[str, ...]] = []
@@ -29,7 +24,7 @@ def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
         )  # fmt: skip
         synchronous = "no" if strategy.asynchronous or not strategy.replicas_agree else "yes"
         table.append(
-            (strategy.name, describe(strategy), synchronous, "yes" if "server" in strategy.traffic else "no",
+            (strategy.name, strategy.describe(), synchronous, "yes" if "server" in strategy.traffic else "no",
              messages, nbytes)
         )  # fmt: skip
     return table

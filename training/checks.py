@@ -10,7 +10,7 @@ import torch
 from launchers import find_launcher
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES
-from strategies.builtin import Builtin
+from strategies.common.builtin import Builtin
 from training.optimizers import OPTIMIZERS, is_elementwise
 from training.options import DTYPES, Options
 from training.schedules import SCHEDULES

@@ -17,14 +17,16 @@ from checkpoints import files, replay
 from checkpoints.folder import latest
 from records.errors import RunFailed, UsageError, nearest
 from strategies import STRATEGIES, Strategy
-from training.catalogue import catalogue, describe
+from training.catalogue import catalogue
 from training.names import make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
 from training.recorded import naming, options_from
 from training.run import run
 
 T = TypeVar("T")
-_TITLES = ("run", "data_and_model", "records", "checkpoints")  # of the panels of --help
+_TITLES = ("run", "data and model", "record", "checkpoint")  # of the panels of --help; tyro adds "options"
+
+_OWN = "this_strategy"
 
 
 def main(description: str, builtin: Strategy | None = None, arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
 
     Raises UsageError, in one line; SystemExit(0) after --help.
     """
-    default = _from_record(given)
+    default = _from_record(given, builtin)
     name = _value("--strategy", given)
     if builtin is not None:
         if name is not None and name != builtin.name:
@@ -60,8 +62,6 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
     default = default or Options()
     strategy = type(default.strategy)
     own = [option.name for option in dataclasses.fields(strategy)]
-    if clash := set(own) & set(option_names()):
-        raise UsageError(f"--strategy {strategy.name}: its option {clash.pop()} is one of every run; rename it")
     for option in _names_given(given):
         owners = owners_of(option)
         if option not in (*own, *option_names()) and owners:
@@ -69,9 +69,9 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
     known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
     options = _parse(given, _command_line(default), description + _about(strategy))
-    panels = [getattr(options, title) for title in _TITLES]
+    panels = [getattr(options, panel.__name__) for panel in PANELS]
     values = {option.name: getattr(panel, option.name) for panel in panels for option in dataclasses.fields(panel)}
-    return Options(strategy=getattr(options, "this_strategy", default.strategy), **values)
+    return Options(strategy=getattr(options, _OWN, default.strategy), **values)
 
 
 def _command_line(default: Options) -> type[Any]:
@@ -82,43 +82,44 @@ def _command_line(default: Options) -> type[Any]:
     fields: list[Any] = [("strategy", named, dataclasses.field(default=strategy.name))]
     if dataclasses.fields(strategy):
         own = dataclasses.field(default_factory=lambda: default.strategy)
-        fields.append(("this_strategy", _flat(strategy), own))
+        fields.append((_OWN, _panel(strategy, "this strategy's"), own))
     for title, panel in zip(_TITLES, PANELS, strict=True):
         values = {option.name: getattr(default, option.name) for option in dataclasses.fields(panel)}
-        fields.append((title, _flat(panel), dataclasses.field(default=panel(**values))))
+        fields.append((panel.__name__, _panel(panel, title), dataclasses.field(default=panel(**values))))
     return dataclasses.make_dataclass("CommandLine", fields, frozen=True, kw_only=True)
 
 
-def _flat(panel: type[Any]) -> Any:
-    return Annotated[panel, OmitArgPrefixes]
+def _panel(options: type[Any], title: str) -> Any:
+    return Annotated[options, OmitArgPrefixes, arg(name=title)]
 
 
 def _about(strategy: type[Strategy]) -> str:
-    text = f"\n\n{strategy.name}: {describe(strategy)}"
+    text = f"\n\n{strategy.name}: {strategy.describe()}"
     if strategy.defaults:
         text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in strategy.defaults.items())
     return text
 
 
-def _from_record(arguments: Sequence[str]) -> Options | None:
+def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options | None:
     """Return the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
     if path := _value("--resume", arguments):
         checkpoint = latest(path)
         with naming("--resume"):
-            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json")
+            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin)
     if path := _value("--replay", arguments):
         new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
         with naming("--replay"):
-            return options_from(replay.load(path).options, path, new)
+            return options_from(replay.load(path).options, path, builtin, new)
     return None
 
 
 def _value(option: str, arguments: Sequence[str]) -> str | None:
+    found = None
     for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
         name, equals, value = argument.partition("=")
         if name == option:
-            return value if equals else following
-    return None
+            found = value if equals else following  # the last one counts
+    return found
 
 
 def _names_given(arguments: Sequence[str]) -> list[str]:
@@ -172,9 +173,10 @@ def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
     except SystemExit as stop:
         if not stop.code:
             raise
-        # tyro draws a box of several lines; what is wrong stands above its first rule.
-        text = re.split("─{5,}|Got errors:", said.getvalue().split("╮", 1)[-1])[0]
-        raise UsageError(" ".join(text.replace("│", " ").split()).rstrip(".") + "; see --help") from None
+        # tyro draws a box, or lines where none can be printed; what is wrong stands between the first rules.
+        parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
+        text = parts[1] if len(parts) > 1 else parts[0]
+        raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -18,8 +18,8 @@ from checkpoints import files, replay
 from checkpoints.folder import latest
 from records.errors import RunFailed, UsageError, one_line
 from strategies import Replica
-from strategies.builtin import Builtin
-from strategies.replica import parameters_from, trained
+from strategies.common.builtin import Builtin
+from strategies.common.replica import parameters_from, trained
 from training.evaluation import Score, evaluate
 from training.options import Options
 from training.stragglers import Straggler
@@ -84,6 +84,7 @@ class _Rank:
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         self.done = 0  # steps, when the run was resumed
+        self.taken = 0  # steps, in this process
         self.reported = 0.0
         self.loss_sum = 0.0  # of this epoch's samples
         self.samples = 0
@@ -122,6 +123,8 @@ class _Rank:
         strategy.finish()
         if not strategy.asynchronous:
             recorder.step = epoch * n_steps
+        elif not self.is_server:
+            recorder.step = self.taken
         recorder.mark("epoch_s", self.transport.now() - t0)
         if self.is_server:
             recorder.mark("samples", strategy.descent.samples - samples)
@@ -158,7 +161,7 @@ class _Rank:
             strategy.step(len(part))
             self.loss_sum += loss * len(part)
             self.samples += len(part)
-            recorder.step = i + 1
+            self.taken = i + 1
             self.after_step(i + 1)
         recorder.mark("samples", self.samples)
         if self.samples:

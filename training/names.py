@@ -6,13 +6,20 @@ from typing import Any
 
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES, Strategy
+from training.options import names_with_strategy_defaults, option_names
 from workloads.lookup import import_user_object
+
+BASELINES = {  # started by scripts of their own; records and checkpoints name them
+    "param_server_builtin": "param_server_builtin:BuiltinParamServer",
+    "ring_all_reduce_builtin": "ring_all_reduce_builtin:BuiltinRingAllReduce",
+}
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the class of the strategy `name`, or of yourmodule:YourClass. Raises UsageError."""
+    """Return the class of the strategy `name`, a baseline's too, or of yourmodule:YourClass. Raises UsageError."""
     if name in STRATEGIES:
         return STRATEGIES[name]
+    name = BASELINES.get(name, name)
     if ":" not in name:
         raise UsageError(
             f"--strategy {name}: unknown; {nearest(name, STRATEGIES)}"
@@ -33,6 +40,17 @@ def check_class(strategy: type[Strategy]) -> type[Strategy]:
         raise UsageError(f"--strategy {strategy.name}: decorate the class with @dataclass(kw_only=True)")
     if not getattr(strategy, "traffic", None):
         raise UsageError(f"--strategy {strategy.name}: has no traffic; say what each role sends in a step")
+    for option in dataclasses.fields(strategy):
+        if option.name in (*option_names(), "list", "help"):
+            raise UsageError(f"--strategy {strategy.name}: its option {option.name} is one of every run; rename it")
+        if option.default is option.default_factory is dataclasses.MISSING:
+            raise UsageError(f"--strategy {strategy.name}: its option {option.name} has no default; give it one")
+    for name in strategy.defaults:
+        if name not in names_with_strategy_defaults():
+            known = ", ".join(names_with_strategy_defaults())
+            raise UsageError(
+                f"--strategy {strategy.name}: cannot have a default of its own for {name}, but for {known}"
+            )
     return strategy
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from records.errors import UsageError, one_line
-from strategies.descent import OptimizerFactory
+from strategies.common.descent import OptimizerFactory
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind

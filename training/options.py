@@ -10,8 +10,8 @@ import torch
 
 from records.errors import UsageError
 from strategies import OptimizerFactory, Strategy
-from strategies.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from strategies.descent import Schedule
+from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
+from strategies.common.descent import Schedule
 from strategies.ring_all_reduce import RingAllReduce
 from training.optimizers import factory
 from training.schedules import schedule

@@ -13,8 +13,8 @@ from launchers import find_launcher
 from records import files
 from records.errors import UsageError, one_line
 from strategies import RunSize
-from strategies.base import MAY_CHANGE
-from strategies.replica import trained
+from strategies.common.base import MAY_CHANGE
+from strategies.common.replica import trained
 from training.loop import build_model
 from training.options import Options
 from training.recorded import check_recorded, naming
@@ -100,18 +100,13 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
     checkpoint = latest(path)
     with naming("--resume"):
         run = checkpoint_files.load_run(checkpoint)
-        made_with = check_recorded(run["options"], checkpoint / "run.json")
+        made_with = check_recorded(run["options"], checkpoint / "run.json", type(options.strategy))
     for option, name, value in options.all_fields():
         if MAY_CHANGE not in option.metadata and made_with.get(name) != value:
             raise UsageError(
                 f"--{name} {value}: {checkpoint} was made with {made_with.get(name)}, which a run that continues from "
                 "it cannot change"
             )
-    if made_with["strategy"] != options.strategy.name:
-        raise UsageError(
-            f"--strategy {options.strategy.name}: {checkpoint} was made with {made_with['strategy']}, which a run that "
-            "continues from it cannot change"
-        )
     if run["epoch"] > options.epochs:
         raise UsageError(f"--epochs {options.epochs}: {checkpoint} is of epoch {run['epoch']}; give at least as many")
     record = Path(options.results_dir) / f"{options.run_name}.json"
@@ -154,7 +149,8 @@ def _check_folder(options: Options) -> None:
 def _check_replay(options: Options, path: str) -> None:
     """Check that these options can repeat the run."""
     run = replay.load(path)
-    recorded = check_recorded(run.options, path)
+    with naming("--replay"):
+        recorded = check_recorded(run.options, path, type(options.strategy))
     refused = {
         f"was synchronous ({options.strategy.name}): run it again with its options, nothing else decides its result":
             not run.arrivals,
@@ -165,8 +161,6 @@ def _check_replay(options: Options, path: str) -> None:
     for why, holds in refused.items():
         if holds:
             raise UsageError(f"--replay {path}: that run {why}")
-    if recorded["strategy"] != options.strategy.name:
-        raise UsageError(f"--strategy {options.strategy.name}: that run had {recorded['strategy']}; leave it out")
     for option, name, value in options.all_fields():
         was = recorded.get(name, value)
         if option.metadata.get(MAY_CHANGE) != "always" and value != was:

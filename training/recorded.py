@@ -3,22 +3,30 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from records.errors import UsageError
+from strategies import Strategy
 from training.names import strategy_class
 from training.options import Options
 
 
-def check_recorded(recorded: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Return those of the `recorded` options that there are, each of its type. Raises UsageError, naming `where`."""
+def check_recorded(
+    recorded: Mapping[str, Any], where: object, strategy: type[Strategy] | None = None
+) -> dict[str, Any]:
+    """Return those of the `recorded` options that a run and its `strategy` have, each of its type.
+
+    Raises UsageError, naming `where`; also if it is a run with another strategy.
+    """
     name = recorded.get("strategy")
     if not isinstance(name, str):
         raise UsageError(f"{where}: names no strategy: not written by this program")
+    if strategy is not None and name != strategy.name:
+        raise UsageError(f"{where}: was made with --strategy {name}, not {strategy.name}, which cannot change")
     values: dict[str, Any] = {"strategy": name}
-    for option, hint in _types(strategy_class(name)).items():
+    for option, hint in _types(*([strategy] if strategy else []), Options).items():
         if option in recorded:
             value = tuple(recorded[option]) if isinstance(recorded[option], list) else recorded[option]
             if not _fits(value, hint):
@@ -27,10 +35,17 @@ def check_recorded(recorded: Mapping[str, Any], where: object) -> dict[str, Any]
     return values
 
 
-def options_from(recorded: Mapping[str, Any], where: object, new: typing.Container[str] = ()) -> Options:
-    """Return the `recorded` options, but the defaults of those that are `new`. Raises UsageError, naming `where`."""
-    values = {name: value for name, value in check_recorded(recorded, where).items() if name not in new}
-    strategy = strategy_class(values.pop("strategy"))
+def options_from(
+    recorded: Mapping[str, Any], where: object, builtin: Strategy | None = None, new: Sequence[str] = ()
+) -> Options:
+    """Return the `recorded` options, but the defaults of those that are `new`. Raises UsageError, naming `where`.
+
+    `builtin` is the only strategy that they may be of, if there is one.
+    """
+    name = check_recorded(recorded, where)["strategy"]
+    strategy = type(builtin) if builtin is not None else strategy_class(name)
+    values = check_recorded(recorded, where, strategy)
+    values = {name: value for name, value in values.items() if name not in ("strategy", *new)}
     own = {option.name: values.pop(option.name) for option in dataclasses.fields(strategy) if option.name in values}
     return Options(strategy=strategy(**own), **values)
 
@@ -44,9 +59,9 @@ def naming(option: str) -> Iterator[None]:
         raise UsageError(f"{option} {error}") from error
 
 
-def _types(strategy: type[Any]) -> dict[str, Any]:
+def _types(*owners: type[Any]) -> dict[str, Any]:
     hints: dict[str, Any] = {}
-    for owner in (strategy, Options):
+    for owner in owners:
         of_owner = typing.get_type_hints(owner)
         hints |= {option.name: of_owner[option.name] for option in dataclasses.fields(owner)}
     return {name: hint for name, hint in hints.items() if name != "strategy"}

@@ -17,7 +17,7 @@ from checkpoints.folder import in_training, latest
 from launchers import Launcher, find_launcher
 from records import files, tables
 from records.errors import RunFailed
-from strategies.builtin import Builtin
+from strategies.common.builtin import Builtin
 from training.checks import resolve
 from training.loop import REPORTER, RankResult, train_rank
 from training.options import Options
@@ -89,7 +89,7 @@ def _remarks(options: Options) -> list[str]:
     strategy, remarks = options.strategy, []
     for name, value in strategy.defaults.items():
         if getattr(options, name) == value:
-            remarks.append(f"--{name} {value:g} (the default of {strategy.name})")
+            remarks.append(f"--{name} {value} (the default of {strategy.name})")
     if strategy.asynchronous and options.optimizer == "sgd" and options.momentum:
         remarks.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
     return remarks

@@ -13,11 +13,11 @@ import pytest
 from launchers import find_launcher
 from launchers.torchrun import environment_of_others
 from records.errors import RunFailed, UsageError
-from tests.test_train import SMALL, command, metadata, small
-from training import Options, run
+from tests.runs import ROOT, SMALL, command, made, metadata, small
+from training.checks import resolve
+from training.preflight import prepare
 from transports.base import Transport
 
-ROOT = Path(__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 Report = Callable[[Any], None]
 
@@ -81,20 +81,25 @@ def test_torchrun_is_found_where_it_has_started_the_process() -> None:
 
 @pytest.mark.usefixtures("rank_1_of_3")
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("strategy", "changes", "message"),
     [
-        ({"n_gpus": 4}, "--n_gpus 4: torchrun started 3 processes"),
-        ({"strategy": "async_param_server", "restarts": 1}, "--restarts: .* run it without torchrun"),
-        ({"strategy": "async_param_server", "reads": "inconsistent"}, "--reads: .* run it without torchrun"),
+        ("ring_all_reduce", {"n_gpus": 4}, "--n_gpus 4: torchrun started 3 processes"),
+        ("async_param_server", {"restarts": 1}, "--restarts: .* run it without torchrun"),
+        ("inconsistent_reads", {}, "--strategy inconsistent_reads: .* run it without torchrun"),
+        ("ring_all_reduce_builtin", {}, "starts its processes itself; run it without torchrun"),
+        ("param_server_builtin", {}, "starts its processes itself; run it without torchrun"),
     ],
 )
-def test_what_torchrun_cannot_do_is_refused(changes: dict[str, Any], message: str) -> None:
-    assert Options(device="cpu").resolve().n_gpus == 3
+def test_what_torchrun_cannot_do_is_refused(
+    tmp_path: Path, strategy: str, changes: dict[str, Any], message: str
+) -> None:
+    assert resolve(small(tmp_path)).n_gpus == 3
     with pytest.raises(UsageError, match=message):
-        Options(device="cpu", **changes).resolve()
+        prepare(resolve(small(tmp_path, strategy, **changes)))
+    assert list(tmp_path.iterdir()) == []
 
 
-LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2")
+LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2", "--momentum", "0.9")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,7 @@ LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2")
     ],
 )
 def test_torchrun_gives_the_same_parameters(tmp_path: Path, strategy: str, more: tuple[str, ...], same: str) -> None:
-    run(small(tmp_path, strategy=same, n_gpus=3, run_name="here"), quiet=True)
+    made(tmp_path, same, "here", n_gpus=3)
     arguments = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
     done = command(
         *arguments, "--strategy", strategy, *more, "--results_dir", str(tmp_path),

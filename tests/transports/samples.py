@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from launchers.local import start_context
+from launchers.fork_server import start_context
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from records.events import clock
 from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
 from tests.transports.samples import MILLION, die
 from transports.base import ANY, Transport, WaitTimeout
 from transports.shared_memory import SharedMemory
+from transports.timing import now as clock
 
 # Time-outs
 

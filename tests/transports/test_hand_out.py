@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import transports.peer
-from records.events import clock
 from tests.ranks import LIMIT, outcome, run, run_with_deaths, values, wait_until
 from tests.transports.samples import die
 from transports.base import Transport
 from transports.peer import Peer
 from transports.shared_memory import SharedMemory
+from transports.timing import now as clock
 
 # Allocating
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from records.events import clock
 from tests.ranks import LIMIT, outcome, run, values, wait_until
 from tests.transports.samples import MILLION
 from transports.base import ANY, Transport
+from transports.timing import now as clock
 
 
 def leave_in_order(transport: Transport, order: list[int]) -> Any:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 
 from records.errors import UsageError
-from strategies.collectives import broadcast
-from strategies.descent import Descent, OptimizerFactory, Schedule
-from strategies.replica import Replica
-from strategies.traffic import Traffic
+from strategies.common.collectives import broadcast
+from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.replica import Replica
+from strategies.common.traffic import Traffic
 from transports.base import Transport
 
 
@@ -52,6 +52,7 @@ class Strategy(ABC):
     asynchronous: ClassVar[bool] = False  # workers do not wait for each other: the order of arrival decides the result
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
     workers_may_die: ClassVar[bool] = False  # whether a server holds all that matters, so that a run can lose workers
+    exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
     cuts_x: ClassVar[bool] = False  # whether ranks update parts of x: then the optimizer must not look at all of it
 
     def __init_subclass__(cls) -> None:
@@ -60,6 +61,11 @@ class Strategy(ABC):
             cls.name = module if package == "strategies" else f"{cls.__module__}:{cls.__qualname__}"
 
     # What is known before it starts
+
+    @classmethod
+    def describe(cls) -> str:
+        """Return the first lines of the docstring: what the algorithm does."""
+        return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
@@ -21,10 +21,10 @@ from records.events import Recorder
 from records.files import load_events, load_metadata, load_table, write_run
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
-from strategies.single import Single
-from training import Options, run
+from strategies.common.workers import Workers
+from tests.runs import ROOT, made
+from transports.messages import Message
 
-ROOT = Path(__file__).parent.parent
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
 
@@ -180,16 +180,22 @@ def test_reads_that_saw_several_versions() -> None:
     assert "reads" not in text(served(SOME))
 
 
-def test_a_strategy_records_what_it_applies_and_what_it_drops() -> None:
+def test_a_server_records_what_it_applies_and_what_it_drops() -> None:
     recorder = Recorder()
-    strategy = Single(torch.optim.SGD)
-    strategy.transport = SimpleNamespace(recorder=recorder)  # type: ignore[assignment]
-    strategy.applied(2, 3, 5)
-    strategy.drop(1, 3, 4)
+    transport: Any = SimpleNamespace(recorder=recorder, now=lambda: 7.0, peers=[1, 2])
+    descent: Any = SimpleNamespace(version=5)
+    workers = Workers(SimpleNamespace(), transport, descent)  # type: ignore[arg-type]
+    applied = Message(2, "gradient", None, None, 0)
+    applied.version = 3
+    workers.record_applied(applied)
+    late = Message(1, "gradient", None, None, 0)
+    late.version = 4
+    workers.drop(late)
     events = recorder.frame()
     assert histogram(events).to_dict("records") == [{"worker": 2, "staleness": 2, "count": 1}]
     assert histogram(events, "dropped").to_dict("records") == [{"worker": 1, "staleness": 1, "count": 1}]
-    assert (events["t0"] == events["t1"]).all()
+    assert (events["t0"] == 7).all()
+    assert (events["t1"] == 7).all()
 
 
 # Real runs
@@ -198,17 +204,12 @@ def test_a_strategy_records_what_it_applies_and_what_it_drops() -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    for name, strategy, changes in (
-        ("async", "async_param_server", {"slow": ("3:10",)}),
-        ("backup", "param_server", {"slow": ("3:10",), "backup_workers": 1}),
-        ("sync", "param_server", {}),
-        ("silent", "async_param_server", {"events": False}),
-    ):
-        options = Options(
-            dataset="tests.workload:moons", model="tests.workload:linear", epochs=4, batch_size=16, lr=0.05,
-            device="cpu", timeout=30, results_dir=str(folder), run_name=name, strategy=strategy, n_gpus=4, **changes,
-        )  # fmt: skip
-        run(options, quiet=True)
+    same: dict[str, Any] = {"n_gpus": 4, "epochs": 4, "lr": 0.05}
+    made(folder, "async_param_server", "async", slow=("3:10",), **same)
+    made(folder, "backup_workers", "backup", slow=("3:10",), **same)
+    made(folder, "param_server", "sync", **same)
+    made(folder, "ring_all_reduce", "ring", **same)
+    made(folder, "async_param_server", "silent", events=False, **same)
     return folder
 
 
@@ -222,8 +223,8 @@ def test_an_asynchronous_run(results: Path, tmp_path: Path, capsys: pytest.Captu
     assert (width, 200 < height < 600) == (900, True)
     events, table = load_events(results / "async"), load_table(results / "async.csv")
     counts = histogram(events)
-    pushed = events[(events["op"] == "recv") & (events["tag"] == "push")].groupby("peer").size()
-    assert (counts.groupby("worker")["count"].sum() <= pushed).all(), "what came last opens the next epoch"
+    pushed = events[(events["op"] == "recv") & (events["tag"] == "gradient")].groupby("peer").size()
+    assert (counts.groupby("worker")["count"].sum() == pushed).all(), "an epoch ends with what is under way"
     servers = table["role"] == "server"
     assert table.loc[servers, "staleness_max"].max() == counts["staleness"].max() > 0
     assert (table.loc[servers, "dropped"] == 0).all()
@@ -246,7 +247,12 @@ def test_runs_side_by_side(results: Path, capsys: pytest.CaptureFixture[str]) ->
     end = header.index("staleness") + len("staleness")
     cells = [line[:end].split("  ")[-1].strip() for line in lines]
     table = load_table(results / "async.csv")
-    assert cells == [f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}", "0.0, 0", "-", "-"]
+    assert cells == [
+        f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}",
+        "0.0, 0",
+        "0.0, 0",
+        "-",
+    ]
 
 
 @pytest.mark.parametrize("module", ["compare", "staleness"])
@@ -264,7 +270,7 @@ def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -
     ("arguments", "said"),
     [
         (["missing"], "no such run"),
-        (["sync"], "sync: param_server has no versions on record"),
+        (["ring"], "ring: ring_all_reduce has no versions on record"),
         (["silent"], "without events"),
         ([], "--help"),
         (["async", "--steep"], "--steep"),

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from strategies.descent import Descent
-from strategies.replica import Replica
+from strategies.common.descent import Descent
+from strategies.common.replica import Replica
 from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, Work
 
 SERVER = 0
@@ -224,9 +224,7 @@ class Workers:
         self.send(self._replica.b.clone(), k, "initial buffers")
 
     def average(self, b: torch.Tensor) -> None:
-        """Average the buffers b [m] of the workers that are alive, and send them the mean."""
-        if not b.numel():
-            return
+        """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older."""
         total, n = torch.zeros_like(b), 0
         for message in self.gather("buffers"):
             with message:
@@ -234,8 +232,11 @@ class Workers:
             n += 1
         if n:
             b.copy_(total.div_(n))
+        behind = {k for k in self.waiting if self.version_read[k] < self._descent.version}
         for k in self.take_waiting():
-            self.send(b.clone(), k, "mean buffers")
+            self.send(b.clone(), k, "mean buffers", n=int(k in behind))
+            if k in behind:
+                self.send_copy(self._replica.x, k, n=self._descent.samples)
 
 
 def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:

@@ -23,9 +23,8 @@ from matplotlib.image import imread
 from records.events import HIDDEN, MARKS, PHASES, Recorder
 from records.files import EVENTS_SUFFIX, load_events
 from records.timeline import COLOURS, draw, legend, main, middle, trace, window
-from training import Options, run
+from tests.runs import ROOT, made
 
-ROOT = Path(__file__).parent.parent
 WORLDS = {"param_server": 3, "ring_all_reduce": 3, "single": 1}
 ROLES = ["server", "worker", "worker"]
 NUMBER = (int, float)
@@ -81,16 +80,9 @@ def by_phase(made: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("results")
     for strategy, n_gpus in WORLDS.items():
-        run(small(directory, strategy=strategy, n_gpus=n_gpus, run_name=f"{strategy}.1"), quiet=True)
-    run(small(directory, strategy="single", run_name="silent", events=False), quiet=True)
+        made(directory, strategy, f"{strategy}.1", n_gpus=n_gpus)
+    made(directory, "single", "silent", events=False)
     return directory
-
-
-def small(directory: Path, **changes: Any) -> Options:
-    return Options(
-        dataset="tests.workload:moons", model="tests.workload:linear", epochs=2, batch_size=16, device="cpu",
-        timeout=30, results_dir=str(directory), **changes,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -164,8 +156,8 @@ def made_up() -> pd.DataFrame:
                 worker.add("forward", begin, begin + 0.5)
                 worker.add("wait", begin + 0.5, t0 + 1, peer=0, tag="parameters")
             server.epoch, server.step = epoch, 3 * (epoch - 1)
-            server.add("wait", t0, t0 + 0.9, peer=2, tag="push")
-            server.add("wait", t0 + 0.9, t0 + 0.90001, peer=1, tag="push")
+            server.add("wait", t0, t0 + 0.9, peer=2, tag="gradient")
+            server.add("wait", t0 + 0.9, t0 + 0.90001, peer=1, tag="gradient")
             server.add("update", t0 + 0.95, t0 + 0.950001, version_applied=step)
             server.add(HIDDEN, t0, t0, "send", 1, "from formula", 9)
     return pd.concat([recorder.frame() for recorder in recorders], ignore_index=True)
@@ -230,7 +222,7 @@ def test_the_trace_leaves_out_what_is_unknown() -> None:
     assert start["args"] == {"epoch": 0, "peer": 1, "tag": "start", "bytes": 0}
     assert not any("step" in x["args"] for x in found["X"] if x["args"]["epoch"] == 0), "the start is no step"
     assert forward["args"] == {"epoch": 1, "step": 1}
-    assert wait["args"] == {"epoch": 1, "peer": 2, "tag": "push"}, "a server knows no step"
+    assert wait["args"] == {"epoch": 1, "peer": 2, "tag": "gradient"}, "a server knows no step"
     assert update["args"] == {"epoch": 1, "version_applied": 0}
     assert (forward["ts"], forward["dur"]) == (1e6, 5e5)
 
@@ -238,9 +230,9 @@ def test_the_trace_leaves_out_what_is_unknown() -> None:
 def test_messages_held_at_once_get_threads_of_their_own() -> None:
     recorder, sender = Recorder(0), Recorder(1)
     for k in range(3):
-        sender.add("communicate", k, k + 0.5, "send", 0, "push", 8)
+        sender.add("communicate", k, k + 0.5, "send", 0, "gradient", 8)
     for k in range(3):  # each begins before the one before it ends, and outlives it
-        recorder.add("communicate", k + 1.0, k + 2.5, "recv", 1, "push", 8)
+        recorder.add("communicate", k + 1.0, k + 2.5, "recv", 1, "gradient", 8)
     events = pd.concat([recorder.frame(), sender.frame()], ignore_index=True)
     found = by_phase(trace(events, ["worker"] * 2))
     assert [(x["tid"], x["ts"]) for x in found["X"] if x["cat"] == "recv"] == [(0, 1e6), (2, 2e6), (0, 3e6)]

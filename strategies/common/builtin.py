@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from strategies.base import Strategy
-from strategies.descent import Descent, OptimizerFactory, Schedule
-from strategies.replica import copy_into, float_buffers, trained
+from strategies.common.base import Strategy
+from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.replica import copy_into, float_buffers, trained
 from transports.base import Transport
 
 

@@ -254,7 +254,7 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
     ("body", "told"),
     [
         ("def make(): raise KeyError('oh')", "raised KeyError: 'oh'"),
-        ("def other(): pass", "no function make"),
+        ("def other(): pass", "has no make; define it there"),
         ("1 / 0", "importing .* raised ZeroDivisionError"),
         ("import not_there_at_all", "importing .* raised ModuleNotFoundError"),
         ("def make(): return None", "returned a NoneType"),
@@ -289,7 +289,7 @@ def test_a_users_faults_are_told(user_module: WriteModule, body: str, told: str)
 def test_an_absent_module_and_half_a_name_are_told() -> None:
     assert "no module not_there" in refusal("not_there:make")
     assert "no module not_there.py" in refusal("not_there.py:make")
-    assert "yourmodule:function" in refusal("module:")
+    assert "yourmodule:name" in refusal("module:")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -88,9 +89,9 @@ class Descent:
         return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state and the counts."""
+        """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": deepcopy(self.optimizer.state_dict()),
             "version": self.version,
             "samples": self.samples,
             "processed": self.processed,
@@ -98,5 +99,5 @@ class Descent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))
         self.version, self.samples, self.processed = state["version"], state["samples"], state["processed"]

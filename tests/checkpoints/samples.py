@@ -1,0 +1,87 @@
+"""Runs with checkpoints, scripts beside them, and what they leave."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import evaluate
+from strategies import Strategy
+from tests.runs import ROOT, metadata, small
+from training import Options
+
+LIMIT_S = 100
+BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": 3}
+
+
+def options(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:
+    """Return the options of a run of 18 steps with a checkpoint every 3."""
+    same: dict[str, Any] = {
+        "n_gpus": 2, "epochs": 3, "checkpoint_every": 3, "checkpoint_keep": 100, "checkpoint_dir": str(folder / "c")
+    }  # fmt: skip
+    return small(folder, strategy, **(same | changes))
+
+
+def arguments(one: Options) -> list[str]:
+    """Return the command line of options."""
+    usual = Options(strategy=one.strategy).recorded()
+    changed = {name: value for name, value in one.recorded().items() if value != usual[name] or name == "strategy"}
+    switches = [f"--{name}" for name, value in changed.items() if value is True]
+    return switches + [
+        part
+        for name, value in changed.items()
+        if value is not True
+        for part in (f"--{name}", *(value if isinstance(value, tuple) else (str(value),)))
+    ]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Start a script of ours in a session of its own; kill what is left of it at the end."""
+    started = []
+
+    def start(*line: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen([sys.executable, *line], cwd=ROOT, text=True, start_new_session=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def scores(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def steps(path: Path) -> list[int]:
+    return [int(row["step"]) for row in scores(path)]
+
+
+def evaluators() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "evaluate.py" in " ".join(child.cmdline())]
+
+
+def parameters(folder: Path, name: str = "run") -> dict[str, str]:
+    found: dict[str, str] = metadata(folder, name)["parameter_hash"]
+    return found
+
+
+def score_here(folder: Path, **settings: Any) -> None:
+    threads = torch.get_num_threads()
+    try:
+        evaluate.main(evaluate.Settings(str(folder), **settings))
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,115 @@
+"""The evaluator beside a run: it does not outlive it, and does not harm it."""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from checkpoints import folder as folder_of
+from checkpoints.evaluator import Evaluator
+from tests.checkpoints.samples import (
+    LIMIT_S,
+    arguments,
+    evaluators,
+    options,
+    parameters,
+    score_here,
+    scores,
+    start,
+    steps,
+)
+from tests.ranks import wait_until
+from training import run
+
+__all__ = ["start"]
+
+
+@pytest.mark.timeout(300)  # three times the start of a program
+def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: Path, start: Callable[..., Any]) -> None:
+    folder = tmp_path / "c"
+    long = options(tmp_path, epochs=100_000, slow=("0:100",), checkpoint_every=10, checkpoint_keep=20, evaluator=True)
+    training = start("train.py", *arguments(long))
+    beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"))
+    assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT_S)
+    (attached,) = (
+        child
+        for child in psutil.Process(training.pid).children()
+        if "--attached" in child.cmdline()
+    )  # fmt: skip
+    training.kill()
+    assert wait_until(lambda: not attached.is_running() or attached.status() == psutil.STATUS_ZOMBIE, 10)
+    said, errors = beside.communicate(timeout=LIMIT_S)
+    assert (beside.returncode, errors) == (0, "")
+    assert "training has ended" in said
+    last = int(folder_of.listed(folder)[-1].name[5:])
+    assert steps(tmp_path / "beside.csv")[-1] == last
+
+    epochs = last // 6 + 2
+    resumed = start("train.py", "--resume", str(folder), "--epochs", str(epochs), "--slow", "0:1", "--no_evaluator")
+    _, errors = resumed.communicate(timeout=LIMIT_S)
+    assert resumed.returncode == 0, errors
+    score_here(folder)
+    found = steps(folder / "evaluation.csv")
+    assert found == sorted(set(found)), "each once"
+    assert found[-1] == epochs * 6 // 10 * 10
+    assert not [path for path in folder.iterdir() if path.name.startswith(".step")]
+    run(options(tmp_path, epochs=epochs, run_name="whole", checkpoint_every=0), quiet=True)
+    assert parameters(tmp_path) == parameters(tmp_path, "whole")
+
+
+def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: bool(evaluators()), LIMIT_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(options(tmp_path, epochs=100_000, evaluator=True), quiet=True)
+    thread.join()
+    assert evaluators() == []
+    assert not folder_of.is_training(tmp_path / "c")
+
+
+def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c" / ".evaluation.csv.lock").mkdir(parents=True)  # so that it cannot start
+    run(options(tmp_path, evaluator=True), quiet=True)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("warning: the evaluator failed (")
+    assert said.err.count("\n") == 1
+    assert parameters(tmp_path)
+
+
+def test_an_evaluator_that_is_stopped_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with folder_of.in_training(tmp_path / "c"), Evaluator(True, tmp_path / "c", 30) as evaluator:
+        evaluator.start()
+        evaluators()[0].suspend()
+        monkeypatch.setattr(evaluator, "_limit", 0.5)
+        evaluator.finish(quiet=True)
+    assert "has not answered for more than 0.5 s" in capsys.readouterr().err
+    assert evaluators() == []
+
+
+def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
+    tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    one = options(tmp_path, n_gpus=None, run_name=None, checkpoint_dir=None, evaluator=True)
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", *arguments(one))
+    process = start(*line)
+    said, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors
+    (folder,) = tmp_path.glob("*.checkpoints")
+    assert [int(path.name[5:]) for path in folder_of.listed(folder)] == list(range(3, 19, 3))
+    assert steps(folder / "evaluation.csv") == list(range(3, 19, 3))
+    assert re.search(r"^scores +.*evaluation.csv$", said, re.MULTILINE)

@@ -1,0 +1,80 @@
+"""The files of a checkpoint: whole or not at all, and refused when they are foreign."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from checkpoints import files
+from checkpoints import folder as folder_of
+from records.errors import RunFailed, UsageError
+from tests.checkpoints.samples import options, start
+from training import run
+
+__all__ = ["start"]
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_by_name_and_leaves_the_whole_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    (folder / ".step-00000006").write_text("in the way")
+    with pytest.raises(RunFailed, match=r"cannot write the checkpoint .*step-00000006.*: File exists"):
+        run(options(tmp_path), quiet=True)
+    assert [path.name for path in folder_of.listed(folder)] == ["step-00000003"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_full_disk_is_told_by_its_name() -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        files._write(Path("/dev/full"), b"x")
+
+
+class RunsCode:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    run(options(folder, epochs=1), quiet=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "damage", ["torn", "foreign", "code", "absent", "other format", "other model", "other step", "other type"]
+)
+def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(whole / "c", tmp_path / "c")
+    path = folder_of.latest(tmp_path / "c")
+    if damage == "torn":
+        content = (path / "rank-1.pt").read_bytes()
+        (path / "rank-1.pt").write_bytes(content[: len(content) // 2])
+    elif damage == "foreign":
+        torch.save({"weights": torch.zeros(3)}, path / "rank-1.pt")
+    elif damage == "code":
+        torch.save(RunsCode(tmp_path / "ran"), path / "rank-1.pt")
+    elif damage == "absent":
+        shutil.rmtree(path.parent)
+    elif damage == "other format":
+        (path / "run.json").write_text("{}")
+    elif damage == "other type":
+        run_json = (path / "run.json").read_text()
+        (path / "run.json").write_text(run_json.replace('"seed": 0', '"seed": "zero"'))
+    else:
+        state = files.load_rank(path, 1)
+        state["strategy"]["x"] = torch.zeros(3) if damage == "other model" else state["strategy"]["x"]
+        state["position"]["step"] = 1
+        torch.save(state, path / "rank-1.pt")
+    with pytest.raises(UsageError, match=r"^--resume ") as error:
+        run(options(tmp_path, resume=str(path), run_name="resumed", epochs=1), quiet=True)
+    assert not (tmp_path / "ran").exists()
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("resumed*"))

@@ -1,0 +1,99 @@
+"""The record that a replay repeats: whole, or refused in one line; and what is said of the result."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import replay
+from records.errors import RunFailed, UsageError
+from records.files import load_metadata
+from strategies import STRATEGIES
+from strategies.async_param_server import AsyncParamServer
+from strategies.downpour import Downpour
+from tests.runs import command, made, small
+from training import run
+
+REPLAYED = [AsyncParamServer(max_staleness=2, aggregate=2), Downpour(n_push=2, n_fetch=3)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    for strategy in REPLAYED:
+        made(folder, strategy, strategy.name, n_gpus=4, slow=("2:3",), jitter=0.5)
+    made(folder, "param_server", "synchronous", n_gpus=3)
+    return folder
+
+
+@pytest.mark.parametrize("strategy", REPLAYED, ids=lambda strategy: strategy.name)
+def test_a_replay_comes_to_the_same_parameters(results: Path, tmp_path: Path, strategy: Any) -> None:
+    before = load_metadata(results / f"{strategy.name}.json")
+    again = made(tmp_path, strategy, "again", n_gpus=4, slow=("1:4",), replay=str(results / strategy.name))
+    assert again["parameter_hash"] == before["parameter_hash"]
+    assert again["arrivals"] == before["arrivals"]
+
+
+def test_on_the_command_line_a_replay_needs_the_name_of_the_run_only(results: Path, tmp_path: Path) -> None:
+    path = results / "downpour"
+    done = command("--replay", str(path), "--results_dir", str(tmp_path), "--run_name", "again")
+    assert done.returncode == 0, done.stderr
+    assert f"replay         bit for bit the parameters of {path}" in done.stdout
+    again = load_metadata(tmp_path / "again.json")
+    assert {name: again["options"][name] for name in ("strategy", "n_push", "n_fetch", "momentum", "slow")} == {
+        "strategy": "downpour", "n_push": 2, "n_fetch": 3, "momentum": 0.0, "slow": ["2:3"],
+    }  # fmt: skip
+
+
+def test_a_synchronous_run_has_nothing_to_be_repeated(results: Path) -> None:
+    assert replay.load(str(results / "synchronous")).arrivals == []
+    with pytest.raises(UsageError, match=r"^--replay .*: that run was synchronous"):
+        run(small(results, "param_server", n_gpus=3, replay=str(results / "synchronous"), run_name="again"))
+    assert not (results / "again.json").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arrivals": "1 2 9"},
+        {"arrivals": "0 1"},
+        {"arrivals": "one"},
+        {"arrivals": None},
+        {"parameter_hash": {}},
+        {"options": None},
+        {"n_gpus": "many"},
+    ],
+    ids=str,
+)
+def test_a_record_that_was_changed_is_refused_in_one_line(
+    results: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    record = json.loads((results / "downpour.json").read_text()) | changes
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"^--replay .* is not the record of a run") as refused:
+        replay.load(str(tmp_path / "run"))
+    assert "\n" not in str(refused.value)
+    for text in ("", "[]", "{}", "{"):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(UsageError, match="is not the record of a run"):
+            replay.load(str(tmp_path / "run"))
+
+
+def test_other_parameters_are_told_with_what_differs(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((results / "downpour.json").read_text())
+    name = str(results / "downpour")
+    replay.compare(name, record["parameter_hash"]["0"], quiet=False)
+    assert "bit for bit" in capsys.readouterr().out
+    with pytest.raises(RunFailed, match=r"other parameters .*the code or the data are not the same"):
+        replay.compare(name, "another", quiet=True)
+    record["machine"]["torch"] = "0.1"
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(RunFailed, match=r"torch 0\.1 then"):
+        replay.compare(str(tmp_path / "run"), "another", quiet=True)
+
+
+def test_the_replayed_strategies_are_among_all() -> None:
+    assert {strategy.name for strategy in REPLAYED} < set(STRATEGIES)

@@ -1,0 +1,139 @@
+"""The files of a run: written whole or not at all, and read as they were written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from records.files import (
+    check_writable,
+    git_commit,
+    load_events,
+    load_metadata,
+    load_table,
+    machine,
+    write_atomically,
+    write_run,
+)
+from tests.records.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
+
+
+def test_run_round_trip(tmp_path: Path) -> None:
+    events, table = parameter_server_events(), parameter_server_table()
+    paths = write_run(tmp_path, "run.1", events, table, METADATA | {"loss": float("nan"), "where": tmp_path})
+    assert sorted(os.listdir(tmp_path)) == ["run.1.csv", "run.1.events.csv.gz", "run.1.json"]
+    assert {key: path.name for key, path in paths.items()} == {
+        "events": "run.1.events.csv.gz",
+        "table": "run.1.csv",
+        "metadata": "run.1.json",
+    }
+    start = events["t0"].min()
+    expected = events.assign(t0=events["t0"] - start, t1=events["t1"] - start)
+    for path in (paths["events"], tmp_path / "run.1"):
+        loaded = load_events(path)
+        pd.testing.assert_frame_equal(loaded, expected, rtol=0, atol=1e-8)
+        assert (loaded["tag"] == events["tag"]).all()
+        assert loaded["t0"].min() == 0.0
+    pd.testing.assert_frame_equal(load_table(paths["table"]), table, check_exact=True)
+    assert load_metadata(paths["metadata"]) == {
+        **METADATA,
+        "parameter_hash": {"0": "ab"},
+        "loss": None,
+        "where": str(tmp_path),
+    }
+
+
+def test_an_unrecorded_table_round_trips(tmp_path: Path) -> None:
+    table = unrecorded_table().assign(strategy="none")
+    paths = write_run(tmp_path, "run", parameter_server_events(), table, METADATA)
+    pd.testing.assert_frame_equal(load_table(paths["table"]), table)
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", [(Path, "write_bytes"), (os, "replace")])
+def test_a_failed_write_leaves_the_older_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, where: tuple[Any, str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    for name in ("run.csv", "run.json", "run.events.csv.gz"):
+        (tmp_path / name).write_text("older")
+    monkeypatch.setattr(*where, fail)
+    with pytest.raises(type(error)):
+        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("run.csv", "run.json", "run.events.csv.gz"), b"older"
+    )
+
+
+def test_write_atomically_keeps_the_suffix_and_replaces_only_on_success(tmp_path: Path) -> None:
+    target = tmp_path / "model.pt"
+    with write_atomically(target) as temporary:
+        temporary.write_text("first")
+        assert temporary.suffix == ".pt"
+        assert not target.exists()
+
+    def half_written() -> None:
+        with write_atomically(target) as temporary:
+            temporary.write_text("sec")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        half_written()
+    assert os.listdir(tmp_path) == ["model.pt"]
+    assert target.read_text() == "first"
+
+
+def test_check_writable(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "results")
+    assert os.listdir(tmp_path / "new" / "results") == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        check_writable(tmp_path / "file" / "results")
+    with pytest.raises(FileExistsError):
+        check_writable(tmp_path / "file")
+
+
+def test_foreign_files_are_not_loaded(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.csv"
+    foreign.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="columns"):
+        load_table(foreign)
+    path = write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA)["events"]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="damaged"):
+        load_events(path)
+
+
+def test_machine_is_plain_data() -> None:
+    description = machine()
+    assert json.loads(json.dumps(description)) == description
+    assert description["python"] == sys.version.split()[0]
+    assert 1 <= description["cores"] <= (os.cpu_count() or 1)
+    assert description["memory_gib"] > 0
+    assert description["cpu"]
+
+
+def test_git_commit(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+        return subprocess.check_output(["git", "-C", str(tmp_path), *identity, *arguments], text=True).strip()
+
+    assert git_commit(tmp_path) is None
+    git("init", "-q")
+    assert git_commit(tmp_path) is None
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "a")
+    git("tag", "-am", "v1", "v1")
+    commit = git("rev-parse", "HEAD")
+    assert git_commit(tmp_path) == commit
+    (tmp_path / "a").write_text("2")
+    assert git_commit(tmp_path) == f"{commit}-dirty"

@@ -1,0 +1,102 @@
+"""Tables and summaries are made from events, and say no more than was measured."""
+
+import pandas as pd
+import pytest
+
+from records.events import Recorder
+from records.tables import COLUMNS, epoch_table, ledger, phase_times, summary, totals
+from tests.records.samples import ROLES, parameter_server_events, parameter_server_table, unrecorded_table
+
+
+def test_epoch_table_has_the_promised_rows_and_columns() -> None:
+    table = parameter_server_table()
+    expected = (
+        "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
+        "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent,"
+        "dropped,staleness_mean,staleness_max"
+    )
+    assert ",".join(table.columns) == expected
+    assert list(zip(table["epoch"], table["rank"], table["role"], strict=True)) == [
+        (epoch, rank, ROLES[rank]) for epoch in (1, 2) for rank in range(3)
+    ]
+    assert set(table["strategy"]) == {"parameter_server"}
+    assert set(table["n_gpus"]) == {3}
+
+
+def test_epoch_table_numbers() -> None:
+    server, worker = parameter_server_table().iloc[[3, 4]].to_dict("records")
+    assert (server["communicate_s"], server["bytes_sent"], server["bytes_received"]) == (1.75, 450, 100)
+    assert (server["messages_sent"], server["epoch_s"], server["step"]) == (2, 4.0, 0)
+    assert (worker["forward_s"], worker["wait_s"], worker["communicate_s"]) == (0.75, 1.0, 0.5)
+    assert (worker["step"], worker["samples"], worker["epoch_s"]) == (20, 70, 6.0)
+    assert (worker["train_loss"], worker["test_loss"], worker["test_accuracy"]) == (1 / 6, 0.5, 0.75)
+
+
+def test_what_does_not_apply_is_empty_and_what_did_not_happen_is_zero() -> None:
+    table = parameter_server_table()
+    server, silent = table.iloc[0], table.iloc[2]
+    assert server[["samples", "forward_s", "data_s", "test_accuracy"]].isna().all()
+    assert silent[["bytes_sent", "bytes_received", "messages_sent"]].tolist() == [0, 0, 0]
+    assert pd.isna(silent["communicate_s"])
+    unrecorded = unrecorded_table()
+    assert unrecorded["epoch_s"].tolist() == [2.0]
+    assert unrecorded[["bytes_sent", "bytes_received", "messages_sent", "forward_s"]].isna().all(axis=None)
+
+
+def test_a_rank_without_a_role_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        epoch_table(parameter_server_events(), "parameter_server", 3, ROLES[:2])
+
+
+def test_a_run_that_finished_no_epoch_has_an_empty_table() -> None:
+    table = epoch_table(Recorder().frame(), "ring", 1, ["worker"])
+    assert table.empty
+    assert list(table.columns) == list(COLUMNS)
+    assert totals(table) == {"test_accuracy": None, "seconds": 0.0, "samples_per_s": None, "bytes_sent": None}
+
+
+def test_ledger_counts_what_was_sent() -> None:
+    expected = [(0, 1, 2, 800), (0, 2, 2, 100), (1, 0, 2, 200)]
+    pairs = ledger(parameter_server_events())
+    assert list(pairs.columns) == ["src", "dst", "messages", "bytes"]
+    assert list(pairs.itertuples(index=False, name=None)) == expected
+
+
+@pytest.mark.parametrize(("epochs", "seconds", "rate"), [(1, 6.0, 140 / 6), (2, 13.0, 140 / 7)])
+def test_totals_leave_the_first_of_several_epochs_out_of_the_rate(epochs: int, seconds: float, rate: float) -> None:
+    numbers = totals(parameter_server_table(epochs))
+    assert numbers == {
+        "test_accuracy": 0.75,
+        "seconds": seconds,
+        "samples_per_s": pytest.approx(rate),
+        "bytes_sent": 550 * epochs,
+    }
+
+
+def test_phase_times_are_means_over_the_ranks_of_a_role() -> None:
+    times = phase_times(parameter_server_table())
+    assert times.loc["worker", "wait_s"] == 3.0  # 2 s on rank 1, 4 s on rank 2
+    assert times.loc["worker", "communicate_s"] == 0.5  # 1 s on rank 1, none on rank 2
+    assert times.loc["server", "epoch_s"] == 8.0
+    assert pd.isna(times.loc["server", "wait_s"])
+
+
+def test_summary_is_short_and_shows_the_numbers() -> None:
+    text = summary(parameter_server_table(), {"strategy": "parameter_server", "note": "long " * 50})
+    lines = text.splitlines()
+    assert len(lines) <= 14
+    assert max(map(len, lines)) <= 100
+    rows = {line[:15].strip(): line[15:].split() for line in lines}
+    assert rows["test accuracy"] == ["0.7500"]
+    assert rows["seconds"] == ["13.00"]
+    assert rows["samples/s"][0] == "20.0"
+    assert rows["wait"] == ["-", "-", "3.00", "25.0"]  # server, then worker: 3 of 12 s
+    assert "time per rank  not recorded" in summary(unrecorded_table(), {})
+
+
+def test_summary_of_many_ranks_stays_within_the_width() -> None:
+    table = parameter_server_table()
+    ranks = pd.concat([table.assign(rank=rank, bytes_sent=10**9) for rank in range(16)])
+    text = summary(ranks, {})
+    assert "15: 6000.0" in text
+    assert max(map(len, text.splitlines())) <= 100

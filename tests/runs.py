@@ -1,0 +1,76 @@
+"""Small runs of the main job, and what they leave: for the tests of several rooms."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from param_server_builtin import BuiltinParamServer
+from ring_all_reduce_builtin import BuiltinRingAllReduce
+from strategies import STRATEGIES, Strategy
+from training import Options, command_line, run
+from training.names import make_strategy
+
+ROOT = Path(__file__).parent.parent
+N_TRAIN = 190  # samples of `moons`
+SMALL: dict[str, Any] = {
+    "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
+    "device": "cpu", "timeout": 30, "run_name": "run",
+}  # fmt: skip
+BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
+KINDS: dict[str, type[Strategy]] = {**STRATEGIES, **BUILTIN}
+
+
+def strategy_of(name: str, **options: Any) -> Strategy:
+    """Return a strategy of the table, or a built-in one, with its own options."""
+    return BUILTIN[name](**options) if name in BUILTIN else make_strategy(name, **options)
+
+
+WITHOUT_CHANCE = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
+SYNCHRONOUS: dict[str, Strategy] = {
+    name: strategy_of(name, **WITHOUT_CHANCE.get(name, {})) for name, kind in KINDS.items() if not kind.asynchronous
+}
+
+
+def n_gpus_of(name: str, workers: int) -> int:
+    """Return how many ranks a strategy has with so many workers."""
+    kind = KINDS[name]
+    return 1 if kind.max_ranks == 1 else workers + kind.roles(8).count("server")
+
+
+def small(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:
+    """Return the options of a run of a moment."""
+    one = strategy_of(strategy) if isinstance(strategy, str) else strategy
+    return Options(strategy=one, **(SMALL | {"results_dir": str(folder)} | changes))
+
+
+def made(folder: Path, strategy: str | Strategy, name: str = "run", **changes: Any) -> dict[str, Any]:
+    """Make such a run; return its metadata."""
+    run(small(folder, strategy, run_name=name, **changes), quiet=True)
+    return metadata(folder, name)
+
+
+def metadata(folder: Path, name: str = "run") -> dict[str, Any]:
+    """Return what is on record of a run."""
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return found
+
+
+def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run train.py in a process of its own."""
+    python = [sys.executable, *module, "train.py", *arguments]
+    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
+    """Give the arguments to the command line, in this process; return the exit code and what was printed."""
+    output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+        try:
+            code = command_line.main("description", builtin, list(arguments))
+        except SystemExit as stop:  # --help
+            code = int(stop.code or 0)
+    return code, output.buffer.getvalue().decode(encoding)

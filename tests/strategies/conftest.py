@@ -1,0 +1,56 @@
+"""Whoever is in the table of strategies is put through the suites of all; `--strategy` takes one, or yourmodule:Yours.
+
+A test gets the classes that it is for by the name of its argument, one of SUITES. With `n_gpus` too it gets each of
+them with every number of processes that makes 1 to 4 workers.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from param_server_builtin import BuiltinParamServer
+from ring_all_reduce_builtin import BuiltinRingAllReduce
+from strategies import STRATEGIES, Strategy
+from tests.strategies.loops import sizes
+from training.names import strategy_class
+
+Kind = type[Strategy]
+
+SUITES: dict[str, Callable[[Kind], bool]] = {
+    "kind": lambda kind: True,
+    "synchronous": lambda kind: not kind.asynchronous and kind.replicas_agree,
+    "asynchronous": lambda kind: kind.asynchronous,
+    "determined": lambda kind: not kind.asynchronous,
+    "agreeing": lambda kind: kind.replicas_agree,
+    "survivor": lambda kind: kind.workers_may_die,
+    "mortal": lambda kind: not kind.workers_may_die,
+    "complete": lambda kind: not (kind.asynchronous or kind.workers_may_die),  # whose checkpoints hold all
+    "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what the server has
+}
+BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
+WITH_BASELINES = pytest.mark.with_baselines
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "with_baselines: the built-in baselines take part too")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    suites = [name for name in metafunc.fixturenames if name in SUITES]
+    if not suites:
+        return
+    (suite,) = suites
+    kinds = [kind for kind in _kinds(metafunc) if SUITES[suite](kind)]
+    if "n_gpus" not in metafunc.fixturenames:
+        metafunc.parametrize(suite, kinds, ids=[kind.name for kind in kinds])
+        return
+    cases = [(kind, n_gpus) for kind in kinds for n_gpus in sizes(kind)]
+    metafunc.parametrize((suite, "n_gpus"), cases, ids=[f"{kind.name}-{n_gpus}" for kind, n_gpus in cases])
+
+
+def _kinds(metafunc: pytest.Metafunc) -> list[Kind]:
+    chosen = metafunc.config.getoption("strategy")
+    if chosen:
+        return [strategy_class(chosen)]
+    baselines = BASELINES if metafunc.definition.get_closest_marker("with_baselines") else []
+    return [*STRATEGIES.values(), *baselines]

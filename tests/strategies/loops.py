@@ -1,0 +1,185 @@
+"""What a rank does in the suites: a loop of its own, with nothing of `training/`, on a data set of 47 samples."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from records.errors import UsageError
+from strategies import OptimizerFactory, Replica, RunSize, Strategy
+from strategies.common.builtin import Builtin
+from transports.base import Transport
+from workloads.batches import BatchPlan
+
+LIMIT = 60.0  # seconds; bounds every wait, and is reached only if something is broken
+N_SAMPLES, BATCH = 47, 12  # batches of 12, 12, 12, 11
+N_STEPS = 4
+X = torch.randn(N_SAMPLES, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Y = (X @ torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).argmax(1)
+OPTIMIZERS: dict[str, OptimizerFactory] = {
+    "plain": partial(torch.optim.SGD, lr=0.3),
+    "sgd": partial(torch.optim.SGD, lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": partial(torch.optim.Adam, lr=0.01),
+    "unit": partial(torch.optim.SGD, lr=1.0),
+}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A strategy, and how it is run."""
+
+    strategy: Strategy
+    n_gpus: int
+    optimizer: str = "sgd"
+    clip_norm: float = 0.0
+    epochs: int = 3
+
+    @property
+    def roles(self) -> list[str]:
+        return self.strategy.roles(self.n_gpus)
+
+    @property
+    def plan(self) -> BatchPlan:
+        return BatchPlan(N_SAMPLES, self.strategy.count_workers(self.n_gpus), BATCH, seed=3)
+
+    @property
+    def size(self) -> RunSize:
+        return RunSize(len(self.roles), self.roles.count("worker"), N_STEPS)
+
+
+class Rank:
+    """One rank of a task."""
+
+    def __init__(self, transport: Transport, task: Task, model: nn.Module | None = None) -> None:
+        self.transport, self.task, self.plan = transport, task, task.plan
+        self.is_server = task.roles[transport.rank] == "server"
+        self.worker = transport.rank - task.roles.index("worker")
+        self.strategy = dataclasses.replace(task.strategy)
+        self.original = make_model() if model is None else model
+        arguments = (OPTIMIZERS[task.optimizer], task.clip_norm)
+        if isinstance(self.strategy, Builtin):
+            self.module = self.strategy.wrap(self.original, transport, task.n_gpus, *arguments)
+        else:
+            self.module = self.original
+            self.replica = Replica(self.original, transport)
+            self.strategy.start(self.replica, transport, *arguments)
+
+    def x(self) -> torch.Tensor:
+        """This rank's own parameters [n], copied."""
+        builtin = isinstance(self.strategy, Builtin)
+        return (self.strategy.model() if builtin else self.replica.x).clone()
+
+    def epoch(self, number: int, after_step: Callable[[], None] = lambda: None) -> None:
+        """Train or serve for one epoch, from 1 on."""
+        self.transport.recorder.epoch = number
+        self.strategy.until = number * N_SAMPLES
+        if self.is_server:
+            self.strategy.serve()
+        else:
+            for i in self.strategy.steps_of_epoch((number - 1) * N_STEPS, number * N_STEPS):
+                self.take(i)
+                after_step()
+        self.strategy.finish()
+
+    def take(self, i: int) -> None:
+        """Take step `i`, counted over all epochs."""
+        batch = self.plan.batch(1 + i // N_STEPS, i % N_STEPS)
+        part = batch if len(self.task.roles) == 1 else self.plan.part(1 + i // N_STEPS, i % N_STEPS, self.worker)
+        loss = F.cross_entropy(self.module(X[part]), Y[part])
+        if isinstance(self.strategy, Builtin):
+            loss = loss * self.strategy.loss_weight(len(part), len(batch))
+        loss.backward()
+        self.strategy.step(len(part))
+
+    def constant_step(self, gradient: float, n_samples: int) -> None:
+        """Take a step with a gradient whose elements are all the same."""
+        for parameter in self.replica.parameters:
+            parameter.grad = torch.full_like(parameter, gradient)
+        self.strategy.step(n_samples)
+
+    def close(self) -> None:
+        if isinstance(self.strategy, Builtin):
+            self.strategy.close()
+        self.transport.barrier()
+
+
+def trajectories(transport: Transport, tasks: list[Task]) -> list[list[list[float]]]:
+    """For each task, one after the other, the parameters after every step; on a server: after every epoch."""
+    return [_trajectory(Rank(transport, task)) for task in tasks]
+
+
+def _trajectory(rank: Rank) -> list[list[float]]:
+    seen: list[list[float]] = []
+    for number in range(1, rank.task.epochs + 1):
+        rank.epoch(number, lambda: seen.append(rank.x().tolist()))
+        if rank.is_server:
+            seen.append(rank.x().tolist())
+    rank.close()
+    return seen
+
+
+def accuracy(x: torch.Tensor) -> float:
+    """The share of the 47 samples that the parameters `x` [n] classify rightly."""
+    model = make_model()
+    nn.utils.vector_to_parameters(x, model.parameters())
+    return (model(X).argmax(1) == Y).double().mean().item()
+
+
+# Which runs there are
+
+
+def exact(kind: type[Strategy]) -> Strategy:
+    """The strategy with the options with which it takes the steps of one process."""
+    return kind(**kind.exact)
+
+
+def fit(kind: type[Strategy], n_gpus: int) -> int:
+    """The number of processes nearest to `n_gpus` that the strategy can be."""
+    return max(kind.min_ranks, min(n_gpus, kind.max_ranks or n_gpus))
+
+
+def sizes(kind: type[Strategy]) -> Iterator[int]:
+    """Each number of processes that makes 1 to 4 workers."""
+    for n_gpus in range(kind.min_ranks, 1 + (kind.max_ranks or 8)):
+        if 1 <= exact(kind).count_workers(n_gpus) <= 4:
+            yield n_gpus
+
+
+def with_workers(kind: type[Strategy], most: int) -> int:
+    """The largest number of processes that makes at most so many workers."""
+    return [n_gpus for n_gpus in sizes(kind) if exact(kind).count_workers(n_gpus) <= most][-1]
+
+
+def int_options(kind: type[Strategy]) -> list[str]:
+    hints = typing.get_type_hints(kind)
+    return [field.name for field in dataclasses.fields(kind) if hints[field.name] in (int, int | None)]
+
+
+def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
+    """The strategy with its defaults, its exact options, and all its int options at 2 and at 3, where they may be."""
+    found = []
+    for strategy in (kind(), exact(kind), *(kind(**dict.fromkeys(int_options(kind), value)) for value in (2, 3))):
+        try:
+            strategy.check(Task(strategy, n_gpus).size)
+        except UsageError:
+            continue
+        if strategy not in found:
+            found.append(strategy)
+    return found
+
+
+def describe(strategy: Strategy) -> str:
+    """The strategy in a test's message."""
+    options: dict[str, Any] = dataclasses.asdict(strategy)
+    return f"{strategy.name} {options}"

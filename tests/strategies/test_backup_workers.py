@@ -1,0 +1,84 @@
+"""Backup workers: whose gradients count, whose are dropped, and what the schedule goes by."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from checkpoints import files
+from checkpoints.folder import listed
+from launchers import launch
+from records.errors import UsageError
+from records.files import load_events
+from strategies import RunSize
+from strategies.backup_workers import BackupWorkers
+from strategies.param_server import ParamServer
+from tests.strategies.loops import LIMIT, N_STEPS, Rank, Task
+from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows
+from transports.base import Transport
+
+
+def test_without_a_backup_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
+    same = {"clip_norm": 0.05, "lr_schedule": "cosine", **BATCH_NORM}
+    expected = made(tmp_path, "synchronous", ParamServer(), **same)
+    found = made(tmp_path, "none", BackupWorkers(n_backup=0), **same)
+    assert found["parameter_hash"] == expected["parameter_hash"]
+    assert found["samples_lost"] == 0
+
+
+def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_path: Path) -> None:
+    entry = made(tmp_path, "run", BackupWorkers(n_backup=1), slow=("3:20",), epochs=4)
+    assert entry["replicas_identical"] is True
+    events = load_events(tmp_path / "run")
+    sent = events[(events["op"] == "send") & (events["tag"] == "gradient")]
+    updates = events[(events["rank"] == 0) & (events["phase"] == "update") & (events["version_read"] < 0)]
+    assert len(updates) == 4 * 4  # 190 samples in batches of 48
+    used = events[(events["phase"] == "update") & (events["version_read"] >= 0)]
+    assert (used["version_read"] == used["version_applied"]).all(), "of the step that they close"
+    assert (used.groupby("version_applied").size() == 2).all(), "two of three gradients close a step"
+    assert len(sent) - len(used) == (events["op"] == "drop").sum() > 0
+    table = pd.read_csv(tmp_path / "run.csv")
+    assert entry["samples_lost"] == 4 * N_TRAIN - server_rows(tmp_path, "run")["samples"].sum() > 0
+    assert table["dropped"].sum() == (events["op"] == "drop").sum()
+
+
+def test_the_schedule_ends_with_the_training(tmp_path: Path) -> None:
+    made(tmp_path, "run", BackupWorkers(), lr_schedule="cosine", epochs=4, checkpoint_every=16)
+    (path,) = listed(tmp_path / "run.checkpoints")
+    state = files.load_rank(path, 0)["strategy"]
+    assert state["processed"] == pytest.approx(4 * N_TRAIN, abs=6)
+    assert state["samples"] < 3 * N_TRAIN
+
+
+def skipping(transport: Transport, task: Task) -> tuple[list[int], int]:
+    """Worker 3 computes its first gradient on the first x, and sends it when the others have ended the epoch."""
+    rank = Rank(transport, task)
+    taken: list[int] = []
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        for i in rank.strategy.steps_of_epoch(0, N_STEPS):
+            if transport.rank == 3 and not taken:
+                for peer in (1, 2):
+                    transport.recv(peer, "done")
+            rank.take(i)
+            taken.append(i)
+        if transport.rank != 3:
+            transport.isend(None, 3, "done")
+    rank.strategy.finish()
+    events = transport.recorder.frame()
+    rank.close()
+    return taken, int((events["op"] == "drop").sum())
+
+
+def test_a_late_worker_continues_with_the_current_step() -> None:
+    ranks = launch(skipping, 4, Task(BackupWorkers(n_backup=1), 4), record=True, timeout=LIMIT)
+    assert [taken for taken, _ in ranks] == [[], [0, 1, 2, 3], [0, 1, 2, 3], [0]], "its other samples are skipped"
+    assert ranks[0][1] == 1
+
+
+def test_a_step_waits_for_somebody() -> None:
+    BackupWorkers(n_backup=2).check(RunSize(4, 3, 4))
+    for n_backup, said in ((3, "--n_backup 3: must be fewer than the 3 workers"), (-1, "must be at least 0")):
+        with pytest.raises(UsageError, match=said):
+            BackupWorkers(n_backup=n_backup).check(RunSize(4, 3, 4))

@@ -1,0 +1,253 @@
+"""Collectives: what comes out, what is sent to whom, and when a vector may be changed again."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchers import launch
+from strategies.common.collectives import (
+    all_gather,
+    average,
+    broadcast,
+    naive_all_reduce,
+    own_chunk,
+    reduce_scatter,
+    ring_all_reduce,
+)
+from transports.base import Transport, Work
+
+LIMIT = 60.0
+ALL_REDUCES: dict[str, Callable[..., int]] = {"ring": ring_all_reduce, "naive": naive_all_reduce}
+NAMES = [*ALL_REDUCES, "reduce_scatter", "all_gather", "average", "broadcast"]
+
+
+def first(rank: int, length: int) -> torch.Tensor:
+    """What a rank begins with: whole numbers, so that sums are exact in any order."""
+    return torch.arange(length, dtype=torch.float64) + 1000.0 * rank
+
+
+def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
+    """Call one of them; report what came out and what was sent."""
+    vector = transport.allocate(length, torch.float64)
+    vector.copy_(first(transport.rank, length))
+    messages, nbytes = list(transport.messages_sent), list(transport.bytes_sent)
+    n = 7 + transport.rank
+    works: list[Work] = []
+    total = 0
+    if name in ALL_REDUCES:
+        total = ALL_REDUCES[name](vector, transport, n)
+    elif name == "reduce_scatter":
+        total, works = reduce_scatter(vector, transport, n)
+    elif name == "all_gather":
+        works = all_gather(vector, transport)
+    elif name == "average":
+        average(vector, transport)
+    else:
+        broadcast(vector, transport, "any", root=transport.world_size - 1)
+    for work in works:
+        work.wait()
+    found = {
+        "vector": vector.tolist(),
+        "own": own_chunk(vector, transport).tolist(),
+        "n": total,
+        "messages": [now - was for now, was in zip(transport.messages_sent, messages, strict=True)],
+        "bytes": [now - was for now, was in zip(transport.bytes_sent, nbytes, strict=True)],
+    }
+    transport.barrier()
+    return found
+
+
+def each(transport: Transport, lengths: list[int]) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(name, length): once(transport, name, length) for name in NAMES for length in lengths}
+
+
+def lengths_for(N: int) -> list[int]:
+    return sorted({0, 1, N - 1, N, N + 1, 13, 101, 9973})
+
+
+@cache
+def results(N: int) -> list[dict[tuple[str, int], dict[str, Any]]]:
+    return launch(each, N, lengths_for(N), timeout=LIMIT)
+
+
+WORLDS = pytest.mark.parametrize("N", range(1, 9))
+
+
+# What comes out
+
+
+@WORLDS
+@pytest.mark.parametrize("name", list(ALL_REDUCES))
+def test_an_all_reduce_gives_every_rank_the_sum_and_that_of_the_numbers_beside(N: int, name: str) -> None:
+    for rank in results(N):
+        for length in lengths_for(N):
+            expected = sum((first(r, length) for r in range(N)), torch.zeros(length, dtype=torch.float64))
+            assert rank[name, length]["vector"] == expected.tolist()
+            assert rank[name, length]["n"] == sum(7 + r for r in range(N))
+
+
+@WORLDS
+def test_reduce_scatter_leaves_each_rank_the_sum_of_its_own_chunk(N: int) -> None:
+    for r, rank in enumerate(results(N)):
+        for length in lengths_for(N):
+            total = sum((first(other, length) for other in range(N)), torch.zeros(length, dtype=torch.float64))
+            own = torch.tensor_split(total, N)[(r + 1) % N]
+            assert rank["reduce_scatter", length]["own"] == own.tolist()
+            assert rank["reduce_scatter", length]["n"] == sum(7 + other for other in range(N))
+
+
+@WORLDS
+def test_all_gather_puts_every_ranks_own_chunk_in_its_place(N: int) -> None:
+    for rank in results(N):
+        for length in lengths_for(N):
+            chunks = [torch.tensor_split(first((c - 1) % N, length), N)[c] for c in range(N)]
+            assert rank["all_gather", length]["vector"] == torch.cat(chunks).tolist()
+
+
+@WORLDS
+def test_the_average_and_the_broadcast(N: int) -> None:
+    for rank in results(N):
+        for length in lengths_for(N):
+            mean = first(0, length) + 1000.0 * (N - 1) / 2
+            assert rank["average", length]["vector"] == mean.tolist()
+            assert rank["broadcast", length]["vector"] == first(N - 1, length).tolist()
+
+
+def ten_times_one_more_than_rank(transport: Transport) -> dict[str, list[float]]:
+    found = {}
+    for name, all_reduce in ALL_REDUCES.items():
+        vector = torch.full((3,), 10.0 * (transport.rank + 1))  # not one of the transport's: it is copied when sent
+        all_reduce(vector, transport)
+        found[name] = vector.tolist()
+    return found
+
+
+def test_10_20_30_40_50_gives_150_on_every_rank() -> None:
+    for found in launch(ten_times_one_more_than_rank, 5, timeout=LIMIT):
+        assert found == {"ring": [150.0] * 3, "naive": [150.0] * 3}
+
+
+def sums_of_random_numbers(transport: Transport, length: int) -> list[list[float]]:
+    found = []
+    for all_reduce in ALL_REDUCES.values():
+        vector = torch.randn(length, generator=torch.Generator().manual_seed(transport.rank))
+        all_reduce(vector, transport)
+        found.append(vector.tolist())
+    return found
+
+
+def test_rounding_is_the_same_on_every_rank() -> None:
+    ranks = launch(sums_of_random_numbers, 5, 1001, timeout=LIMIT)
+    assert all(rank == ranks[0] for rank in ranks)
+
+
+# Who sends what to whom
+
+
+def chunk_bytes(length: int, N: int) -> list[int]:
+    return [chunk.numel() * 8 for chunk in torch.tensor_split(torch.zeros(length), N)]
+
+
+@WORLDS
+def test_the_ring_sends_to_its_right_neighbour_by_the_closed_form(N: int) -> None:
+    halves = {"reduce_scatter": 1, "all_gather": 2}  # after its own chunk of this number, which stays
+    for r, rank in enumerate(results(N)):
+        for length in lengths_for(N):
+            chunks = chunk_bytes(length, N)
+            for name, offset in halves.items():
+                messages, nbytes = [0] * N, [0] * N
+                if N > 1:
+                    messages[(r + 1) % N] = N - 1
+                    nbytes[(r + 1) % N] = length * 8 - chunks[(r + offset) % N]
+                assert rank[name, length]["messages"] == messages
+                assert rank[name, length]["bytes"] == nbytes
+            both = [rank[name, length] for name in halves]
+            for name in ("ring", "average"):
+                if name == "ring" or length:
+                    for what in ("messages", "bytes"):
+                        total = [sum(pair) for pair in zip(*(half[what] for half in both), strict=True)]
+                        assert rank[name, length][what] == total
+
+
+@WORLDS
+def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle(N: int) -> None:
+    for r, rank in enumerate(results(N)):
+        for length in lengths_for(N):
+            peers = [int(peer != r and 0 in (peer, r)) for peer in range(N)]
+            assert rank["naive", length]["messages"] == peers
+            assert rank["naive", length]["bytes"] == [one * length * 8 for one in peers]
+            heard = [int(r == N - 1 and peer != r) for peer in range(N)]
+            assert rank["broadcast", length]["messages"] == heard
+            assert rank["broadcast", length]["bytes"] == [one * length * 8 for one in heard]
+
+
+def test_nothing_is_averaged_where_there_is_nothing() -> None:
+    assert all(sum(rank["average", 0]["messages"]) == 0 for rank in results(4))
+
+
+class Silent:
+    """Who one rank of a world is, as far as `own_chunk` asks."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+
+
+@given(length=st.integers(0, 5000), N=st.integers(1, 64))
+def test_own_chunks_are_views_that_cover_the_vector(length: int, N: int) -> None:
+    vector = torch.zeros(length)
+    chunks = [own_chunk(vector, Silent(rank, N)) for rank in range(N)]  # type: ignore[arg-type]
+    for rank, chunk in enumerate(chunks):
+        chunk.add_(1 + (rank + 1) % N)
+    sizes = [chunk.numel() for chunk in chunks]
+    assert vector.tolist() == sorted(vector.tolist())
+    assert vector.min() > 0 if length else True
+    assert sum(sizes) == length
+    assert max(sizes) - min(sizes) <= 1
+
+
+# Any length
+
+
+def of_lengths(transport: Transport, lengths: list[int]) -> list[bool]:
+    """Whether each gives the sum: in one process for many lengths, for starting processes takes time."""
+    found = []
+    for length in lengths:
+        vector = transport.allocate(length, torch.float64)
+        for all_reduce in ALL_REDUCES.values():
+            vector.copy_(first(transport.rank, length))
+            all_reduce(vector, transport)
+            N = transport.world_size
+            found.append(torch.equal(vector, N * first(0, length) + 1000.0 * N * (N - 1) / 2))
+    return found
+
+
+@settings(max_examples=3, deadline=None)
+@given(N=st.integers(2, 6), lengths=st.lists(st.integers(0, 3000), min_size=20, max_size=40))
+def test_any_length(N: int, lengths: list[int]) -> None:
+    for rank in launch(of_lengths, N, lengths, timeout=LIMIT):
+        assert all(rank)
+
+
+# When a vector may be changed
+
+
+def overwrite_right_after(transport: Transport, rounds: int, length: int) -> bool:
+    """Change the vector as soon as all_reduce returns: no neighbour may still be reading it."""
+    vector = transport.allocate(length)
+    expected = sum(range(1, transport.world_size + 1))
+    for all_reduce in ALL_REDUCES.values():
+        for i in range(rounds):
+            vector.fill_(float(transport.rank + 1 + i))
+            all_reduce(vector, transport)
+            if not bool((vector == expected + i * transport.world_size).all()):
+                return False
+    return True
+
+
+def test_the_vector_may_be_overwritten_as_soon_as_all_reduce_returns() -> None:
+    assert launch(overwrite_right_after, 4, 50, 100_003, timeout=LIMIT) == [True] * 4

@@ -1,0 +1,121 @@
+"""The updates of one rank: bound, schedule, counts, state; also on a part of x."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from records.events import Recorder
+from strategies.common.descent import Descent, OptimizerFactory, Schedule
+
+SGD = partial(torch.optim.SGD, lr=1.0)
+N = 6
+
+
+def make(
+    optimizer: OptimizerFactory = SGD, clip_norm: float = 0.0, schedule: Schedule | None = None
+) -> tuple[torch.Tensor, Descent]:
+    x = torch.zeros(N, dtype=torch.float64)
+    return x, Descent([x], optimizer, clip_norm, schedule, Recorder())
+
+
+def g(*values: float) -> torch.Tensor:
+    return torch.tensor([*values, *[0.0] * (N - len(values))], dtype=torch.float64)
+
+
+def test_a_step_moves_x_where_it_lies() -> None:
+    x, descent = make()
+    descent.step(g(1, 2), 10)
+    assert x.tolist()[:2] == [-1, -2]
+
+
+@pytest.mark.parametrize(("gradient", "expected"), [((3, 4), (0.6, 0.8)), ((0.3, 0.4), (0.3, 0.4)), ((0,), (0,))])
+def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tuple[float, ...]) -> None:
+    x, descent = make(clip_norm=1.0)
+    descent.step(g(*gradient), 1)
+    assert (-x).tolist() == pytest.approx(g(*expected).tolist(), rel=1e-5)
+
+
+def test_the_bound_is_for_the_norm_that_is_told() -> None:
+    x, descent = make(clip_norm=1.0)
+    descent.step(g(3, 4), 1, norm=lambda part: part.norm() * 2)
+    assert (-x).norm().item() == pytest.approx(0.5, rel=1e-5)
+
+
+def test_the_gradients_may_be_with_the_parameters() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))]
+    descent = Descent(parameters, SGD, 1.0, None, Recorder())
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 2.0)
+    descent.step(None, 7)
+    assert torch.cat([*parameters]).norm().item() == pytest.approx(1.0, rel=1e-5)
+    assert descent.parameters[0] is parameters[0]
+    assert descent.samples == 7
+
+
+def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> None:
+    asked: list[float] = []
+
+    def schedule(processed: float) -> float:
+        asked.append(processed)
+        return 0.5
+
+    x, descent = make(schedule=schedule)
+    descent.step(g(1), 10)
+    descent.step(g(1), 20, processed=60)
+    descent.step(g(1), 10)
+    assert asked == [5, 40, 75]
+    assert x[0] == -1.5, "each at half of the learning rate, not at half of the one before"
+
+
+def test_what_is_counted() -> None:
+    _, descent = make()
+    descent.step(g(1), 10)
+    descent.step(g(1), 20, processed=30.5)
+    descent.count(5)
+    descent.count(1, 2)
+    assert (descent.version, descent.samples, descent.processed) == (4, 36, 47.5)
+
+
+def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
+    x, descent = make(partial(torch.optim.Adam, lr=0.1))
+    descent.optimize(x[2:4])
+    descent.step(torch.ones(2, dtype=torch.float64), 1)
+    assert (x != 0).tolist() == [False, False, True, True, False, False]
+    # two moments of two elements, and the count of steps
+    assert 2 * 2 * 8 <= descent.state_bytes <= 2 * 2 * 8 + 8
+
+
+@pytest.mark.parametrize(("optimizer", "vectors"), [(SGD, 0), (partial(SGD, momentum=0.9), 1)])
+def test_the_memory_of_the_state(optimizer: OptimizerFactory, vectors: int) -> None:
+    _, descent = make(optimizer)
+    descent.step(g(1), 1)
+    assert descent.state_bytes == vectors * N * 8
+
+
+def test_a_state_continues_bit_for_bit() -> None:
+    def train(descent: Descent, steps: range) -> None:
+        for i in steps:
+            descent.step(torch.sin(torch.arange(N, dtype=torch.float64) + i), 3 + i)
+
+    def fresh() -> tuple[torch.Tensor, Descent]:
+        return make(partial(torch.optim.AdamW, lr=0.1), 0.5, lambda processed: 1 / (1 + processed))
+
+    x, descent = fresh()
+    train(descent, range(3))
+    kept = descent.state_dict()
+    at, counts = x.clone(), (descent.version, descent.samples, descent.processed)
+    train(descent, range(3, 6))
+    for _ in range(2):  # neither training on nor continuing changes what was kept
+        other_x, other = fresh()
+        other_x.copy_(at)
+        other.load_state_dict(kept)
+        assert (other.version, other.samples, other.processed) == counts
+        train(other, range(3, 6))
+        assert torch.equal(other_x, x)
+
+
+def test_the_update_is_timed() -> None:
+    _, descent = make()
+    descent.step(g(1), 1)
+    assert descent._recorder.frame()["phase"].tolist() == ["update"]

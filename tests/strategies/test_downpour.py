@@ -1,0 +1,115 @@
+"""Downpour: it pushes and fetches as often as it is told, and no movement is lost."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from launchers import launch
+from records.errors import UsageError
+from records.files import load_events
+from records.tables import ledger
+from strategies import RunSize
+from strategies.downpour import Downpour
+from tests.strategies.loops import LIMIT, Rank, Task
+from tests.strategies.runs import made, server_rows
+from transports.base import Transport
+
+
+def test_it_sends_and_takes_as_often_as_it_is_told(tmp_path: Path) -> None:
+    made(tmp_path, "run", Downpour(n_push=3, n_fetch=2), epochs=6)
+    table = pd.read_csv(tmp_path / "run.csv")
+    events = load_events(tmp_path / "run")
+    for rank in (1, 2, 3):
+        own = events[(events["rank"] == rank) & (events["epoch"] > 0)]
+        steps = int(table[table["rank"] == rank]["step"].max())
+        sent = own[own["op"] == "send"].groupby("tag").size()
+        assert sent["push"] == steps // 3
+        assert sent["rest"] == 6, "what is left at the end of each epoch"
+        assert sent["fetch"] == steps // 2
+        assert "goodbye" not in sent, "the server has ended each epoch"
+    given = table[table["role"] == "worker"]["samples"].sum()
+    assert server_rows(tmp_path, "run")["samples"].sum() == given, "no movement is lost"
+
+
+def moved(transport: Transport, task: Task) -> tuple[list[float], float]:
+    """Each worker's gradient is 1 + its number in 7 steps of learning rate 1: x on the server is minus the sum."""
+    rank = Rank(transport, task)
+    rank.replica.x.zero_()
+    if not rank.is_server:
+        transport.recv(0, "zeroed")
+    for k in transport.peers if rank.is_server else ():
+        transport.isend(None, k, "zeroed")
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        for _ in range(7):
+            rank.constant_step(1.0 + rank.worker, 5)
+    rank.strategy.finish()
+    rank.close()
+    return rank.x().tolist(), rank.strategy.descent.samples
+
+
+@pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (3, 2), (7, 7), (100, 100), (1, 100), (100, 1)])
+def test_all_movements_are_added_up_once(n_push: int, n_fetch: int) -> None:
+    ranks = launch(moved, 4, Task(Downpour(n_push=n_push, n_fetch=n_fetch), 4, "unit"), timeout=LIMIT)
+    for x, _ in ranks:
+        assert x == pytest.approx([-7.0 * (1 + 2 + 3)] * len(x))
+        assert x == ranks[0][0]
+    assert ranks[0][1] == 3 * 7 * 5
+
+
+def counted(transport: Transport, task: Task, steps: int) -> tuple[pd.DataFrame, int]:
+    rank = Rank(transport, task)
+    transport.recorder.epoch = 1
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        for i in range(steps):
+            rank.take(i)
+    transport.recorder.epoch = 2
+    rank.strategy.finish()
+    rank.close()
+    return transport.recorder.frame().query("epoch == 1"), rank.replica.x.nbytes
+
+
+def test_pushes_and_fetches_of_different_frequency_are_the_formula() -> None:
+    strategy, steps = Downpour(n_push=2, n_fetch=3), 12
+    ranks = launch(counted, 3, Task(strategy, 3), steps, record=True, timeout=LIMIT)
+    pairs = ledger(pd.concat([events for events, _ in ranks])).set_index(["src", "dst"])
+    P = ranks[0][1]
+    for k in (1, 2):
+        assert pairs.loc[(k, 0)].tolist() == [steps / 2 + steps / 3, steps * P / 2]
+        assert pairs.loc[(0, k)].tolist() == [steps / 3, steps * P / 3]
+
+
+def fetched_between_pushes(transport: Transport) -> list[float]:
+    """A worker's x after its fetch: what is not pushed yet is not in the server's x."""
+    rank = Rank(transport, Task(Downpour(n_push=2, n_fetch=1), 2, "unit"))
+    seen: list[float] = []
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        start = rank.x()
+        for _ in range(4):
+            rank.constant_step(1.0, 1)
+            seen.append(float((rank.x() - start)[0]))
+    rank.strategy.finish()
+    assert isinstance(rank.strategy, Downpour)
+    assert not torch.any(rank.strategy.movement)
+    rank.close()
+    return seen
+
+
+def test_a_fetch_does_not_clear_what_is_not_pushed_yet() -> None:
+    _, seen = launch(fetched_between_pushes, 2, timeout=LIMIT)
+    assert seen == pytest.approx([0, -2, -2, -4])
+
+
+@pytest.mark.parametrize("option", ["n_push", "n_fetch"])
+def test_an_epoch_has_a_push_and_a_fetch(option: str) -> None:
+    for value, said in ((0, "must be at least 1"), (5, "must be at most 4, the steps of an epoch")):
+        with pytest.raises(UsageError, match=f"--{option} {value}: {said}"):
+            Downpour(**{option: value}).check(RunSize(4, 3, 4))
+    Downpour(**{option: 4}).check(RunSize(4, 3, 4))

@@ -1,0 +1,133 @@
+"""Every strategy, by being in the table: what it makes of a worker that dies is what its class says."""
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from launchers import launch
+from records.errors import RunFailed
+from records.files import load_metadata
+from strategies import Strategy
+from tests.ranks import wait_until
+from tests.strategies.loops import LIMIT, Rank, Task, accuracy, fit
+from tests.strategies.runs import SMALL
+from training import Options, run
+from transports.base import Transport
+
+Kind = type[Strategy]
+VICTIM = 2
+MORTAL = SMALL | {"model": "tests.workload:mortal", "n_gpus": 4, "epochs": 4, "run_name": "run"}
+
+
+def roles_of(kind: Kind) -> list[str]:
+    if fit(kind, 4) <= VICTIM:
+        pytest.skip("has no such rank")
+    return kind.roles(fit(kind, 4))
+
+
+def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) -> None:
+    roles_of(survivor)
+    run(Options(strategy=survivor(), **MORTAL, results_dir=str(tmp_path)), quiet=True)
+    facts = load_metadata(tmp_path / "run.json")
+    assert [(death["rank"], death["returned"]) for death in facts["deaths"]] == [(VICTIM, False)]
+    table = pd.read_csv(tmp_path / "run.csv")
+    assert set(table["rank"]) == {0, 1, 3}
+    assert table["epoch"].max() == 4, "every epoch is ended"
+    assert facts["replicas_identical"] or not survivor.replicas_agree
+    samples = table[table["role"] == "server"]["samples"].sum()
+    if survivor.asynchronous:
+        assert samples >= 4 * 190, "the others give its samples"
+    else:
+        assert facts["samples_lost"] == 4 * 190 - samples > 0
+
+
+def test_the_run_ends_with_a_dead_worker_and_names_it(mortal: Kind, tmp_path: Path) -> None:
+    roles_of(mortal)
+    with pytest.raises(RunFailed, match=rf"rank {VICTIM} \(worker\) was killed by SIGKILL") as caught:
+        run(Options(strategy=mortal(), **MORTAL, results_dir=str(tmp_path)), quiet=True)
+    first, *others = str(caught.value).splitlines()
+    assert f"rank {VICTIM}" in first
+    assert all(re.match(r" *rank \d \(\w+\) waited for", line) for line in others), str(caught.value)
+    assert not (tmp_path / "run.json").exists()
+
+
+# Deaths in the first moments: before any call of the transport, whatever the worker is about to do
+
+
+class Doomed:
+    """Kills its process when the transport is called for the so manieth time."""
+
+    def __init__(self, transport: Transport, calls: int) -> None:
+        self.left = calls
+        for name in ("allocate", "shared_vector", "isend", "recv", "_progress"):
+            setattr(transport, name, self.counted(getattr(transport, name)))
+
+    def counted(self, call: Any) -> Any:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.left -= 1
+            return call(*args, **kwargs)
+
+        return counting
+
+
+def with_a_doomed_worker(transport: Transport, task: Task, calls: int, folder: str) -> tuple[float, int] | None:
+    """Train while the victim dies at its first so many calls; where it may return, wait until it has taken a step.
+
+    Return the accuracy, and how many of the victim's gradients were taken.
+    """
+    returned = Path(folder, "returned")
+    is_victim = transport.rank == VICTIM
+    if is_victim and not transport.rejoined:
+        if calls == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        Doomed(transport, calls)
+    rank = Rank(transport, task)
+
+    def after_step() -> None:
+        if is_victim:
+            if transport.rejoined:
+                returned.touch()
+        elif folder and not returned.exists():
+            assert wait_until(returned.exists, LIMIT)
+
+    for number in range(max(1, transport.recorder.epoch), task.epochs + 1):
+        rank.epoch(number, after_step)
+    x = rank.strategy.model().clone()
+    updates = transport.recorder.frame().query(f"phase == 'update' and version_read >= 0 and peer == {VICTIM}")
+    return accuracy(x), len(updates)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16])
+def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, calls: int) -> None:
+    roles = roles_of(survivor)
+    task = Task(survivor(), len(roles), "plain", epochs=5)
+    found = launch(
+        with_a_doomed_worker, len(roles), task, calls, "",
+        expendable=[rank for rank, role in enumerate(roles) if role == "worker"], roles=roles, timeout=LIMIT,
+    )  # fmt: skip
+    assert found[VICTIM] is None
+    assert len({result for rank, result in enumerate(found) if rank != VICTIM and result}) >= 1
+    assert all(result is not None for rank, result in enumerate(found) if rank != VICTIM)
+
+
+@pytest.mark.parametrize("calls", [0, 3, 6, 12])
+def test_a_worker_that_is_started_again_takes_part(survivor: Kind, calls: int, tmp_path: Path) -> None:
+    if not survivor.asynchronous:
+        pytest.skip("lets no worker in again")
+    roles = roles_of(survivor)
+    task = Task(survivor(), len(roles), "plain", epochs=5)
+    found = launch(
+        with_a_doomed_worker, len(roles), task, calls, str(tmp_path),
+        expendable=[rank for rank, role in enumerate(roles) if role == "worker"], roles=roles, timeout=LIMIT,
+        restarts=1, record=True,
+    )  # fmt: skip
+    assert all(found), "all ranks come to the end"
+    assert found[0][1] > 0, "the server has taken what the new process has computed"
+    assert found[0][0] > 0.8

@@ -1,0 +1,186 @@
+"""Every strategy, by being in the table: what it sends, that nobody spoils a vector on its way, both transports."""
+
+import random
+import zlib
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from launchers import launch
+from records.errors import UsageError
+from records.tables import ledger
+from strategies import RunSize, Strategy
+from tests.ranks import ENGINES, run
+from tests.strategies.loops import LIMIT, Rank, Task, accuracy, describe, exact, trajectories, variants, with_workers
+from transports.base import Message, Transport, Work
+
+Kind = type[Strategy]
+
+# The ledger is the formula
+
+STEPS = 6  # a multiple of all that the int options are set to
+
+
+def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, int]]:
+    """The events of so many steps of each worker, without what begins or ends an epoch; and the bytes of x."""
+    found = []
+    for task in tasks:
+        first = len(transport.recorder.frame())
+        rank = Rank(transport, task)
+        transport.recorder.epoch = 1
+        if rank.is_server:
+            rank.strategy.serve()
+        else:
+            for i in range(STEPS):
+                rank.take(i)
+        transport.recorder.epoch = 2
+        rank.strategy.finish()
+        events = transport.recorder.frame()[first:]
+        found.append((events[events["epoch"] == 1], rank.replica.x.nbytes))
+        transport.recorder.epoch = 0
+        rank.close()
+    return found
+
+
+def test_what_it_sends_is_what_it_says(kind: Kind, n_gpus: int) -> None:
+    tasks = [Task(strategy, n_gpus, "plain") for strategy in variants(kind, n_gpus)]
+    assert tasks, "no options are possible"
+    ranks = launch(counted, n_gpus, tasks, record=True, timeout=LIMIT)
+    for case, task in enumerate(tasks):
+        pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
+        values = {"N": n_gpus, "P": ranks[0][case][1], **vars_of(task.strategy)}
+        for role, traffic in kind.traffic.items():
+            own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
+            sent = pairs[pairs["src"].isin(own)]
+            found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
+            assert found == pytest.approx(traffic.count(values), rel=1e-12), f"a {role} of {describe(task.strategy)}"
+
+
+def vars_of(strategy: Strategy) -> dict[str, Any]:
+    return {name: value for name, value in vars(strategy).items() if name in type(strategy).__dataclass_fields__}
+
+
+# The Work of a message is done when its reader needs it no longer: until then nobody changes the vector
+
+Seen = dict[tuple[int, str], list[Any]]
+
+
+class Witness:
+    """Digests of every vector: as it was sent, and where it is read in place as it was received and released."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.sent: Seen = defaultdict(list)
+        self.received: Seen = defaultdict(list)
+        self.in_place = 0
+        self.chance = random.Random(transport.rank)
+        self.transport = transport
+        self.isend, self.recv = transport.isend, transport.recv
+        transport.isend = self.spied_isend  # type: ignore[method-assign]
+        transport.recv = self.spied_recv  # type: ignore[assignment, method-assign]
+
+    def spied_isend(self, value: Any, dst: int, tag: str, n: int = 0) -> Work:
+        if isinstance(value, torch.Tensor):
+            self.sent[dst, tag].append(digest(value))
+        return self.isend(value, dst, tag, n=n)
+
+    def spied_recv(self, src: int, tag: Any, timeout: float | None = None) -> Message | None:
+        message = self.recv(src, tag) if timeout is None else self.recv(src, tag, timeout)
+        if message is not None and message.tensor is not None:
+            self.watch(message, message.tensor)
+        return message
+
+    def watch(self, message: Message, tensor: torch.Tensor) -> None:
+        self.linger()  # whoever overwrites it too early has the time to
+        story = [digest(tensor), None]
+        self.received[message.src, message.tag].append(story)
+        give_back = message._give_back
+        if give_back is None:  # a copy of the receiver's own
+            story[1] = story[0]
+            return
+        self.in_place += 1
+
+        def released() -> None:
+            self.linger()
+            story[1] = digest(tensor)
+            give_back()
+
+        message._give_back = released
+
+    def linger(self) -> None:
+        self.transport.sleep(self.chance.choice((0.0, 0.0, 0.0, 0.003)))
+
+
+def digest(tensor: torch.Tensor) -> int:
+    return zlib.crc32(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def witnessed(transport: Transport, tasks: list[Task]) -> list[tuple[dict[Any, Any], dict[Any, Any], int]]:
+    found = []
+    for task in tasks:
+        witness = Witness(transport)
+        _train(Rank(transport, task))
+        found.append((dict(witness.sent), dict(witness.received), witness.in_place))
+        transport.isend, transport.recv = witness.isend, witness.recv  # type: ignore[method-assign]
+        transport.barrier()
+    return found
+
+
+def _train(rank: Rank) -> None:
+    for number in range(1, rank.task.epochs + 1):
+        rank.epoch(number)
+
+
+def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind: Kind) -> None:
+    n_gpus = with_workers(kind, 3)
+    tasks = [Task(strategy, n_gpus, "plain", 0.5) for strategy in variants(kind, n_gpus)]
+    ranks = launch(witnessed, n_gpus, tasks, timeout=LIMIT)
+    for case, task in enumerate(tasks):
+        for rank, (_, received, in_place) in enumerate(witness[case] for witness in ranks):
+            assert in_place or n_gpus == 1 or not kind.replicas_agree, "vectors are read where they are"
+            for (src, tag), stories in received.items():
+                sent = ranks[src][case][0][rank, tag]
+                assert stories == [[one, one] for one in sent], f"{tag} from {src} to {rank}, {describe(task.strategy)}"
+
+
+# Both transports
+
+
+def test_the_transport_does_not_decide_the_result(determined: Kind) -> None:
+    task = Task(exact(determined), with_workers(determined, 3))
+    shared, copied = (run(engine, trajectories, len(task.roles), [task]) for engine in ENGINES)
+    assert shared == copied
+
+
+def learned(transport: Transport, task: Task) -> float:
+    rank = Rank(transport, task)
+    _train(rank)
+    x = rank.strategy.model().clone()
+    rank.close()
+    return accuracy(x)
+
+
+def test_it_learns_on_both_transports(asynchronous: Kind, engine: str) -> None:
+    task = Task(asynchronous(), with_workers(asynchronous, 3), "plain", epochs=15)
+    refused = needs_shared_memory(task)
+    if engine == "process_group" and refused:
+        assert "shared memory" in refused
+        assert refused.count("\n") == 0
+        return
+    found = run(engine, learned, len(task.roles), task)
+    assert len(set(found)) == 1
+    assert found[0] > 0.9
+
+
+def needs_shared_memory(task: Task) -> str:
+    """What it says to ranks that share no memory, where it needs that; else nothing."""
+    size = partial(RunSize, task.size.n_ranks, task.size.workers, task.size.steps_per_epoch)
+    task.strategy.check(size(shared_memory=True))
+    try:
+        task.strategy.check(size(shared_memory=False))
+    except UsageError as error:
+        return str(error)
+    return ""

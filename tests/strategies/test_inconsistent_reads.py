@@ -1,0 +1,58 @@
+"""Inconsistent reads: the versions at the start and the end of each, and which runs cannot have them."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from records.errors import UsageError
+from records.files import load_events
+from strategies import RunSize
+from strategies.inconsistent_reads import InconsistentReads
+from tests.strategies.runs import applied, made
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    folder = tmp_path_factory.mktemp("run")
+    made(folder, "run", InconsistentReads(), model="mlp", epochs=10, checkpoint_every=40)
+    return load_events(folder / "run").assign(folder=str(folder))
+
+
+def test_a_read_has_the_versions_at_its_start_and_end(events: pd.DataFrame) -> None:
+    reads = events[events["op"] == "read"]
+    updates = applied(Path(events["folder"].iloc[0]), "run")
+    assert (reads["version_applied"] >= reads["version_read"]).all()
+    assert (updates["staleness"] >= 0).all()
+    assert updates["version_applied"].tolist() == list(range(len(updates)))
+    for worker, own in reads.groupby("rank"):
+        # Each but the first gradient of a worker counts from the start of the read before it.
+        gradients = updates[updates["peer"] == worker]["version_read"].tolist()
+        assert gradients[0] == 0
+        assert gradients[1:] == own["version_read"].tolist()[: len(gradients) - 1]
+
+
+def test_no_copy_of_x_is_sent(events: pd.DataFrame) -> None:
+    trained = events[(events["epoch"] > 0) & (events["op"] == "send")]
+    assert "parameters" not in set(trained["tag"])
+    assert (trained[trained["tag"] == "read"]["bytes"] == 0).all()
+
+
+def test_the_counts_continue_with_a_resumed_run(events: pd.DataFrame, tmp_path: Path) -> None:
+    folder = Path(events["folder"].iloc[0])
+    path = str(folder / "run.checkpoints")
+    made(tmp_path, "resumed", InconsistentReads(), model="mlp", epochs=11, resume=path)
+    updates = applied(tmp_path, "resumed")
+    assert updates["version_applied"].min() == events.query("phase == 'update'")["step"].max() // 40 * 40
+    assert (updates["staleness"] >= 0).all()
+    assert updates["staleness"].max() < 20
+
+
+def test_what_it_needs() -> None:
+    InconsistentReads().check(RunSize(4, 3, 4))
+    with pytest.raises(UsageError, match="--strategy inconsistent_reads: needs shared memory; run it without torchrun"):
+        InconsistentReads().check(RunSize(4, 3, 4, shared_memory=False))
+    with pytest.raises(UsageError, match="--replay: that run has inconsistent reads"):
+        InconsistentReads().check(RunSize(4, 3, 4, replayed=True))
+    with pytest.raises(UsageError, match="--aggregate 13"):
+        InconsistentReads(aggregate=13).check(RunSize(4, 3, 4))

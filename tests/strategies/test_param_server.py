@@ -1,0 +1,89 @@
+"""The synchronous server: the weighted mean, the order of its messages, its bytes to the last one."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launchers import launch
+from strategies.param_server import Mean, ParamServer
+from tests.strategies.loops import LIMIT, N_STEPS, Rank, Task
+from transports.base import Transport
+
+PARTS = st.lists(st.tuples(st.integers(1, 500), st.floats(-100, 100)), min_size=1, max_size=9)
+
+
+@given(PARTS)
+def test_the_mean_is_weighted_with_the_samples(parts: list[tuple[int, float]]) -> None:
+    mean = Mean(torch.zeros(3, dtype=torch.float64))
+    for n, value in parts:
+        mean.add(torch.full((3,), value, dtype=torch.float64), n)
+    expected = sum(n * value for n, value in parts) / sum(n for n, _ in parts)
+    assert mean.g.tolist() == pytest.approx([expected] * 3, rel=1e-12, abs=1e-10)
+    assert mean.n == sum(n for n, _ in parts)
+
+
+def test_a_single_gradient_is_left_where_it_is_and_several_are_not_changed() -> None:
+    out, first, second = torch.zeros(2), torch.ones(2), torch.full((2,), 4.0)
+    mean = Mean(out)
+    mean.add(first, 2)
+    assert mean.g is first
+    mean.add(second, 1)
+    assert mean.g is out
+    assert (out.tolist(), first.tolist(), second.tolist()) == ([2, 2], [1, 1], [4, 4])
+
+
+def messages(transport: Transport, task: Task) -> tuple[int, list[tuple[Any, ...]]]:
+    """The bytes of x, and what was sent and received in one epoch: op, peer, tag, bytes."""
+    rank = Rank(transport, task)
+    transport.recorder.epoch = 1
+    rank.epoch(1)
+    events = transport.recorder.frame().query("epoch == 1 and op != ''")
+    rank.close()
+    return rank.replica.x.nbytes, list(events[["op", "peer", "tag", "bytes"]].itertuples(index=False, name=None))
+
+
+def test_a_step_is_a_gradient_of_each_in_the_order_of_ranks_and_x_for_all() -> None:
+    workers = (1, 2, 3)
+    (P, of_server), *of_workers = launch(messages, 4, Task(ParamServer(), 4), record=True, timeout=LIMIT)
+    step = [("recv", k, "gradient", P) for k in workers] + [("send", k, "parameters", P) for k in workers]
+    assert of_server == step * N_STEPS + [("recv", k, "goodbye", 0) for k in workers]
+    for _, seen in of_workers:
+        one = [("send", 0, "gradient", P), ("recv", 0, "parameters", P)]
+        assert seen == one * N_STEPS + [("send", 0, "goodbye", 0)]
+
+
+def versions(transport: Transport, task: Task) -> list[tuple[int, int, int]]:
+    rank = Rank(transport, task)
+    for number in (1, 2):
+        rank.epoch(number)
+    events = transport.recorder.frame().query("version_read >= 0")
+    rank.close()
+    return list(events[["peer", "version_read", "version_applied"]].itertuples(index=False, name=None))
+
+
+def test_no_gradient_is_stale() -> None:
+    server, *workers = launch(versions, 3, Task(ParamServer(), 3), record=True, timeout=LIMIT)
+    assert server == [(k, step, step) for step in range(2 * N_STEPS) for k in (1, 2)]
+    assert workers == [[], []]
+
+
+def bounded(transport: Transport, task: Task) -> bool:
+    """Whether the gradient that a worker has sent is still what it was when the server has bounded it."""
+    rank = Rank(transport, task)
+    if rank.is_server:
+        rank.strategy.serve()
+        same = True
+    else:
+        rank.constant_step(100.0, 1)
+        same = bool((rank.replica.g == 100.0).all())
+    rank.strategy.finish()
+    rank.close()
+    return same
+
+
+@pytest.mark.parametrize("n_gpus", [2, 3])
+def test_the_bound_on_the_gradient_is_not_written_into_a_workers_memory(n_gpus: int) -> None:
+    assert all(launch(bounded, n_gpus, Task(ParamServer(), n_gpus, clip_norm=0.1), timeout=LIMIT))

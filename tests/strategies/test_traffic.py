@@ -1,0 +1,53 @@
+"""Formulas as on paper."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.common.traffic import NOTHING, Traffic
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("0", 0),
+        ("P", 1000),
+        ("N - 1", 3),
+        ("2 (N - 1)", 6),
+        ("(N - 1) P", 3000),
+        ("2 (N - 1) P / N", 1500),
+        ("(N - 1) P / n_fetch", 600),
+        ("1 / n_push + 1 / n_fetch", 0.7),
+        ("(N - 1) (N + 1)", 15),
+        ("2 N P", 8000),
+        ("n_push n_fetch", 10),
+        ("2 * N", 8),
+    ],
+)
+def test_a_formula_is_read_as_on_paper(formula: str, expected: float) -> None:
+    values = {"N": 4, "P": 1000, "n_push": 2, "n_fetch": 5}
+    assert Traffic(formula, "P").count(values) == (pytest.approx(expected), 1000)
+    assert Traffic("0", formula).count(values)[1] == pytest.approx(expected)
+
+
+@given(N=st.integers(1, 100), P=st.integers(0, 10**12), b=st.integers(1, 50), c=st.integers(0, 9))
+def test_a_space_between_two_factors_is_a_product(N: int, P: int, b: int, c: int) -> None:
+    values = {"N": N, "P": P, "b": b}
+    assert Traffic(f"{c} (N - 1) P / b", f"{c} N P b").count(values) == (c * (N - 1) * P / b, c * N * P * b)
+    assert Traffic("N - P", "N + P").count(values) == (N - P, N + P)
+
+
+@given(st.dictionaries(st.sampled_from(["N", "P", "s"]), st.integers(0, 100)))
+def test_nothing_is_nothing(values: dict[str, float]) -> None:
+    assert NOTHING.count(values) == (0, 0)
+
+
+def test_a_value_that_is_missing_is_named() -> None:
+    with pytest.raises(NameError, match="n_push"):
+        Traffic("1 / n_push", "P").count({"N": 2, "P": 8})
+
+
+@pytest.mark.parametrize("formula", ["__import__('os')", "open('x')", "print(N)"])
+def test_a_formula_calls_nothing(formula: str) -> None:
+    with pytest.raises((NameError, TypeError)):
+        Traffic(formula, "0").count({"N": 2})

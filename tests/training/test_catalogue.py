@@ -1,0 +1,41 @@
+"""The table of strategies says of each what its class says, and is what the README shows."""
+
+import re
+
+import pytest
+
+from strategies import STRATEGIES
+from tests.runs import ROOT
+from training.catalogue import HEADER, catalogue, markdown
+
+BEGIN, END = "<!-- strategies: made by training.catalogue.markdown() -->", "<!-- end of strategies -->"
+
+
+def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
+    header, rule, *rows = markdown().splitlines()
+    assert header == "| " + " | ".join(HEADER) + " |"
+    assert rule.count("---") == len(HEADER)
+    assert len(rows) == len(STRATEGIES)
+    for row, (name, kind) in zip(rows, STRATEGIES.items(), strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        assert len(cells) == len(HEADER)
+        assert cells[:2] == [f"`{name}`", kind.describe()]
+        assert cells[2] == ("no" if kind.asynchronous or not kind.replicas_agree else "yes")
+        assert cells[3] == ("yes" if "server" in kind.roles(8) else "no")
+        for traffic in kind.traffic.values():
+            assert traffic.messages in cells[4]
+            assert traffic.bytes in cells[5]
+
+
+def test_the_table_for_a_terminal_fits_it() -> None:
+    lines = catalogue().splitlines()
+    assert [line.split()[0] for line in lines if re.match(r"\w+  \(", line)] == list(STRATEGIES)
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_readme_shows_the_table() -> None:
+    readme = (ROOT / "README.md").read_text()
+    if BEGIN not in readme:
+        pytest.skip("the README has no table yet")
+    shown = readme.split(BEGIN)[1].split(END)[0].strip()
+    assert shown == markdown(), "python -c 'from training.catalogue import markdown; print(markdown())'"

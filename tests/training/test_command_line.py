@@ -1,0 +1,299 @@
+"""The command line: frozen names, help for one strategy at a time, and one clear line for whatever is wrong."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strategies import STRATEGIES, Strategy
+from tests.runs import BUILTIN, KINDS, said
+from training import Options, command_line
+from training.checks import resolve
+from training.options import PANELS, option_names
+from training.preflight import prepare
+
+NAMES = """
+strategy n_gpus batch_size global_batch_size epochs lr momentum weight_decay optimizer optimizer_options lr_schedule
+warmup clip_norm accumulate device dtype seed slow jitter timeout restarts dataset data_dir download train_size model
+results_dir run_name events save replay checkpoint_every checkpoint_dir checkpoint_keep evaluator resume
+""".split()
+
+
+@pytest.fixture(autouse=True)
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """Check everything that is checked before the ranks start, and start none; the options of each run."""
+    seen: list[Options] = []
+
+    def only_prepare(options: Options) -> None:
+        seen.append(options)
+        prepare(resolve(options))
+
+    monkeypatch.setattr(command_line, "run", only_prepare)
+    return seen
+
+
+def options_of(strategy: type[Strategy]) -> list[str]:
+    return [option.name for option in dataclasses.fields(strategy)]
+
+
+def test_the_names_of_the_options_of_every_run_are_frozen() -> None:
+    assert option_names() == NAMES
+
+
+# --help and --list
+
+
+def help_of(name: str) -> str:
+    builtin = BUILTIN[name]() if name in BUILTIN else None
+    code, text = said("--strategy", name, "--help", builtin=builtin)
+    assert code == 0
+    return text
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_help_shows_the_options_of_every_run_and_those_of_the_strategy(name: str) -> None:
+    text = help_of(name)
+    own = options_of(KINDS[name])
+    shown = re.findall(r"^│ (?:-h, )?--(\w+)", text, re.MULTILINE)
+    assert sorted(shown) == sorted(["help", *own, *NAMES])
+    assert " ".join(KINDS[name].describe().split()[:5]) in text
+    for option, default in KINDS[name].defaults.items():
+        assert f"--{option} {default}" in text, "which of its defaults are its own"
+        (at,) = re.findall(rf"^│ --{option} .*?\(default: (.*?)\)", text, re.MULTILINE | re.DOTALL)
+        assert at == str(default)
+
+
+def test_help_has_a_panel_for_each_kind_of_options() -> None:
+    assert re.findall(r"╭─ (.*?) ─+╮", help_of("downpour")) == [
+        "options", "this strategy's options", "run options", "data and model options", "record options",
+        "checkpoint options",
+    ]  # fmt: skip
+    assert "this strategy's" not in help_of("ring_all_reduce"), "it has none"
+
+
+def test_every_option_is_explained_and_stands_in_one_panel() -> None:
+    fields = [option for panel in PANELS for option in dataclasses.fields(panel)]
+    assert sorted(option.name for option in fields) == sorted(set(NAMES) - {"strategy"})
+    for name in ("single", "downpour"):
+        explained = re.split(r"^│ --\w+", help_of(name), flags=re.MULTILINE)[1:]
+        for text in explained:
+            assert re.search(r"[A-Za-z]{4}.*\.", text.replace("│", " ").split("(default")[0], re.DOTALL), text
+
+
+def test_list_shows_every_strategy_and_starts_nothing(parsed: list[Options]) -> None:
+    code, text = said("--list")
+    assert (code, parsed) == (0, [])
+    for name, kind in STRATEGIES.items():
+        assert re.search(rf"^{name}  \(", text, re.MULTILINE)
+        assert kind.describe() in text
+
+
+# The options of the strategies
+
+FOREIGN = [
+    (name, option)
+    for name, kind in KINDS.items()
+    for option in sorted({option for other in STRATEGIES.values() for option in options_of(other)})
+    if option not in options_of(kind)
+]
+
+
+@pytest.mark.parametrize(("name", "option"), FOREIGN)
+def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
+    tmp_path: Path, name: str, option: str
+) -> None:
+    builtin = BUILTIN[name]() if name in BUILTIN else None
+    results = str(tmp_path / "results")
+    for value in ((f"--{option}", "1"), (f"--{option}=1",), (f"--{option.replace('_', '-')}", "1")):
+        code, text = said("--strategy", name, "--results_dir", results, *value, builtin=builtin)
+        owners = [other for other, kind in STRATEGIES.items() if option in options_of(kind)]
+        assert code == 2
+        assert text == f"error: --{option}: not an option of --strategy {name}, but of {', '.join(owners)}\n"
+    assert not (tmp_path / "results").exists()
+
+
+OWN = [(name, option) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)]
+
+
+@pytest.mark.parametrize(("name", "option"), OWN, ids=[f"{name}-{option.name}" for name, option in OWN])
+def test_an_option_of_the_strategy_reaches_it(
+    tmp_path: Path, parsed: list[Options], name: str, option: dataclasses.Field[int]
+) -> None:
+    code, text = said("--strategy", name, f"--{option.name}", "2", "--results_dir", str(tmp_path), "--n_gpus",
+                      "1" if KINDS[name].max_ranks == 1 else "4", "--device", "cpu")  # fmt: skip
+    assert code == 0, text
+    assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option.name: 2})
+    assert parsed[0].recorded()[option.name] == 2
+
+
+def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed: list[Options]) -> None:
+    line = ("--strategy", "single", "--strategy=downpour", "--n_push", "2", "--n_push", "3", "--device", "cpu")
+    assert said(*line, "--results_dir", str(tmp_path)) == (0, "")
+    assert parsed[0].recorded()["strategy"] == "downpour"
+    assert parsed[0].recorded()["n_push"] == 3
+
+
+# Defaults of a strategy's own
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.defaults])
+def test_a_strategys_own_default_yields_to_what_is_given(tmp_path: Path, parsed: list[Options], name: str) -> None:
+    same = ("--strategy", name, "--device", "cpu", "--results_dir", str(tmp_path))
+    for option, default in KINDS[name].defaults.items():
+        common = next(field.default for panel in PANELS for field in dataclasses.fields(panel) if field.name == option)
+        for given_value, expected in ((None, default), (str(common), common), (str(default), default)):
+            more = () if given_value is None else (f"--{option}", given_value)
+            assert said(*same, *more)[0] == 0
+            assert getattr(parsed[-1], option) == expected
+    assert said("--device", "cpu", "--results_dir", str(tmp_path))[0] == 0
+    assert parsed[-1].momentum == 0.9, "of a strategy without a default of its own"
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--n_gpus", "0"], "--n_gpus 0: must be at least 1"),
+        (["--n_gpus", "-3"], "--n_gpus -3: must be at least 1"),
+        (["--n_gpus", "four"], "--n_gpus"),
+        (["--n_gpus", "1000"], "at most 100"),
+        (["--strategy", "param_server", "--n_gpus", "1"], "param_server needs at least 2"),
+        (["--strategy", "single", "--n_gpus", "2"], "--workers_like"),
+        (["--strategy", "param_sever"], "did you mean param_server?"),
+        (["--strategy", "ring"], "--strategy ring: unknown; did you mean ring_all_reduce?"),
+        (["--strategy"], "--strategy"),
+        (["--strategy", ""], "--strategy"),
+        (
+            ["--strategy", "sharded_ring", "--optimizer", "adafactor"],
+            "--optimizer adafactor: sharded_ring updates x in",
+        ),
+        (
+            ["--strategy", "backup_workers", "--n_gpus", "4", "--n_backup", "3"],
+            "--n_backup 3: must be fewer than the 3",
+        ),
+        (["--strategy", "backup_workers", "--restarts", "1"], "--restarts 1: --strategy backup_workers lets no worker"),
+        (["--strategy", "downpour", "--n_push", "0"], "--n_push 0: must be at least 1"),
+        (["--strategy", "downpour", "--n_fetch", "1000"], "--n_fetch 1000: must be at most 23, the steps of an epoch"),
+        (["--strategy", "async_param_server", "--aggregate", "many"], "--aggregate"),
+        (["--strategy", "async_param_server", "--max_staleness", "-1"], "--max_staleness -1: must be at least 0"),
+        (["--optimizer", "rprop", "--weight_decay", "0.1"], "--weight_decay 0.1: rprop has none"),
+        (["--optimizer_options", "lr=3"], "--optimizer_options lr=3: must be NAME=VALUE"),
+        (["--replay", ""], "--replay"),
+        (["--replay", "/nowhere/run"], "--replay /nowhere/run: /nowhere/run.json is not the record of a run"),
+        (["--resume", "/nowhere"], "--resume /nowhere: no checkpoint there"),
+        (["--list=1", "--evaluator=x"], "--list"),
+        (["--optimizer", "sdg"], "did you mean sgd?"),
+        (["--dataset", "digit"], "did you mean digits?"),
+        (["--model", "resnet81"], "did you mean resnet18?"),
+        (["--batchsize", "3"], "did you mean --batch_size?"),
+        (["--lr", "-0.1"], "--lr -0.1: must be a positive number"),
+        (["--lr", "nan"], "--lr nan: must be a positive number"),
+        (["--lr", "much"], "--lr"),
+        (["--momentum", "1"], "--momentum 1.0"),
+        (["--epochs", "1.5"], "--epochs"),
+        (["--timeout", "inf"], "--timeout inf"),
+        (["--optimizer", "lbfgs"], "--optimizer lbfgs: does not work on one vector"),
+        (
+            ["--optimizer_options", "nestrov=True"],
+            "--optimizer_options nestrov=True: must be NAME=VALUE, each once, of sgd's: momentum,",
+        ),
+        (["--optimizer_options", "nesterov=yes"], "'yes' is no number"),
+        (["--optimizer_options", "momentum=-1"], "Invalid momentum"),
+        (["--lr_schedule", "cosin"], "did you mean cosine?"),
+        (["--warmup", "11"], "--warmup 11.0: must be from 0 to the number of epochs, 10"),
+        (["--slow", "fast"], "--slow fast: must be RANK:FACTOR"),
+        (["--slow", "1:0.5"], "a factor from 1 to 1000"),
+        (["--slow", "1:nan"], "a factor from 1 to 1000"),
+        (["--slow", "7:2", "--n_gpus", "2"], "--slow 7: not a rank that computes; those are 0, 1"),
+        (["--slow", "0:2", "--strategy", "param_server", "--n_gpus", "3"], "those are 1, 2"),
+        (["--jitter", "-1"], "--jitter -1.0: must be from 0 to 5"),
+        (["--seed", "-1"], "--seed -1"),
+        (["--seed"], "--seed"),
+        (["stray"], "stray"),
+        (["--n_gpus", "90", "--train_size", "80"], "--train_size"),
+        (["--global_batch_size", "1", "--n_gpus", "2"], "--global_batch_size"),
+        (["--train_size", "100000"], "--train_size"),
+        (["--dataset", "mnist", "--data_dir", "/nowhere"], "--download"),
+        (["--dataset", "tests.workload:absent"], "absent"),
+        (["--dataset", "tests.workload:linear"], "--dataset tests.workload:linear"),
+        (["--model", "tests.workload:moons"], "--model tests.workload:moons"),
+        (["--model", "absent_module:f"], "absent_module"),
+        (["--dataset", "tests.workload:not_picklable"], "define transforms as functions of a module"),
+        (["--model", "tests.workload:lazy", "--dataset", "tests.workload:moons"], "has lazy layers"),
+        (
+            [
+                "--model",
+                "tests.workload:batch_norm",
+                "--dataset",
+                "tests.workload:moons",
+                "--n_gpus",
+                "2",
+                "--global_batch_size",
+                "188",
+            ],
+            "leaves a worker one sample",
+        ),
+        (["--run_name", "a/b"], "--run_name"),
+        (["--run_name", "x" * 300], "--run_name"),
+        (["--results_dir", "/dev/null/results"], "--results_dir: cannot write in /dev/null/results"),
+        (["--save", "/dev/null/model.pt"], "--save: cannot write"),
+        (["--evaluator"], "--evaluator: needs checkpoints to score; give --checkpoint_every"),
+        (["--save", "."], "--save"),
+        (["--data_dir", "a\0b"], "--data_dir"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_option(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    results = [] if "--results_dir" in arguments else ["--results_dir", str(tmp_path / "results")]
+    code, text = said("--device", "cpu", *results, *arguments)
+    assert code == 2, text
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1, text
+    assert expected in text
+    assert not (tmp_path / "results").exists(), "nothing half-written"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_value_of_another_type_is_told_wherever_it_is_printed(encoding: str) -> None:
+    said_once = "error: Error parsing --lr: could not convert string to float: 'much'; see --help\n"
+    assert said("--lr", "much", encoding=encoding) == (2, said_once)
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_the_baselines_take_the_same_options_but_no_other_strategy(tmp_path: Path, name: str) -> None:
+    builtin = BUILTIN[name]()
+    same = ("--device", "cpu", "--n_gpus", "2", "--results_dir", str(tmp_path))
+    assert said(*same, builtin=builtin) == (0, "")
+    assert said(*same, "--strategy", name, builtin=builtin) == (0, "")
+    for arguments in (("--strategy", "param_server"), ("--list",)):
+        code, text = said(*same, *arguments, builtin=builtin)
+        assert (code, text.count("\n")) == (2, 1)
+        assert arguments[0] in text
+
+
+VALUES = st.one_of(
+    st.text(st.characters(exclude_characters=":"), max_size=12),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(
+        ["", "nan", "inf", "-1", "0", "1e308", "None", "True", "..", "/", *STRATEGIES, "mlp", "adam", "cuda"]
+    ),
+)
+ELSEWHERE = ("download", "results_dir", "save", "data_dir")  # they would write, or look, where no test should
+ALL = [*NAMES, *sorted({option for kind in STRATEGIES.values() for option in options_of(kind)})]
+OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE])
+LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(line=LINES)
+def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:
+    arguments = [part for pair in line for part in pair if part not in ("-h", "--help")]
+    code, text = said("--device", "cpu", "--results_dir", str(tmp_path), *arguments)
+    assert code in (0, 2)
+    assert code == 0 or text.startswith("error: ")
+    assert "Traceback" not in text

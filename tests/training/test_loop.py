@@ -1,0 +1,92 @@
+"""The loop of one rank: what it counts, and where it says that it is."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from records.files import load_events, load_table
+from strategies import STRATEGIES
+from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
+from training.checks import resolve
+from training.loop import build_model
+from training.options import Options
+from workloads import datasets
+
+EPOCHS = 2
+ASYNCHRONOUS = [name for name, kind in STRATEGIES.items() if kind.asynchronous]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    for name in KINDS:
+        made(folder, name, name, n_gpus=n_gpus_of(name, 3), epochs=EPOCHS)
+    return folder
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_event_belongs_to_a_step_that_was_not_taken(results: Path, name: str) -> None:
+    table, events = load_table(results / f"{name}.csv"), load_events(results / name)
+    last = table[table["role"] == "worker"].groupby("rank")["step"].max()
+    spans = events[events["value"].isna() & (events["epoch"] > 0) & events["rank"].isin(last.index)]
+    begun = spans.groupby("rank")["step"].max() + 1  # an event tells how many steps are done
+    assert begun.to_dict() == last.to_dict()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_steps_and_samples_are_those_that_were_taken(results: Path, name: str) -> None:
+    table, events = load_table(results / f"{name}.csv"), load_events(results / name)
+    workers = table[table["role"] == "worker"]
+    steps = resolve(small(results, name, n_gpus=n_gpus_of(name, 3))).plan(N_TRAIN).n_steps
+    if not KINDS[name].asynchronous:
+        assert workers["step"].tolist() == sorted([steps, 2 * steps] * workers["rank"].nunique())
+    else:
+        passes = events[events["phase"] == "forward"].groupby("rank").size()
+        assert workers.groupby("rank")["step"].max().to_dict() == passes.to_dict()
+    server = table[table["role"] == "server"]
+    if len(server):
+        assert server["samples"].notna().all()
+        assert server[["dropped", "staleness_mean", "staleness_max"]].notna().all(axis=None)
+    else:
+        assert table[["dropped", "staleness_mean", "staleness_max"]].isna().all(axis=None)
+    if not KINDS[name].workers_may_die:
+        assert workers.groupby("epoch")["samples"].sum().tolist() == [N_TRAIN] * EPOCHS
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_an_asynchronous_epoch_ends_with_what_is_under_way(results: Path, name: str) -> None:
+    table = load_table(results / f"{name}.csv")
+    server, workers = table[table["role"] == "server"], table[table["role"] == "worker"]
+    goals = pd.Series([N_TRAIN, 2 * N_TRAIN], index=server.index)
+    # The last gradient of the epoch, and one of each other worker.
+    assert server["samples"].cumsum().between(goals, goals + 3 * 16).all()
+    assert workers.groupby("epoch")["samples"].sum().tolist() == server["samples"].tolist(), "none is lost"
+    assert metadata(results, name)["replicas_identical"] is True, "all get the same x"
+
+
+def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, results: Path) -> None:
+    for name, kind in KINDS.items():
+        found = metadata(results, name)
+        nbytes = {int(rank): size for rank, size in found["optimizer_bytes"].items()}
+        assert sorted(nbytes) == list(range(len(found["roles"])))
+        with_momentum = found["options"]["momentum"] > 0
+        if kind.cuts_x:
+            assert sum(nbytes.values()) == 6 * 4
+            assert max(nbytes.values()) == 2 * 4, "a third each"
+        elif "server" in found["roles"]:
+            assert nbytes == {rank: 6 * 4 * (with_momentum and rank == 0) for rank in nbytes}
+        else:
+            assert nbytes == dict.fromkeys(nbytes, 6 * 4), "each rank has all of it"
+
+
+def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alone() -> None:
+    data = datasets.load("tests.workload:moons", ".")
+    options = Options(dataset="tests.workload:moons", model="tests.workload:linear", seed=3)
+    before = torch.get_rng_state()
+    first, second = (build_model(options, data).state_dict()["weight"] for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), before)
+    other = build_model(Options(model="tests.workload:linear", seed=4), data).state_dict()["weight"]
+    assert not torch.equal(first, other)

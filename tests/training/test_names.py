@@ -1,0 +1,159 @@
+"""Strategies by name, and classes of a user's own: they work end to end, or are refused in one line."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.errors import UsageError
+from strategies import STRATEGIES
+from strategies.downpour import Downpour
+from tests.runs import ROOT, SMALL, said
+from training.names import make_strategy, owners_of, strategy_class
+
+HEAD = """
+from dataclasses import dataclass
+from strategies.common.traffic import Traffic
+from strategies import Strategy
+from strategies.ring_all_reduce import RingAllReduce
+"""
+OWN = (
+    HEAD
+    + '''
+@dataclass(kw_only=True)
+class Every(Strategy):
+    """Only every k-th step counts."""
+
+    k: int = 2
+    """Steps between two that count."""
+
+    traffic = {"worker": Traffic("0", "0")}
+    defaults = {"lr": 0.02, "optimizer": "adam"}
+    replicas_agree = False
+    calls = 0
+
+    def step(self, n_samples):
+        self.calls += 1
+        g = self.replica.collect()
+        if self.calls % self.k == 0:
+            self.descent.step(g, n_samples)
+        self.replica.zero_grad()
+'''
+)
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Write a module into the current directory; return its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"own_{tmp_path.name}"
+
+    def write(text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
+
+
+def test_a_strategy_is_made_by_name_with_its_options() -> None:
+    assert make_strategy("downpour", n_push=4) == Downpour(n_push=4)
+    with pytest.raises(UsageError, match=r"^single has no option n_push; it has workers_like$"):
+        make_strategy("single", n_push=4)
+    with pytest.raises(UsageError, match=r"^none has no option n_push; it has none$"):
+        make_strategy("none", n_push=4)
+
+
+def test_owners_are_all_that_have_the_option() -> None:
+    assert owners_of("aggregate") == ["async_param_server", "inconsistent_reads"]
+    assert owners_of("lr") == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_strategies_of_the_table_are_named_after_their_modules(name: str) -> None:
+    assert strategy_class(name) is STRATEGIES[name]
+    assert STRATEGIES[name].__module__ == f"strategies.{name}"
+    assert (ROOT / "strategies" / f"{name}.py").is_file()
+    assert STRATEGIES[name].describe().endswith(".")
+    for option in dataclasses.fields(STRATEGIES[name]):
+        assert option.default is not dataclasses.MISSING
+
+
+def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    small = {**SMALL, "epochs": 1, "checkpoint_every": 4, "n_gpus": 2}
+    line = [part for name, value in small.items() for part in (f"--{name}", str(value))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def train(*arguments: str) -> Any:
+        done = subprocess.run([sys.executable, str(ROOT / "train.py"), *arguments], cwd=tmp_path, env=environment,
+                              capture_output=True, text=True, timeout=100, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "results" / f"{arguments[-1]}.json").read_text()), done
+
+    made, done = train("--strategy", "mine:Every", "--k", "3", *line, "--run_name", "run")
+    assert made["strategy"] == "mine:Every"
+    assert {name: made["options"][name] for name in ("k", "lr", "optimizer")} == {
+        "k": 3,
+        "lr": 0.02,
+        "optimizer": "adam",
+    }
+    assert "--lr 0.02 (the default of mine:Every)" in done.stderr
+    assert "--optimizer adam (the default of mine:Every)" in done.stderr
+    resumed, _ = train("--resume", "results/run.checkpoints", "--epochs", "2", "--checkpoint_dir", "more",
+                       "--run_name", "on")  # fmt: skip
+    assert {name: resumed["options"][name] for name in ("k", "lr")} == {"k": 3, "lr": 0.02}
+
+
+def test_help_shows_the_options_of_ones_own_class(write: Callable[[str], str]) -> None:
+    module = write(OWN)
+    code, text = said("--strategy", f"{module}:Every", "--help")
+    assert code == 0
+    assert "--k INT" in text
+    assert "Only every k-th step counts." in text
+
+
+WITHOUT = HEAD + '@dataclass(kw_only=True)\nclass Mine(Strategy):\n    """Mine."""\n'
+RING = HEAD + '@dataclass(kw_only=True)\nclass Mine(RingAllReduce):\n    """Mine."""\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "has no Mine; define it there"),
+        ("1 / 0", "raised ZeroDivisionError: division by zero; correct it"),
+        ("import not_there_at_all", "not_there_at_all"),
+        ("Mine = 3", "is no class derived from strategies.Strategy; derive it"),
+        ("class Mine: pass", "is no class derived from strategies.Strategy; derive it"),
+        (WITHOUT, "has no step; define it"),
+        (WITHOUT + "    def step(self, n): pass\n", "has no traffic; say what each role sends in a step"),
+        (HEAD + "class Mine(RingAllReduce):\n    pass\n", "decorate the class with @dataclass(kw_only=True)"),
+        (RING + "    lr: float = 0.5\n", "its option lr is one of every run; rename it"),
+        (RING + "    resume: int = 5\n", "its option resume is one of every run; rename it"),
+        (RING + "    help: int = 5\n", "its option help is one of every run; rename it"),
+        (RING + "    k: int\n", "its option k has no default; give it one"),
+        (RING + '    defaults = {"epochs": 5}\n', "cannot have a default of its own for epochs, but for batch_size,"),
+    ],
+)
+def test_a_class_that_cannot_be_a_strategy_is_one_line(
+    tmp_path: Path, write: Callable[[str], str], text: str, expected: str
+) -> None:
+    module = write(text)
+    code, printed = said("--strategy", f"{module}:Mine", "--results_dir", "results", "--device", "cpu")
+    assert (code, printed.count("\n")) == (2, 1)
+    assert printed.startswith(f"error: --strategy {module}:Mine: ")
+    assert expected in printed
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_module_that_is_not_there_is_one_line() -> None:
+    code, printed = said("--strategy", "not_there:Mine")
+    assert (code, printed.count("\n")) == (2, 1)
+    assert "--strategy not_there:Mine: there is no module not_there; put not_there.py in the current dir" in printed
+    assert said("--strategy", "not_there:")[0] == 2

@@ -1,0 +1,67 @@
+"""Any optimizer of torch on one vector, and which of them may see it in parts."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from records.errors import UsageError
+from strategies import STRATEGIES, OptimizerFactory
+from tests.runs import small
+from training.checks import resolve
+from training.optimizers import OPTIMIZERS, factory, is_elementwise
+
+ELEMENTWISE = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax", "adadelta", "asgd", "rprop")
+WHOLE = ("adafactor",)
+REFUSED = ("lbfgs", "sparseadam", "muon")  # of those that this torch has
+
+
+def made(name: str) -> OptimizerFactory:
+    return factory(name, 0.1, 0.9, 0.0, ())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_torch_is_known_for_what_it_is(name: str) -> None:
+    if name in REFUSED:
+        with pytest.raises(UsageError, match=rf"^--optimizer {name}: does not work on one vector"):
+            made(name)
+    else:
+        assert name in (*ELEMENTWISE, *WHOLE), "a new one of torch's: say which it is"
+        assert is_elementwise(made(name)) is (name in ELEMENTWISE)
+
+
+def test_the_options_of_the_optimizer_count_too() -> None:
+    assert is_elementwise(factory("adam", 0.1, 0.9, 0.01, ("amsgrad=True", "eps=1e-3")))
+    assert is_elementwise(factory("sgd", 0.1, 0.9, 0.01, ("nesterov=True",)))
+
+
+class Normed(torch.optim.SGD):
+    """Looks at the norm of the whole gradient, as LARS does."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad /= parameter.grad.norm()
+        super().step()
+
+
+def test_an_optimizer_that_looks_at_the_norm_is_found_out() -> None:
+    assert not is_elementwise(partial(Normed, lr=0.1))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_one_that_looks_at_all_of_x_is_refused_only_where_x_is_cut(tmp_path: object, name: str) -> None:
+    options = small(tmp_path, name, optimizer="adafactor")  # type: ignore[arg-type]
+    if STRATEGIES[name].cuts_x:
+        with pytest.raises(UsageError, match=rf"^--optimizer adafactor: {name} updates x in parts"):
+            resolve(options)
+    else:
+        assert resolve(options).optimizer == "adafactor"
+
+
+def test_momentum_is_that_of_sgd_and_the_first_beta_of_the_adam_family() -> None:
+    vector = [torch.zeros(1, requires_grad=True)]
+    assert factory("sgd", 0.1, 0.3, 0.0, ())(vector).defaults["momentum"] == 0.3
+    for name in ("adam", "adamw", "nadam", "radam", "adamax"):
+        assert factory(name, 0.1, 0.3, 0.0, ())(vector).defaults["betas"] == (0.3, 0.999)
+    assert factory("adam", 0.1, 0.3, 0.0, ("betas=(0.5, 0.6)",))(vector).defaults["betas"] == (0.5, 0.6)

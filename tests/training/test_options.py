@@ -1,0 +1,110 @@
+"""Options: a strategy is one of them with its own, defaults are of whom they should be, and all are recorded."""
+
+import dataclasses
+import json
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.errors import UsageError
+from strategies import STRATEGIES, Strategy
+from strategies.async_param_server import AsyncParamServer
+from strategies.ring_all_reduce import RingAllReduce
+from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
+from training import Options
+from training.checks import resolve
+from training.options import RunOptions, names_with_strategy_defaults
+from training.recorded import check_recorded, options_from
+
+OWN_DEFAULTS = [(name, option) for name, kind in KINDS.items() for option in kind.defaults]
+
+
+@pytest.mark.parametrize(("name", "option"), OWN_DEFAULTS)
+def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) -> None:
+    own, one = KINDS[name].defaults[option], strategy_of(name)
+    common = getattr(Options(), option)
+    assert getattr(Options(strategy=one), option) == own
+    for value in (common, own):
+        given = Options(strategy=one, **{option: value})
+        assert getattr(given, option) == value, "explicit, it is kept, even where it is the common default"
+        assert getattr(dataclasses.replace(given, epochs=3), option) == value
+        assert getattr(pickle.loads(pickle.dumps(given)), option) == value
+
+
+def test_asynchronous_strategies_have_no_momentum_of_themselves() -> None:
+    assert Options().momentum == 0.9
+    assert Options(strategy=AsyncParamServer()).momentum == 0
+    assert Options(strategy=AsyncParamServer(), momentum=0.9).momentum == 0.9
+    for kind in STRATEGIES.values():
+        assert Options(strategy=kind()).momentum == (0 if kind.asynchronous else 0.9)
+    assert type(Options().momentum) is float, "no mark of a default is left"
+
+
+@dataclass(kw_only=True)
+class Opinionated(RingAllReduce):
+    """A strategy with a default of its own for whatever may have one."""
+
+    defaults = {"batch_size": 3, "lr": 0.7, "momentum": 0.1, "weight_decay": 0.2, "optimizer": "adam"}
+
+
+def test_every_option_that_may_have_a_default_of_a_strategys_own_takes_it() -> None:
+    assert sorted(Opinionated.defaults) == sorted(names_with_strategy_defaults())
+    options = Options(strategy=Opinionated())
+    for name, value in Opinionated.defaults.items():
+        assert getattr(options, name) == value
+        assert type(getattr(options, name)) is type(value)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_resolved_options_say_who_does_what(tmp_path: Path, name: str) -> None:
+    options = resolve(small(tmp_path, name, n_gpus=n_gpus_of(name, 3)))
+    assert options.roles == KINDS[name].roles(options.n_gpus or 0)
+    assert options.world_size == len(options.roles)
+    assert options.device == "cpu"
+    assert resolve(dataclasses.replace(options)) == options, "nothing is left to resolve"
+    assert options.plan(N_TRAIN).workers == options.strategy.count_workers(options.n_gpus or 0)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> None:
+    kind = STRATEGIES[name]
+    one = kind(**{option.name: 2 for option in dataclasses.fields(kind)})
+    options = resolve(small(tmp_path, one, n_gpus=n_gpus_of(name, 3), momentum=0.9, slow=()))
+    recorded = json.loads(json.dumps(options.recorded()))
+    assert options_from(recorded, "run.json") == options
+    assert set(recorded) == {"strategy", *(option.name for option in dataclasses.fields(RunOptions))} | set(recorded)
+    again = options_from(recorded, "run.json", new=["momentum"])
+    assert again.momentum == kind.defaults.get("momentum", 0.9), "what is new has the strategy's default"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"strategy": 3}, "names no strategy"),
+        ({"strategy": "absent_strategy"}, "--strategy absent_strategy: unknown"),
+        ({"n_push": "many"}, "has 'many' for --n_push"),
+        ({"lr": "0.1"}, "has '0.1' for --lr"),
+        ({"seed": True}, "has True for --seed"),
+        ({"slow": "1:2"}, "has '1:2' for --slow"),
+        ({"slow": [1]}, "has \\(1,\\) for --slow"),
+    ],
+)
+def test_options_of_another_type_were_not_written_here(changes: dict[str, Any], said: str) -> None:
+    recorded = json.loads(json.dumps(Options(strategy=STRATEGIES["downpour"]()).recorded())) | changes
+    with pytest.raises(UsageError, match=said):
+        options_from(recorded, "run.json")
+
+
+def test_a_record_of_another_strategy_is_refused() -> None:
+    recorded = Options(strategy=STRATEGIES["single"]()).recorded()
+    with pytest.raises(UsageError, match=r"^run.json: was made with --strategy single, not none"):
+        check_recorded(recorded, "run.json", STRATEGIES["none"])
+    assert check_recorded(recorded, "run.json")["dataset"] == "digits", "whoever needs no strategy needs no class of it"
+
+
+def test_a_strategy_is_told_by_what_it_is_not_by_its_address() -> None:
+    strategies: list[Strategy] = [kind() for kind in STRATEGIES.values()]
+    assert len({repr(strategy) for strategy in strategies}) == len(strategies)

@@ -1,58 +1,17 @@
-"""Servers that go on without a worker, and let it in again."""
+"""Servers that lose all their workers, or many: whole runs. See also `tests/strategies`."""
 
 import contextlib
 import random
 import re
 import time
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import psutil
 import pytest
 
-from records.errors import RunFailed
-from records.files import load_events
 from tests.launchers.test_failures import Victim, victims
-from tests.test_server_family import ASYNC, N_TRAIN, made
 
 __all__ = ["victims"]
-MORTAL = {"model": "tests.workload:mortal", "epochs": 8}
-
-
-@pytest.mark.parametrize("changes", [ASYNC, ASYNC | {"max_staleness": 1}, {"strategy": "downpour"}])
-def test_the_others_give_the_samples_of_a_dead_worker(tmp_path: Path, changes: dict[str, Any]) -> None:
-    entry = made(tmp_path, "run", **MORTAL, **changes)
-    assert [(death["rank"], death["returned"]) for death in entry["deaths"]] == [(2, False)]
-    table = pd.read_csv(tmp_path / "run.csv")
-    assert set(table["rank"]) == {0, 1, 3}
-    server = table[table["role"] == "server"]
-    assert N_TRAIN * 8 <= server["samples"].sum() <= N_TRAIN * 8 + 3 * 16
-    assert table["test_accuracy"].iloc[-3] > 0.7
-
-
-def test_a_dead_worker_takes_its_part_of_the_batches_with_it_where_they_are_fixed(tmp_path: Path) -> None:
-    entry = made(tmp_path, "run", **MORTAL, backup_workers=1)
-    assert [death["rank"] for death in entry["deaths"]] == [2]
-    server = pd.read_csv(tmp_path / "run.csv").query("role == 'server'")
-    assert server["step"].iloc[-1] == 8 * 4, "every step is taken"
-    lost = 8 * N_TRAIN - server["samples"].sum()
-    assert entry["samples_lost"] == lost > 0
-
-
-@pytest.mark.parametrize("changes", [ASYNC, ASYNC | {"reads": "inconsistent"}, {"strategy": "downpour"}])
-def test_a_worker_that_is_started_again_joins_the_running_server(tmp_path: Path, changes: dict[str, Any]) -> None:
-    # Slow enough that the run is not over before the new process is there.
-    slow = {"slow": ("1:100", "3:100"), "epochs": 12}
-    entry = made(tmp_path, "run", **MORTAL | slow, restarts=1, **changes)
-    assert [(death["rank"], death["returned"]) for death in entry["deaths"]] == [(2, True), (2, False)]
-    updates = load_events(tmp_path / "run").query("phase == 'update' and version_read >= 0")
-    assert (updates["peer"] == 2).sum() == 2 * 3, "each life ends in its fourth step"
-
-
-def test_synchronous_strategies_end_with_the_dead_worker(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"rank 2 \(worker\) was killed by SIGKILL"):
-        made(tmp_path, "run", **MORTAL)
 
 
 def test_without_any_worker_the_run_ends_and_says_so(tmp_path: Path, victims: list[Victim]) -> None:

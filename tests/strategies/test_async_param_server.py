@@ -78,7 +78,7 @@ def test_the_bound_holds_in_versions_and_in_clocks(tmp_path: Path, s: int) -> No
 
 
 def test_m_gradients_make_one_update_in_the_order_of_ranks(tmp_path: Path) -> None:
-    made(tmp_path, "run", AsyncParamServer(aggregate=2), epochs=4, **{"slow": ("2:3",)})
+    made(tmp_path, "run", AsyncParamServer(aggregate=2), epochs=4, slow=("2:3",))
     updates = applied(tmp_path, "run")
     sizes = updates.groupby("version_applied").size()
     assert set(sizes) <= {1, 2}

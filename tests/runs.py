@@ -73,4 +73,4 @@ def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-
             code = command_line.main("description", builtin, list(arguments))
         except SystemExit as stop:  # --help
             code = int(stop.code or 0)
-    return code, output.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return code, output.buffer.getvalue().decode(encoding)

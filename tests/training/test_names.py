@@ -13,6 +13,7 @@ import pytest
 
 from records.errors import UsageError
 from strategies import STRATEGIES
+from strategies.downpour import Downpour
 from tests.runs import ROOT, SMALL, said
 from training.names import make_strategy, owners_of, strategy_class
 
@@ -62,7 +63,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], st
 
 
 def test_a_strategy_is_made_by_name_with_its_options() -> None:
-    assert make_strategy("downpour", n_push=4) == STRATEGIES["downpour"](n_push=4)
+    assert make_strategy("downpour", n_push=4) == Downpour(n_push=4)
     with pytest.raises(UsageError, match=r"^single has no option n_push; it has workers_like$"):
         make_strategy("single", n_push=4)
     with pytest.raises(UsageError, match=r"^none has no option n_push; it has none$"):

@@ -75,7 +75,7 @@ def again(options: Options, how: str, **changes: Any) -> Options:
     """Return the options that resume, or replay, that run."""
     folder = Path(options.results_dir)
     path = str(latest(options.checkpoint_folder)) if how == "resume" else str(folder / "run")
-    anew = {"run_name": "again", "checkpoint_every": 0, how: path}
+    anew: dict[str, Any] = {"run_name": "again", "checkpoint_every": 0, how: path}
     return dataclasses.replace(options, **(anew | changes))
 
 

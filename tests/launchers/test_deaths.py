@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from tests.launchers.test_failures import Victim, victims
+from tests.ranks import wait_until
 
 __all__ = ["victims"]
+LIMIT_S = 100
 
 
 def test_without_any_worker_the_run_ends_and_says_so(tmp_path: Path, victims: list[Victim]) -> None:

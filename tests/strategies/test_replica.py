@@ -176,7 +176,7 @@ def adopt_the_next(transport: Transport) -> Any:
     replica.own()
     replica.own()  # nothing more
     transport.recv(0, "overwritten")
-    return replica.x.tolist(), replica.model.weight.flatten().tolist()
+    return replica.x.tolist(), replica.parameters[0].flatten().tolist()
 
 
 def test_the_next_parameters_give_the_first_ones_back() -> None:

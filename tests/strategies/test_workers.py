@@ -16,10 +16,11 @@ from tests.strategies.loops import LIMIT, OPTIMIZERS
 from transports.base import ANY, Transport
 
 
-def serve(transport: Transport, after_update: Callable[[], None] | None = None) -> tuple[Replica, Descent, Workers]:
+def serve(transport: Transport, after_update: Callable[[], None] = lambda: None) -> tuple[Replica, Descent, Workers]:
     replica = Replica(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), transport)
     descent = Descent([replica.x], OPTIMIZERS["unit"], 0.0, None, transport.recorder)
-    return replica, descent, Workers(replica, transport, descent, after_update)
+    descent.after_update = after_update
+    return replica, descent, Workers(replica, transport, descent)
 
 
 def in_rounds(transport: Transport) -> Any:
@@ -63,7 +64,7 @@ def as_they_come(transport: Transport) -> Any:
                 transport.isend(None, 1, "my turn")
         return None
     replica, descent, workers = serve(transport)
-    seen = []
+    seen: list[Any] = []
     for gradient in workers.messages("gradient", until=60):
         seen.append((gradient.src, gradient.version, sorted(workers.waiting), dict(workers.steps), workers.slowest))
         gradient.release()

@@ -138,7 +138,12 @@ def save_on_the_server(transport: Transport, one: Options) -> None:
     model = build_model(one, datasets.load(one.dataset, "."))
     replica = Replica(model, transport)
     replica.b.fill_(1 + transport.rank)
-    state = {"strategy": {"x": replica.x, "b": replica.b}, "position": {"step": 7}, "random": torch.zeros(1)}
+    state = {
+        "strategy": {"x": replica.x, "b": replica.b},
+        "model": replica.x,
+        "position": {"step": 7},
+        "random": torch.zeros(1),
+    }
     files.save(transport, files.Target(one.checkpoint_folder, 3, one.recorded(), one.roles), 7, state, ranks=[0])
 
 

@@ -74,7 +74,7 @@ class Workers:
         """Yield the messages of one epoch in the order in which they come.
 
         Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have
-        said goodbye, or when `until` samples have been applied and all workers wait. `on_departure` is called when a
+        said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
         worker has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
         """
         self._begin_epoch()
@@ -96,7 +96,7 @@ class Workers:
     def _is_over(self, until: float) -> bool:
         if not self.alive:
             return False  # a dead worker may return; if none can, receiving says so
-        return not self.present or (self._descent.samples >= until and self.alive <= self.waiting)
+        return not self.present or (self._descent.samples >= until and self.present <= self.waiting)
 
     def _receive(self, *tags: str) -> Message | None:
         """Return the message that comes next; None if instead a worker said goodbye, died or returned."""

@@ -28,11 +28,6 @@ SUITES: dict[str, Callable[[Kind], bool]] = {
     "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what the server has
 }
 BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
-WITH_BASELINES = pytest.mark.with_baselines
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "with_baselines: the built-in baselines take part too")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

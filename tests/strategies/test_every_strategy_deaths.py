@@ -11,17 +11,15 @@ import pytest
 
 from launchers import launch
 from records.errors import RunFailed
-from records.files import load_metadata
 from strategies import Strategy
 from tests.ranks import wait_until
-from tests.strategies.loops import LIMIT, Rank, Task, accuracy, fit
-from tests.strategies.runs import SMALL
-from training import Options, run
+from tests.strategies.loops import LIMIT, Rank, Task, accuracy, describe, fit, variants
+from tests.strategies.runs import N_TRAIN, made
 from transports.base import Transport
 
 Kind = type[Strategy]
 VICTIM = 2
-MORTAL = SMALL | {"model": "tests.workload:mortal", "n_gpus": 4, "epochs": 4, "run_name": "run"}
+MORTAL: dict[str, Any] = {"model": "tests.workload:mortal", "n_gpus": 4, "epochs": 4}
 
 
 def roles_of(kind: Kind) -> list[str]:
@@ -32,24 +30,25 @@ def roles_of(kind: Kind) -> list[str]:
 
 def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) -> None:
     roles_of(survivor)
-    run(Options(strategy=survivor(), **MORTAL, results_dir=str(tmp_path)), quiet=True)
-    facts = load_metadata(tmp_path / "run.json")
-    assert [(death["rank"], death["returned"]) for death in facts["deaths"]] == [(VICTIM, False)]
-    table = pd.read_csv(tmp_path / "run.csv")
-    assert set(table["rank"]) == {0, 1, 3}
-    assert table["epoch"].max() == 4, "every epoch is ended"
-    assert facts["replicas_identical"] or not survivor.replicas_agree
-    samples = table[table["role"] == "server"]["samples"].sum()
-    if survivor.asynchronous:
-        assert samples >= 4 * 190, "the others give its samples"
-    else:
-        assert facts["samples_lost"] == 4 * 190 - samples > 0
+    for number, strategy in enumerate(variants(survivor, 4)):
+        facts = made(tmp_path, f"{number}", strategy, **MORTAL)
+        where = describe(strategy)
+        assert [(death["rank"], death["returned"]) for death in facts["deaths"]] == [(VICTIM, False)], where
+        table = pd.read_csv(tmp_path / f"{number}.csv")
+        assert set(table["rank"]) == {0, 1, 3}
+        assert table["epoch"].max() == 4, "every epoch is ended"
+        assert facts["replicas_identical"] or not survivor.replicas_agree, where
+        samples = table[table["role"] == "server"]["samples"].sum()
+        if survivor.asynchronous:
+            assert samples >= 4 * N_TRAIN, f"the others give its samples: {where}"
+        else:
+            assert facts["samples_lost"] == 4 * N_TRAIN - samples > 0, where
 
 
 def test_the_run_ends_with_a_dead_worker_and_names_it(mortal: Kind, tmp_path: Path) -> None:
     roles_of(mortal)
     with pytest.raises(RunFailed, match=rf"rank {VICTIM} \(worker\) was killed by SIGKILL") as caught:
-        run(Options(strategy=mortal(), **MORTAL, results_dir=str(tmp_path)), quiet=True)
+        made(tmp_path, "run", mortal(), **MORTAL)
     first, *others = str(caught.value).splitlines()
     assert f"rank {VICTIM}" in first
     assert all(re.match(r" *rank \d \(\w+\) waited for", line) for line in others), str(caught.value)

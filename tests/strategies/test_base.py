@@ -1,0 +1,68 @@
+"""What a strategy is: its name, its line in the table, the check of an option."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import strategies
+from records.errors import UsageError
+from strategies import STRATEGIES, Strategy, between
+from strategies.common.traffic import NOTHING
+
+
+@dataclass(kw_only=True)
+class Own(Strategy):
+    """A strategy of a user's own,
+    described in two lines.
+
+    And more.
+    """
+
+    often: int = 50
+    """How often."""
+
+    traffic = {"worker": NOTHING}
+
+    def step(self, n_samples: int) -> None:
+        """Do nothing."""
+
+
+def test_a_strategy_has_the_name_of_its_module_and_elsewhere_of_its_class() -> None:
+    for name, kind in STRATEGIES.items():
+        assert kind.__module__ == f"strategies.{name}"
+    assert Own.name == f"{__name__}:Own"
+
+
+def test_every_module_with_a_strategy_is_in_the_table() -> None:
+    modules = {path.stem for path in Path(strategies.__file__).parent.glob("*.py")}
+    parts = {"__init__", "all_reduce_sgd", "base", "builtin", "collectives", "descent", "replica", "traffic", "workers"}
+    assert set(STRATEGIES) == modules - parts
+
+
+def test_the_first_line_is_the_first_paragraph() -> None:
+    assert Own.describe() == "A strategy of a user's own, described in two lines."
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "said"),
+    [
+        (0, None, "--often 0: must be at least 1"),
+        (-3, 7, "--often -3: must be at least 1"),
+        (8, 7, "--often 8: must be at most 7, the most there are"),
+        (float("nan"), None, "--often nan: must be at least 1"),
+    ],
+)
+def test_an_option_out_of_its_bounds_is_named(value: int, high: float | None, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}$"):
+        between(Own(often=value), "often", 1, high, "the most there are" if high else "")
+
+
+@pytest.mark.parametrize(("value", "high"), [(1, 1), (7, 7), (10**9, None), (50, 7)])
+def test_within_them_and_of_a_default_nothing_is_said(value: int, high: float | None) -> None:
+    between(Own(often=value), "often", 1, high)
+
+
+def test_what_has_no_server_does_not_serve() -> None:
+    with pytest.raises(RuntimeError, match="Own has no server rank"):
+        Own().serve()

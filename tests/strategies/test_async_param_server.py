@@ -114,7 +114,7 @@ def test_an_epoch_ends_with_its_samples_whoever_gives_them(tmp_path: Path) -> No
 )
 def test_what_cannot_be_is_refused(options: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        AsyncParamServer(**options).check(RunSize(4, 3, 4))  # type: ignore[arg-type]
+        AsyncParamServer(**options).check(RunSize(4, 3, 4))
     AsyncParamServer(aggregate=12, max_staleness=0).check(RunSize(4, 3, 4))
 
 

@@ -19,7 +19,7 @@ from strategies.collectives import (
     reduce_scatter,
     ring_all_reduce,
 )
-from transports.base import Transport
+from transports.base import Transport, Work
 
 LIMIT = 60.0
 ALL_REDUCES: dict[str, Callable[..., int]] = {"ring": ring_all_reduce, "naive": naive_all_reduce}
@@ -37,7 +37,7 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
     vector.copy_(first(transport.rank, length))
     messages, nbytes = list(transport.messages_sent), list(transport.bytes_sent)
     n = 7 + transport.rank
-    total, works = 0, []
+    total, works = 0, list[Work]()
     if name in ALL_REDUCES:
         total = ALL_REDUCES[name](vector, transport, n)
     elif name == "reduce_scatter":

@@ -21,7 +21,7 @@ Kind = type[Strategy]
 
 
 def test_a_first_run_learns(kind: Kind, tmp_path: Path) -> None:
-    given = {"n_gpus": fit(kind, 4), "device": "cpu", "results_dir": str(tmp_path), "run_name": "first"}
+    given: dict[str, Any] = {"n_gpus": fit(kind, 4), "device": "cpu", "results_dir": str(tmp_path), "run_name": "first"}
     run(Options(strategy=kind(), **given), quiet=True)
     facts = load_metadata(tmp_path / "first.json")
     assert facts["test_accuracy"] >= 0.9

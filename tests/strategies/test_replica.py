@@ -18,6 +18,9 @@ LIMIT = 60.0
 class Tied(nn.Module):
     """A tied, a frozen, an unused parameter; a float and an integer buffer."""
 
+    frozen: nn.Parameter
+    unused: nn.Parameter
+
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Linear(3, 3, bias=False)
@@ -176,7 +179,7 @@ def adopt_the_next(transport: Transport) -> Any:
     replica.own()
     replica.own()  # nothing more
     transport.recv(0, "overwritten")
-    return replica.x.tolist(), replica.model.weight.flatten().tolist()
+    return replica.x.tolist(), replica.parameters[0].flatten().tolist()
 
 
 def test_the_next_parameters_give_the_first_ones_back() -> None:

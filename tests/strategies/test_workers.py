@@ -63,7 +63,7 @@ def as_they_come(transport: Transport) -> Any:
                 transport.isend(None, 1, "my turn")
         return None
     replica, descent, workers = serve(transport)
-    seen = []
+    seen: list[Any] = []
     for gradient in workers.messages("gradient", until=60):
         seen.append((gradient.src, gradient.version, sorted(workers.waiting), dict(workers.steps), workers.slowest))
         gradient.release()

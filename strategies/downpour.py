@@ -126,4 +126,4 @@ class Downpour(ParamServer):
         else:
             self.push("rest")
             self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
-        self.average_buffers()
+        self.end_epoch()

@@ -82,9 +82,9 @@ class ParamServer(Strategy):
             self.steps = join_server(self.replica, self.transport, self.descent)
 
     def finish(self) -> None:
-        """Say goodbye, and average the buffers."""
+        """Worker: say goodbye. All: end the epoch with the same buffers and x."""
         self.say_goodbye()
-        self.average_buffers()
+        self.end_epoch()
 
     def say_goodbye(self) -> None:
         """Worker: copy x into memory of its own; end the epoch, unless the server has ended it."""
@@ -93,16 +93,16 @@ class ParamServer(Strategy):
             if not self.over:
                 self.transport.isend(None, SERVER, "goodbye")
 
-    def average_buffers(self) -> None:
-        """Average the buffers b of the workers on the server, which sends the mean to all.
+    def end_epoch(self) -> None:
+        """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
 
-        Where it takes messages of anybody, it does so even if b is empty: then no message of the next epoch can come in
-        this one, and whoever has left the epoch before its last update gets x.
+        A server that takes messages of anybody does so even if b is empty: so no message of the next epoch comes in
+        this one.
         """
         if not (self.replica.b.numel() or self.workers_may_die):
             return
         if self.is_server:
-            self.workers.average(self.replica.b)
+            self.workers.end_epoch(self.replica.b)
         else:
             self.transport.isend(self.replica.b, SERVER, "buffers").wait()
             mean = self.transport.recv(SERVER, "mean buffers")

@@ -223,7 +223,7 @@ class Workers:
         self.send_copy(self._replica.x, k, 0, "initial parameters")
         self.send(self._replica.b.clone(), k, "initial buffers")
 
-    def average(self, b: torch.Tensor) -> None:
+    def end_epoch(self, b: torch.Tensor) -> None:
         """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older."""
         total, n = torch.zeros_like(b), 0
         for message in self.gather("buffers"):

@@ -18,6 +18,9 @@ LIMIT = 60.0
 class Tied(nn.Module):
     """A tied, a frozen, an unused parameter; a float and an integer buffer."""
 
+    frozen: nn.Parameter
+    unused: nn.Parameter
+
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Linear(3, 3, bias=False)

@@ -1,0 +1,56 @@
+"""The option with which the suites of all strategies are those of one, also of a class of a user's own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OWN = '''
+from dataclasses import dataclass
+from strategies.ring_all_reduce import RingAllReduce
+
+@dataclass(kw_only=True)
+class Forgetful(RingAllReduce):
+    """The ring, but each worker has the weight of one, whatever its samples."""
+
+    def step(self, n_samples: int) -> None:
+        g = self.replica.collect()
+        self.descent.step(g.div_(self.all_reduce(g, 1)), n_samples)
+'''
+
+
+def suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    python = [sys.executable, "-m", "pytest", str(ROOT / "tests/strategies"), "-c", str(ROOT / "pyproject.toml")]
+    return subprocess.run([*python, "-p", "no:cacheprovider", *arguments], cwd=folder, capture_output=True, text=True,
+                          timeout=300, check=False)  # fmt: skip
+
+
+def test_one_strategy_of_the_table(tmp_path: Path) -> None:
+    done = suites(tmp_path, "--strategy", "downpour", "--collect-only", "-o", "addopts=-v")
+    assert done.returncode == 0, done.stdout + done.stderr
+    collected = re.findall(r"<Function (.*)>", done.stdout)
+    assert len(collected) > 20
+    assert all("[downpour" in name or "-downpour" in name or "[NOTSET" in name for name in collected), collected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(310)
+def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+    (tmp_path / "mymodule.py").write_text(OWN)
+    done = suites(tmp_path, "--strategy", "mymodule:Forgetful", "-k", "one_process or first_line")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED" in done.stdout
+    assert "test_its_first_line_describes_it[mymodule:Forgetful]" not in done.stdout, "only what is wrong"
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert all("mymodule:Forgetful" in line for line in failed)
+    assert any("test_it_takes_the_same_steps_as_one_process[mymodule:Forgetful-3]" in line for line in failed)
+
+
+def test_what_is_no_strategy_is_one_line(tmp_path: Path) -> None:
+    done = suites(tmp_path, "--strategy", "downpur", "--collect-only")
+    assert done.returncode != 0
+    assert "did you mean downpour?" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

@@ -32,7 +32,9 @@ def test_no_event_belongs_to_a_step_that_was_not_taken(results: Path, name: str)
     last = table[table["role"] == "worker"].groupby("rank")["step"].max()
     spans = events[events["value"].isna() & (events["epoch"] > 0) & events["rank"].isin(last.index)]
     begun = spans.groupby("rank")["step"].max() + 1  # an event tells how many steps are done
-    assert begun.to_dict() == last.to_dict()
+    assert (begun <= last).all()
+    if name != "backup_workers":  # whose slowest may skip the last steps
+        assert begun.to_dict() == last.to_dict()
 
 
 @pytest.mark.parametrize("name", KINDS)

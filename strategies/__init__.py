@@ -7,6 +7,7 @@ from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Traffic
 from strategies.downpour import Downpour
+from strategies.easgd import ElasticAveraging
 from strategies.inconsistent_reads import InconsistentReads
 from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.none import NoCommunication
@@ -24,6 +25,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         AsyncParamServer,
         InconsistentReads,
         Downpour,
+        ElasticAveraging,
         RingAllReduce,
         NaiveAllReduce,
         ShardedRing,

@@ -1,0 +1,102 @@
+"""Elastic averaging: the exchange is the paper's, as often as it is told; what is shown is the centre."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from launchers import launch
+from records.errors import UsageError
+from records.files import load_events
+from strategies import RunSize
+from strategies.easgd import ElasticAveraging
+from strategies.single import Single
+from tests.strategies.loops import LIMIT, Rank, Task, trajectories
+from tests.strategies.runs import made, server_rows
+from transports.base import Transport
+
+
+def scripted(transport: Transport, task: Task, steps: int) -> tuple[float, list[float], list[float]]:
+    """From 0, worker k's gradient is k in all steps of two epochs, the learning rate 1.
+
+    Return alpha, an element of x_k after each step and epoch, and one of x~ after each epoch.
+    """
+    rank = Rank(transport, task)
+    assert isinstance(rank.strategy, ElasticAveraging)
+    rank.replica.x.zero_()
+    rank.strategy.center.zero_()
+    transport.barrier()
+    x: list[float] = []
+    center: list[float] = []
+    for _ in range(2):
+        if rank.is_server:
+            rank.strategy.serve()
+        else:
+            for _ in range(steps):
+                rank.constant_step(float(transport.rank), 5)
+                x.append(rank.x()[0].item())
+        rank.strategy.finish()
+        x.append(rank.x()[0].item())
+        center.append(rank.strategy.model()[0].item())
+    rank.close()
+    return rank.strategy.rate, x, center
+
+
+def test_the_exchange_is_that_of_the_paper() -> None:
+    task = Task(ElasticAveraging(alpha=0.25, tau=2), 2, "unit")
+    (_, centers, shown), (_, x, known) = launch(scripted, 2, task, 3, timeout=LIMIT)
+    first = [
+        -1,
+        -2 + 0.5,
+        -2.5,
+        -2.5 + 0.625,
+    ]  # x~ is -0.5; the rest, d = 0.25 (-2.5 - 0): -1.125
+    second = [-2.875 + 0.4375, -3.4375, -4.4375 + 0.71875, -3.71875]  # x~ is -1.5625 and -2.28125; nothing is left
+    assert x == first + second
+    assert centers == shown == known == [-1.125, -2.28125]
+
+
+@pytest.mark.parametrize("tau", [1, 3, 100])
+def test_what_leaves_a_worker_comes_to_the_centre(tau: int) -> None:
+    ranks = launch(scripted, 4, Task(ElasticAveraging(tau=tau), 4, "unit"), 7, timeout=LIMIT)
+    assert sum(x[-1] for _, x, _ in ranks) == pytest.approx(-2 * 7 * (1 + 2 + 3))
+    for rate, _, centers in ranks:
+        assert rate == pytest.approx(0.9 / 3)
+        assert centers == ranks[0][2]
+
+
+def test_with_hardly_any_force_a_worker_is_alone() -> None:
+    ranks = launch(trajectories, 2, [Task(ElasticAveraging(alpha=1e-300, tau=3), 2)], timeout=LIMIT)
+    ((alone,),) = launch(trajectories, 1, [Task(Single(), 1, epochs=6)], timeout=LIMIT)
+    x = ranks[1][0]
+    assert 12 <= len(x) <= len(alone)
+    assert x == alone[: len(x)]
+
+
+def test_it_exchanges_as_often_as_it_is_told(tmp_path: Path) -> None:
+    made(tmp_path, "run", ElasticAveraging(tau=3), epochs=6)
+    table = pd.read_csv(tmp_path / "run.csv")
+    events = load_events(tmp_path / "run")
+    for rank in (1, 2, 3):
+        own = events[(events["rank"] == rank) & (events["epoch"] > 0)]
+        sent = own[own["op"] == "send"].groupby("tag").size()
+        assert sent["fetch"] == int(table[table["rank"] == rank]["step"].max()) // 3
+        assert sent["rest"] == 6, "the last exchange of each epoch"
+        assert sent["push"] == sent["fetch"] - 6
+        assert "goodbye" not in sent, "the server has ended each epoch"
+    given = table[table["role"] == "worker"]["samples"].sum()
+    assert server_rows(tmp_path, "run")["samples"].sum() == given, "no samples are lost"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.5, math.inf, math.nan])
+def test_alpha_is_a_part(alpha: float) -> None:
+    with pytest.raises(UsageError, match=f"--alpha {alpha}: must be above 0 and below 1"):
+        ElasticAveraging(alpha=alpha).check(RunSize(4, 3, 4))
+
+
+def test_an_epoch_has_an_exchange() -> None:
+    for tau, said in ((0, "must be at least 1"), (5, "must be at most 4, the steps of an epoch")):
+        with pytest.raises(UsageError, match=f"--tau {tau}: {said}"):
+            ElasticAveraging(tau=tau).check(RunSize(4, 3, 4))
+    ElasticAveraging(tau=4, alpha=0.999).check(RunSize(4, 3, 4))

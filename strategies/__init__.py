@@ -1,5 +1,6 @@
 """The algorithms, by name: that of their module. A new one is one new file here, and its line in this table."""
 
+from records.errors import UsageError
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
 from strategies.common.base import RunSize, Strategy, between
@@ -33,4 +34,4 @@ STRATEGIES: dict[str, type[Strategy]] = {
     )
 }
 
-__all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "RunSize", "Strategy", "Traffic", "between"]
+__all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "RunSize", "Strategy", "Traffic", "UsageError", "between"]

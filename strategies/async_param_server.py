@@ -16,7 +16,6 @@ slow ones, and for a dead one the others do, each from its own part of the batch
 replies to nobody until the gradients that are still being computed have come; they are applied, and all get the same x.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,12 +57,6 @@ class AsyncParamServer(ParamServer):
         gradient.wait()
         self.replica.zero_grad()
         self.steps += 1
-
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """This worker's own steps, one after the other, until the server ends the epoch."""
-        self.over = False
-        while not self.over:
-            yield self.steps
 
     # Server
 

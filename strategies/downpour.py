@@ -8,24 +8,21 @@ Two things differ from the paper. There a worker starts its fetch and its push a
 server has taken the push, and for the parameters that it fetches. There the server may run Adagrad; here it only adds,
 so the optimizer is the workers', each with its own state.
 
-An epoch ends when the server has added as many samples as the training set has: then it answers no fetch until every
-worker fetches; all push what they have left, and get the same x.
+How the server adds and answers, and how an epoch ends: `push_fetch.py`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from strategies.common.base import RunSize, between
 from strategies.common.traffic import Traffic
-from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
+from strategies.push_fetch import PushFetch
 from transports.base import Message
 
 
 @dataclass(kw_only=True)
-class Downpour(ParamServer):
+class Downpour(PushFetch):
     """Workers take optimizer steps of their own; now and then they push their movement and fetch the parameters."""
 
     n_push: int = 1
@@ -33,8 +30,6 @@ class Downpour(ParamServer):
     n_fetch: int = 1
     """Steps of a worker between two fetches of the server's parameters."""
 
-    asynchronous = True
-    workers_may_die = True
     defaults = {"momentum": 0.0}  # late movements act like momentum
     traffic = {"worker": Traffic("1 / n_push + 1 / n_fetch", "P / n_push"),
                "server": Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch")}  # fmt: skip
@@ -51,8 +46,6 @@ class Downpour(ParamServer):
         self.before = torch.empty_like(self.replica.x)
         self.n_moved = 0
 
-    # Worker
-
     def step(self, n_samples: int) -> None:
         """d_k <- d_k + what the optimizer adds to x_k; push and fetch if it is time to."""
         self.before.copy_(self.replica.x)
@@ -68,62 +61,10 @@ class Downpour(ParamServer):
 
     def push(self, tag: str = "push") -> None:
         """The server's x <- x + d_k; d_k <- 0."""
-        self.transport.isend(self.movement, SERVER, tag, n=self.n_moved).wait()
+        self.send(self.movement, self.n_moved, tag)
         self.movement.zero_()
         self.n_moved = 0
 
-    def fetch(self) -> None:
-        """x_k <- the server's x. The number beside it is that of the samples added so far, of all workers."""
-        self.transport.isend(None, SERVER, "fetch", n=self.steps)
-        parameters = self.transport.recv(SERVER, "parameters")
-        self.descent.samples = self.descent.processed = parameters.n
-        self.over = parameters.n >= self.until
+    def take(self, parameters: Message) -> None:
+        """x_k <- the server's x."""
         parameters.copy_to(self.replica.x)
-
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """This worker's own steps, one after the other, until the server ends the epoch."""
-        self.over = False
-        while not self.over:
-            yield self.steps
-
-    # Server
-
-    def serve(self) -> None:
-        """Add what is pushed and send x to who fetches, until the epoch has its samples and all workers fetch."""
-        for message in self.workers.messages("fetch", "push", until=self.until):
-            if message.tag == "push":
-                self.add(message)
-            else:
-                self.workers.steps[message.src] = message.n
-            if self.descent.samples < self.until:
-                self.reply()
-        self.reply()
-
-    def reply(self) -> None:
-        """Send x to the workers that have asked for it."""
-        for k in self.workers.take_waiting():
-            self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
-
-    def add(self, push: Message) -> None:
-        """x <- x + d_k."""
-        if push.n:
-            with self.transport.recorder.phase("update"):
-                self.replica.x.add_(push.vector)
-            self.workers.record_applied(push)
-            self.descent.count(push.n)
-        push.release()
-
-    # Both
-
-    def finish(self) -> None:
-        """Push what is left of d_k, and take x; then average the buffers."""
-        self.say_goodbye()
-        if self.is_server:
-            for push in self.workers.gather("rest"):
-                self.add(push)
-                self.workers.note_update()
-            self.reply()
-        else:
-            self.push("rest")
-            self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
-        self.end_epoch()

@@ -11,11 +11,9 @@ an exchange is between two whole steps, and the first is after `tau` of them. Th
 workers, which is the default here too; but what is given is alpha. Between a fetch and its push others may push: with
 W alpha > 1, workers that exchange at the same time carry x~ beyond their mean, and much more than 1 diverges.
 
-An epoch ends when the server has added the differences of as many samples as the training set has: then it answers no
-fetch until every worker fetches; all push their last difference, and learn the same x~.
+How the server adds and answers, and how an epoch ends: `push_fetch.py`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,13 +21,12 @@ import torch
 from records.errors import UsageError
 from strategies.common.base import RunSize, between
 from strategies.common.traffic import Traffic
-from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
+from strategies.push_fetch import PushFetch
 from transports.base import Message
 
 
 @dataclass(kw_only=True)
-class ElasticAveraging(ParamServer):
+class ElasticAveraging(PushFetch):
     """Workers train apart, and every tau steps each and the server's centre move towards each other by alpha."""
 
     alpha: float | None = None
@@ -37,9 +34,7 @@ class ElasticAveraging(ParamServer):
     tau: int = 4
     """Steps of a worker between two exchanges with the centre."""
 
-    asynchronous = True
     replicas_agree = False
-    workers_may_die = True
     traffic = {"worker": Traffic("2 / tau", "P / tau"), "server": Traffic("(N - 1) / tau", "(N - 1) P / tau")}
 
     def check(self, run: RunSize) -> None:
@@ -61,8 +56,6 @@ class ElasticAveraging(ParamServer):
         super().join(resumed)
         self.center.copy_(self.replica.x)
 
-    # Worker
-
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); exchange if it is time to."""
         self.descent.step(self.replica.collect(), n_samples)
@@ -74,68 +67,16 @@ class ElasticAveraging(ParamServer):
             if not self.over:
                 self.push()
 
-    def fetch(self) -> None:
-        """Take x~. The number beside it is that of the samples added so far, of all workers."""
-        self.transport.isend(None, SERVER, "fetch", n=self.steps)
-        center = self.transport.recv(SERVER, "parameters")
-        self.descent.samples = self.descent.processed = center.n
-        self.over = center.n >= self.until
-        center.copy_to(self.center)
+    def take(self, parameters: Message) -> None:
+        """Keep x~."""
+        parameters.copy_to(self.center)
 
     def push(self, tag: str = "push") -> None:
         """d <- alpha (x_k - x~); x_k <- x_k - d; the server's x~ <- x~ + d. Without a step since the last: d = 0."""
         torch.sub(self.replica.x, self.center, out=self.difference).mul_(self.rate if self.n_taken else 0.0)
         self.replica.x.sub_(self.difference)
-        self.transport.isend(self.difference, SERVER, tag, n=self.n_taken).wait()
+        self.send(self.difference, self.n_taken, tag)
         self.n_taken = 0
-
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """This worker's own steps, one after the other, until the server ends the epoch."""
-        self.over = False
-        while not self.over:
-            yield self.steps
-
-    # Server
-
-    def serve(self) -> None:
-        """Add what is pushed and send x~ to who fetches, until the epoch has its samples and all workers fetch."""
-        for message in self.workers.messages("fetch", "push", until=self.until):
-            if message.tag == "push":
-                self.add(message)
-            else:
-                self.workers.steps[message.src] = message.n
-            if self.descent.samples < self.until:
-                self.reply()
-        self.reply()
-
-    def reply(self) -> None:
-        """Send x~ to the workers that have asked for it."""
-        for k in self.workers.take_waiting():
-            self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
-
-    def add(self, push: Message) -> None:
-        """x~ <- x~ + d."""
-        if push.n:
-            with self.transport.recorder.phase("update"):
-                self.replica.x.add_(push.vector)
-            self.workers.record_applied(push)
-            self.descent.count(push.n)
-        push.release()
-
-    # Both
-
-    def finish(self) -> None:
-        """Push the last d, and learn x~; then average the buffers."""
-        self.say_goodbye()
-        if self.is_server:
-            for push in self.workers.gather("rest"):
-                self.add(push)
-                self.workers.note_update()
-            self.reply()
-        else:
-            self.push("rest")
-            self.transport.recv(SERVER, "parameters").copy_to(self.center)
-        self.average_buffers()
 
     def model(self) -> torch.Tensor:
         """Return x~ [n], on a worker as it was learnt last."""

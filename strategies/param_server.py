@@ -5,7 +5,7 @@ g = sum n_k g_k / sum n_k, takes one optimizer step, and sends the new x to all 
 A worker sends and receives one vector a step; the server N - 1 of each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,15 @@ class ParamServer(Strategy):
         self.replica.adopt(self.transport.recv(SERVER, "parameters"))
         gradient.wait()
         self.replica.zero_grad()
+
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
+        """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
+        if not self.asynchronous:
+            yield from super().steps_of_epoch(start, stop)
+            return
+        self.over = False
+        while not self.over:
+            yield self.steps
 
     # Server
 

@@ -11,6 +11,7 @@ from launchers import find_launcher
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES
 from strategies.common.builtin import Builtin
+from training.names import check_class
 from training.optimizers import OPTIMIZERS, is_elementwise
 from training.options import DTYPES, Options
 from training.schedules import SCHEDULES
@@ -21,6 +22,7 @@ _MOST_RANKS = 100
 
 def resolve(options: Options) -> Options:
     """Return the options with every default filled in, fit to this machine. Raises UsageError."""
+    check_class(type(options.strategy))
     _check_values(options)
     strategy, launcher = options.strategy, find_launcher()
     name, n_gpus = strategy.name, options.n_gpus
@@ -34,7 +36,8 @@ def resolve(options: Options) -> Options:
             f"--n_gpus {n_gpus}: {launcher.name} started {launcher.world_size} processes; leave --n_gpus out"
         )
     if strategy.max_ranks is not None and n_gpus > strategy.max_ranks:
-        cure = "; use --workers_like to give it their batches" if hasattr(strategy, "workers_like") else ""
+        own = [f"--{option.name}" for option in dataclasses.fields(strategy)]
+        cure = f"; it has {', '.join(own)}" if own else ""
         raise UsageError(f"--n_gpus {n_gpus}: {name} is at most {strategy.max_ranks} process(es){cure}")
     if n_gpus < strategy.min_ranks:
         raise UsageError(f"--n_gpus {n_gpus}: {name} needs at least {strategy.min_ranks} processes")

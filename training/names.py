@@ -9,17 +9,11 @@ from strategies import STRATEGIES, Strategy
 from training.options import names_with_strategy_defaults, option_names
 from workloads.lookup import import_user_object
 
-BASELINES = {  # started by scripts of their own; records and checkpoints name them
-    "param_server_builtin": "param_server_builtin:BuiltinParamServer",
-    "ring_all_reduce_builtin": "ring_all_reduce_builtin:BuiltinRingAllReduce",
-}
-
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the class of the strategy `name`, a baseline's too, or of yourmodule:YourClass. Raises UsageError."""
+    """Return the class of the strategy `name`, or of yourmodule:YourClass. Raises UsageError."""
     if name in STRATEGIES:
         return STRATEGIES[name]
-    name = BASELINES.get(name, name)
     if ":" not in name:
         raise UsageError(
             f"--strategy {name}: unknown; {nearest(name, STRATEGIES)}"

@@ -90,7 +90,7 @@ def _remarks(options: Options) -> list[str]:
     for name, value in strategy.defaults.items():
         if getattr(options, name) == value:
             remarks.append(f"--{name} {value} (the default of {strategy.name})")
-    if strategy.asynchronous and options.optimizer == "sgd" and options.momentum:
+    if strategy.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
         remarks.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
     return remarks
 

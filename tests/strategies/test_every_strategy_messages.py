@@ -22,7 +22,7 @@ Kind = type[Strategy]
 
 # The ledger is the formula
 
-STEPS = 6  # a multiple of all that the int options are set to
+STEPS = 12  # a multiple of all that the int options are set to
 
 
 def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, int]]:

@@ -1,5 +1,6 @@
 """The command line: frozen names, help for one strategy at a time, and one clear line for whatever is wrong."""
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strategies import STRATEGIES, Strategy
+from records.errors import UsageError
+from strategies import STRATEGIES, RunSize, Strategy
 from tests.runs import BUILTIN, KINDS, said
 from training import Options, command_line
 from training.checks import resolve
@@ -115,18 +117,29 @@ def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
     assert not (tmp_path / "results").exists()
 
 
-OWN = [(name, option) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)]
+def given_to(kind: type[Strategy], option: str) -> str:
+    """Return a value, not the default, that the strategy accepts for the option."""
+    for text in ("2", "1", "3", "0.5"):
+        value = float(text) if "." in text else int(text)
+        with contextlib.suppress(UsageError):
+            other = dataclasses.replace(kind(), **{option: value})
+            other.check(RunSize(4, 3, 8))
+            if getattr(other, option) != getattr(kind(), option):
+                return text
+    raise AssertionError(f"{kind.name} accepts no number for {option}: give this test one")
 
 
-@pytest.mark.parametrize(("name", "option"), OWN, ids=[f"{name}-{option.name}" for name, option in OWN])
-def test_an_option_of_the_strategy_reaches_it(
-    tmp_path: Path, parsed: list[Options], name: str, option: dataclasses.Field[int]
-) -> None:
-    code, text = said("--strategy", name, f"--{option.name}", "2", "--results_dir", str(tmp_path), "--n_gpus",
+OWN = [(name, option.name) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)]
+
+
+@pytest.mark.parametrize(("name", "option"), OWN)
+def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
+    value = given_to(STRATEGIES[name], option)
+    code, text = said("--strategy", name, f"--{option}", value, "--results_dir", str(tmp_path), "--n_gpus",
                       "1" if KINDS[name].max_ranks == 1 else "4", "--device", "cpu")  # fmt: skip
     assert code == 0, text
-    assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option.name: 2})
-    assert parsed[0].recorded()[option.name] == 2
+    assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option: float(value)})
+    assert parsed[0].recorded()[option] == float(value)
 
 
 def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed: list[Options]) -> None:

@@ -34,12 +34,12 @@ def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) 
         assert getattr(pickle.loads(pickle.dumps(given)), option) == value
 
 
-def test_asynchronous_strategies_have_no_momentum_of_themselves() -> None:
+def test_a_strategy_may_have_defaults_of_its_own() -> None:
     assert Options().momentum == 0.9
     assert Options(strategy=AsyncParamServer()).momentum == 0
     assert Options(strategy=AsyncParamServer(), momentum=0.9).momentum == 0.9
     for kind in STRATEGIES.values():
-        assert Options(strategy=kind()).momentum == (0 if kind.asynchronous else 0.9)
+        assert Options(strategy=kind()).momentum == kind.defaults.get("momentum", 0.9)
     assert type(Options().momentum) is float, "no mark of a default is left"
 
 

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 import torch.multiprocessing
@@ -34,9 +34,11 @@ def warm_up() -> None:
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
         return
-    # Ranks inherit it: Ctrl-C reaches the whole group, but it is the launcher that ends them, with one message.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole group, but it is the launcher that ends the ranks, with one message: they inherit that it
+    # is blocked. It is not lost meanwhile, as it would be if it were ignored: it arrives after the block.
+    resource_tracker.ensure_running()  # first, because it unblocks it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -11,7 +11,10 @@ from strategies.common.collectives import average
 
 @dataclass(kw_only=True)
 class AllReduceSGD(Strategy):
-    """What the strategies share that differ in how the gradients are summed."""
+    """What the strategies share that differ in how the gradients are summed.
+
+    In float16 a sum n_k g_k must stay below 65504.
+    """
 
     @abstractmethod
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

@@ -167,9 +167,13 @@ def int_options(kind: type[Strategy]) -> list[str]:
 
 
 def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
-    """The strategy with its defaults, its exact options, and all its int options at 2 and at 3, where they may be."""
-    found = []
-    for strategy in (kind(), exact(kind), *(kind(**dict.fromkeys(int_options(kind), value)) for value in (2, 3))):
+    """The strategy with its defaults, its exact options, and its int options at 2 and at 3, where they may be."""
+    names = int_options(kind)
+    settings = [{}, kind.exact, *(dict.fromkeys(names, value) for value in (2, 3))]
+    settings.append({name: 2 + place % 2 for place, name in enumerate(names)})
+    found: list[Strategy] = []
+    for options in settings:
+        strategy = kind(**options)
         try:
             strategy.check(Task(strategy, n_gpus).size)
         except UsageError:

@@ -1,15 +1,19 @@
 """Inconsistent reads: the versions at the start and the end of each, and which runs cannot have them."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from launchers import launch
 from records.errors import UsageError
 from records.files import load_events
 from strategies import RunSize
 from strategies.inconsistent_reads import InconsistentReads
+from tests.strategies.loops import LIMIT, Rank, Task
 from tests.strategies.runs import applied, made
+from transports.base import Transport
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,31 @@ def test_the_counts_continue_with_a_resumed_run(events: pd.DataFrame, tmp_path: 
     assert updates["version_applied"].min() == events.query("phase == 'update'")["step"].max() // 40 * 40
     assert (updates["staleness"] >= 0).all()
     assert updates["staleness"].max() < 20
+
+
+def written(transport: Transport) -> list[tuple[int, int]]:
+    """How many updates have begun and have ended, amid each."""
+    rank = Rank(transport, Task(InconsistentReads(), 3))
+    strategy, seen = rank.strategy, list[tuple[int, int]]()
+    assert isinstance(strategy, InconsistentReads)
+    step = strategy.descent.step
+
+    def spied(*args: Any, **kwargs: Any) -> None:
+        seen.append((int(strategy.begun), int(strategy.ended)))
+        step(*args, **kwargs)
+
+    strategy.descent.step = spied  # type: ignore[method-assign]
+    rank.epoch(1)
+    seen.append((int(strategy.begun), int(strategy.ended)))
+    rank.close()
+    return seen
+
+
+def test_an_update_has_begun_and_not_ended_while_x_is_written() -> None:
+    seen, *_ = launch(written, 3, timeout=LIMIT)
+    n = len(seen) - 1
+    assert n >= 8
+    assert seen == [*((i + 1, i) for i in range(n)), (n, n)]
 
 
 def test_what_it_needs() -> None:

@@ -10,8 +10,14 @@ from torch import nn
 
 from launchers import launch
 from strategies import Replica
+<<<<<<< HEAD
 from strategies.common.descent import Descent
 from strategies.common.workers import SERVER, Workers, join_server
+=======
+from strategies.common.descent import Descent
+from strategies.common.workers import SERVER, Workers, join_server
+from tests.ranks import wait_until
+>>>>>>> h-suites
 from tests.strategies.loops import LIMIT, OPTIMIZERS
 from transports.base import ANY, Transport
 
@@ -131,6 +137,37 @@ def test_a_dead_worker_is_neither_waited_for_nor_sent_to() -> None:
     assert departures == [[2]]
     assert deaths == [{"rank": 1, "samples": 10, "returned": False}]
     assert alive == [2]
+
+
+def what_the_dead_have_sent(transport: Transport) -> Any:
+    """Worker 1 sends two gradients and dies; the server learns of it when it replies to the first."""
+    if transport.rank == 1:
+        for _ in range(2):
+            transport.isend(torch.ones(1), SERVER, "gradient", n=10)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transport.rank == 2:
+        transport.recv(SERVER, "go on")
+        transport.isend(None, SERVER, "goodbye")
+        return None
+    _, _, workers = serve(transport)
+    seen = []
+    for gradient in workers.messages("gradient"):
+        seen.append(gradient.src)
+        gradient.release()
+
+        def learns_of_it() -> bool:
+            transport.recv(2, "nothing", timeout=0)
+            workers.send(None, 1, "reply")
+            return 1 not in workers.alive
+
+        assert wait_until(learns_of_it)
+        transport.isend(None, 2, "go on")
+    return seen, sorted(workers.waiting), workers.steps[1], len(transport.recorder.deaths)
+
+
+def test_what_the_dead_have_sent_is_not_taken() -> None:
+    found = launch(what_the_dead_have_sent, 3, expendable=[1, 2], timeout=LIMIT)
+    assert found[SERVER] == ([1], [], 1, 1)
 
 
 def welcomed(transport: Transport) -> Any:

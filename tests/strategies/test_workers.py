@@ -10,14 +10,9 @@ from torch import nn
 
 from launchers import launch
 from strategies import Replica
-<<<<<<< HEAD
-from strategies.common.descent import Descent
-from strategies.common.workers import SERVER, Workers, join_server
-=======
 from strategies.common.descent import Descent
 from strategies.common.workers import SERVER, Workers, join_server
 from tests.ranks import wait_until
->>>>>>> h-suites
 from tests.strategies.loops import LIMIT, OPTIMIZERS
 from transports.base import ANY, Transport
 

@@ -112,5 +112,5 @@ def test_a_strategy_is_told_by_what_it_is_not_by_its_address() -> None:
 
 def test_a_record_with_options_that_no_run_has_today_is_refused() -> None:
     recorded = Options(strategy=STRATEGIES["downpour"](), n_gpus=3).recorded() | {"n_pull": 3}
-    with pytest.raises(UsageError, match=r"^run.json: has --n_pull, which downpour has not: written by another version"):
+    with pytest.raises(UsageError, match=r"^run.json: has --n_pull, which downpour has not: written by"):
         options_from(recorded, "run.json")

@@ -105,11 +105,9 @@ class ParamServer(Strategy):
     def end_epoch(self) -> None:
         """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
 
-        A server that takes messages of anybody does so even if b is empty: so no message of the next epoch comes in
-        this one.
+        Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
+        anybody, none of the next epoch comes in this one.
         """
-        if not (self.replica.b.numel() or self.workers_may_die):
-            return
         if self.is_server:
             self.workers.end_epoch(self.replica.b)
         else:

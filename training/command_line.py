@@ -108,8 +108,9 @@ def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options 
             return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin)
     if path := _value("--replay", arguments):
         new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
+        recorded = replay.load(path).options
         with naming("--replay"):
-            return options_from(replay.load(path).options, path, builtin, new)
+            return options_from(recorded, path, builtin, new)
     return None
 
 

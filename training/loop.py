@@ -77,7 +77,7 @@ class _Rank:
         self.plan = options.plan(data.n_train)
         roles = options.roles
         self.is_server = roles[transport.rank] == "server"
-        self.worker = transport.rank - roles.index("worker")  # its number among the workers
+        self.worker = roles[: transport.rank].count("worker")  # its number among the workers
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         servers = [rank for rank, role in enumerate(roles) if role == "server"]
         self.ranks_with_state = servers if self.strategy.workers_may_die else list(range(len(roles)))

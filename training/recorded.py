@@ -26,7 +26,12 @@ def check_recorded(
     if strategy is not None and name != strategy.name:
         raise UsageError(f"{where}: was made with --strategy {name}, not {strategy.name}, which cannot change")
     values: dict[str, Any] = {"strategy": name}
-    for option, hint in _types(*([strategy] if strategy else []), Options).items():
+    types_of = _types(*([strategy] if strategy else []), Options)
+    if strategy is not None and (unknown := [key for key in recorded if key not in ("strategy", *types_of)]):
+        raise UsageError(
+            f"{where}: has --{unknown[0]}, which {name} has not: written by another version of this program"
+        )
+    for option, hint in types_of.items():
         if option in recorded:
             value = tuple(recorded[option]) if isinstance(recorded[option], list) else recorded[option]
             if not _fits(value, hint):

@@ -130,6 +130,10 @@ class Transport(ABC):
         """
         raise RuntimeError("no rank returns on this transport")
 
+    def is_gone(self, peer: int) -> bool:
+        """Whether a peer has died, or closed its transport."""
+        return peer in self._gone
+
     def may_return(self) -> bool:
         """Whether a dead rank may yet be started again."""
         return False

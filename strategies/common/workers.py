@@ -104,7 +104,8 @@ class Workers:
             message = self._transport.recv(ANY, (*tags, "goodbye"))
         except PeerLost as lost:
             self._remove(lost.rank)
-            may_continue = self._transport.replay is None and (self.alive or self._transport.may_return())
+            left = any(not self._transport.is_gone(k) for k in self.alive)  # who has closed may not have said goodbye
+            may_continue = self._transport.replay is None and (left or self._transport.may_return())
             if lost.rank == ANY or not may_continue:
                 raise
             return None

@@ -6,10 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from launchers import launch
+from strategies import Replica
 from strategies.param_server import Mean, ParamServer
-from tests.strategies.loops import LIMIT, N_STEPS, Rank, Task
+from tests.strategies.loops import LIMIT, N_STEPS, OPTIMIZERS, Rank, Task
 from transports.base import Transport
 
 PARTS = st.lists(st.tuples(st.integers(1, 500), st.floats(-100, 100)), min_size=1, max_size=9)
@@ -49,10 +51,12 @@ def test_a_step_is_a_gradient_of_each_in_the_order_of_ranks_and_x_for_all() -> N
     workers = (1, 2, 3)
     (P, of_server), *of_workers = launch(messages, 4, Task(ParamServer(), 4), record=True, timeout=LIMIT)
     step = [("recv", k, "gradient", P) for k in workers] + [("send", k, "parameters", P) for k in workers]
-    assert of_server == step * N_STEPS + [("recv", k, "goodbye", 0) for k in workers]
+    end = [("recv", k, "goodbye", 0) for k in workers] + [("recv", k, "buffers", 0) for k in workers]
+    assert of_server == step * N_STEPS + end + [("send", k, "mean buffers", 0) for k in workers]
     for _, seen in of_workers:
         one = [("send", 0, "gradient", P), ("recv", 0, "parameters", P)]
-        assert seen == one * N_STEPS + [("send", 0, "goodbye", 0)]
+        end = [("send", 0, "goodbye", 0), ("send", 0, "buffers", 0), ("recv", 0, "mean buffers", 0)]
+        assert seen == one * N_STEPS + end
 
 
 def versions(transport: Transport, task: Task) -> list[tuple[int, int, int]]:
@@ -87,3 +91,22 @@ def bounded(transport: Transport, task: Task) -> bool:
 @pytest.mark.parametrize("n_gpus", [2, 3])
 def test_the_bound_on_the_gradient_is_not_written_into_a_workers_memory(n_gpus: int) -> None:
     assert all(launch(bounded, n_gpus, Task(ParamServer(), n_gpus, clip_norm=0.1), timeout=LIMIT))
+
+
+def unequal(transport: Transport) -> list[float]:
+    """A loop of its own, in which worker k takes k steps; the model has no buffers."""
+    model = nn.Linear(2, 1)
+    server = ParamServer()
+    server.start(Replica(model, transport), transport, OPTIMIZERS["unit"])
+    if transport.rank == 0:
+        server.serve()
+    for _ in range(transport.rank):
+        model(torch.ones(4, 2)).sum().backward()
+        server.step(4)
+    server.finish()
+    return server.model().tolist()
+
+
+def test_workers_that_took_fewer_steps_end_the_epoch_with_the_same_model() -> None:
+    ranks = launch(unequal, 4, timeout=LIMIT)
+    assert ranks == [ranks[0]] * 4

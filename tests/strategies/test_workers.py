@@ -5,11 +5,13 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from launchers import launch
-from strategies import Replica
+from records.errors import RunFailed
+from strategies import STRATEGIES, Replica
 from strategies.common.descent import Descent
 from strategies.common.workers import SERVER, Workers, join_server
 from tests.ranks import wait_until
@@ -235,3 +237,21 @@ def dropped(transport: Transport) -> Any:
 def test_what_is_recorded_of_a_gradient_and_that_a_dropped_one_is_given_back() -> None:
     rows = launch(dropped, 2, record=True, timeout=LIMIT)[SERVER]
     assert rows == [("communicate", "drop", 1, 0, 1), ("update", "", 1, 0, 2)]
+
+
+def without_finish(transport: Transport, name: str) -> None:
+    """Workers of a loop of their own that return after their last step, and forget to call finish."""
+    model = nn.Linear(2, 1)
+    strategy = STRATEGIES[name]()
+    strategy.start(Replica(model, transport), transport, OPTIMIZERS["unit"])
+    if transport.rank == SERVER:
+        strategy.serve()
+    for _ in range(2 if transport.rank != SERVER else 0):
+        model(torch.ones(4, 2)).sum().backward()
+        strategy.step(4)
+
+
+@pytest.mark.parametrize("name", ["param_server", "backup_workers", "async_param_server", "downpour"])
+def test_a_server_that_all_have_left_without_goodbye_says_so(name: str) -> None:
+    with pytest.raises(RunFailed, match="it has closed its transport"):
+        launch(without_finish, 3, name, timeout=LIMIT)

@@ -197,7 +197,7 @@ def test_a_strategys_own_default_yields_to_what_is_given(tmp_path: Path, parsed:
         (["--optimizer", "rprop", "--weight_decay", "0.1"], "--weight_decay 0.1: rprop has none"),
         (["--optimizer_options", "lr=3"], "--optimizer_options lr=3: must be NAME=VALUE"),
         (["--replay", ""], "--replay"),
-        (["--replay", "/nowhere/run"], "--replay /nowhere/run: /nowhere/run.json is not the record of a run"),
+        (["--replay", "/nowhere/run"], "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
         (["--resume", "/nowhere"], "--resume /nowhere: no checkpoint there"),
         (["--list=1", "--evaluator=x"], "--list"),
         (["--optimizer", "sdg"], "did you mean sgd?"),

@@ -1,5 +1,6 @@
 """The loop of one rank: what it counts, and where it says that it is."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -8,10 +9,13 @@ import torch
 
 from records.files import load_events, load_table
 from strategies import STRATEGIES
+from strategies.common.traffic import NOTHING
+from strategies.none import NoCommunication
 from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
 from training.checks import resolve
 from training.loop import build_model
 from training.options import Options
+from training.run import run
 from workloads import datasets
 
 EPOCHS = 2
@@ -92,3 +96,23 @@ def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alon
     assert torch.equal(torch.get_rng_state(), before)
     other = build_model(Options(model="tests.workload:linear", seed=4), data).state_dict()["weight"]
     assert not torch.equal(first, other)
+
+
+@dataclass(kw_only=True)
+class Between(NoCommunication):
+    """A server that does nothing, between two workers."""
+
+    traffic = {"worker": NOTHING, "server": NOTHING}
+
+    @classmethod
+    def roles(cls, world_size: int) -> list[str]:
+        return ["worker", "server", "worker"]
+
+    def serve(self) -> None:
+        pass
+
+
+def test_workers_are_numbered_by_their_roles_wherever_the_server_is(tmp_path: Path) -> None:
+    table = run(Options(strategy=Between(), n_gpus=3, epochs=1, train_size=200, device="cpu",
+                        results_dir=str(tmp_path)), quiet=True)  # fmt: skip
+    assert table[table["role"] == "worker"]["samples"].tolist() == [100, 100]

@@ -108,3 +108,9 @@ def test_a_record_of_another_strategy_is_refused() -> None:
 def test_a_strategy_is_told_by_what_it_is_not_by_its_address() -> None:
     strategies: list[Strategy] = [kind() for kind in STRATEGIES.values()]
     assert len({repr(strategy) for strategy in strategies}) == len(strategies)
+
+
+def test_a_record_with_options_that_no_run_has_today_is_refused() -> None:
+    recorded = Options(strategy=STRATEGIES["downpour"](), n_gpus=3).recorded() | {"n_pull": 3}
+    with pytest.raises(UsageError, match=r"^run.json: has --n_pull, which downpour has not: written by"):
+        options_from(recorded, "run.json")

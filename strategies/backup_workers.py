@@ -75,7 +75,8 @@ class BackupWorkers(ParamServer):
     def close_step(self) -> None:
         """With W - b gradients: x <- optimizer(x, their mean). Send x to all who are not waiting for the step."""
         W = len(self.transport.peers)
-        if self.on_time and len(self.on_time) >= min(W - self.n_backup, len(self.workers.present)):
+        there_may_be = len(self.workers.present | self.on_time.keys())  # also what a worker sent before it died
+        if self.on_time and len(self.on_time) >= min(W - self.n_backup, there_may_be):
             # The gradients that come later were computed for this step too.
             self.apply([self.on_time[k] for k in sorted(self.on_time)], processed=W / len(self.on_time))
             self.on_time.clear()

@@ -68,7 +68,7 @@ class InconsistentReads(AsyncParamServer):
         self.workers.send(None, k, "read", n=self.descent.samples)
 
     def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
-        """Update x in place; it is being written between the two counts."""
+        """Update x in place between the two counts; before it is written the mean is formed, so a read may be whole."""
         self.begun += 1
         super().apply(gradients, processed)
         self.ended += 1

@@ -1,6 +1,7 @@
 """Small runs of the main job, and what they leave: for the tests of several rooms."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from param_server_builtin import BuiltinParamServer
+from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES, RunSize, Strategy
 from training import Options, command_line, run
 from training.names import make_strategy
 
@@ -74,3 +76,14 @@ def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-
         except SystemExit as stop:  # --help
             code = int(stop.code or 0)
     return code, output.buffer.getvalue().decode(encoding)
+
+
+def other_value(strategy: Strategy, option: str) -> int | float:
+    """Return a value, not the one that it has, that the strategy accepts for the option in a small run."""
+    for value in (2, 1, 3, 0.5, 0.25):
+        other = dataclasses.replace(strategy, **{option: value})
+        with contextlib.suppress(UsageError):
+            other.check(RunSize(4, 3, 4))
+            if getattr(other, option) != getattr(strategy, option):
+                return value
+    raise AssertionError(f"{strategy.name} accepts no number for {option}: give this function one")

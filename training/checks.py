@@ -113,7 +113,7 @@ def _check_values(options: Options) -> None:
         ("dtype", options.dtype, list(DTYPES)),
     ):
         if value not in known:
-            raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}There are {', '.join(known)}")
+            raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}there are {', '.join(known)}")
     for option, number, least in (
         ("n_gpus", options.n_gpus, 1),
         ("batch_size", options.batch_size, 1),

@@ -38,6 +38,8 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
 
     def work() -> None:
         if "--list" in given and builtin is None:
+            if len(given) > 1:
+                raise UsageError("--list: stands alone; leave the rest out")
             print(catalogue())
         else:
             run(parse_run(given, builtin, description))

@@ -16,8 +16,8 @@ def strategy_class(name: str) -> type[Strategy]:
         return STRATEGIES[name]
     if ":" not in name:
         raise UsageError(
-            f"--strategy {name}: unknown; {nearest(name, STRATEGIES)}"
-            f"There are {', '.join(STRATEGIES)}, and yourmodule:YourClass"
+            f"--strategy {name}: unknown; {nearest(name, STRATEGIES)}there are {', '.join(STRATEGIES)}, and "
+            "yourmodule:YourClass"
         )
     found = import_user_object("--strategy", name)
     if not (inspect.isclass(found) and issubclass(found, Strategy)):

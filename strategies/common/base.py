@@ -142,7 +142,10 @@ class Strategy(ABC):
         yield from range(start, stop)
 
     def model(self) -> torch.Tensor:
-        """Return the parameters [n] that the algorithm calls its model, the same on every rank. All ranks call it."""
+        """Return the parameters [n] that the algorithm calls its model, the same on every rank. All ranks call it.
+
+        Where workers may die, the server calls it alone for a checkpoint: there it must not communicate.
+        """
         return self.replica.x
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Backup workers: whose gradients count, whose are dropped, and what the schedule goes by."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -82,3 +83,17 @@ def test_a_step_waits_for_somebody() -> None:
     for n_backup, said in ((3, "--n_backup 3: must be fewer than the 3 workers"), (-1, "must be at least 0")):
         with pytest.raises(UsageError, match=said):
             BackupWorkers(n_backup=n_backup).check(RunSize(4, 3, 4))
+
+
+def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> None:
+    server = BackupWorkers(n_backup=0)
+    server.transport = SimpleNamespace(peers=[1, 2, 3])  # type: ignore[assignment]
+    server.workers = SimpleNamespace(present={2, 3}, take_waiting=lambda ready: [])  # type: ignore[assignment]
+    closed: list[list[int]] = []
+    server.apply = lambda gradients, processed=1.0: closed.append(list(gradients))  # type: ignore[method-assign,arg-type]
+    server.on_time = {1: 11, 2: 22}  # type: ignore[dict-item]
+    server.close_step()
+    assert closed == [], "rank 3 is alive, and has not sent its gradient"
+    server.on_time[3] = 33  # type: ignore[assignment]
+    server.close_step()
+    assert closed == [[11, 22, 33]]

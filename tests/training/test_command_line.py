@@ -1,6 +1,5 @@
 """The command line: frozen names, help for one strategy at a time, and one clear line for whatever is wrong."""
 
-import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -9,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from records.errors import UsageError
-from strategies import STRATEGIES, RunSize, Strategy
-from tests.runs import BUILTIN, KINDS, said
+from strategies import STRATEGIES, Strategy
+from tests.runs import BUILTIN, KINDS, other_value, said
 from training import Options, command_line
 from training.checks import resolve
 from training.options import PANELS, option_names
@@ -117,24 +115,12 @@ def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
     assert not (tmp_path / "results").exists()
 
 
-def given_to(kind: type[Strategy], option: str) -> str:
-    """Return a value, not the default, that the strategy accepts for the option."""
-    for text in ("2", "1", "3", "0.5"):
-        value = float(text) if "." in text else int(text)
-        with contextlib.suppress(UsageError):
-            other = dataclasses.replace(kind(), **{option: value})
-            other.check(RunSize(4, 3, 8))
-            if getattr(other, option) != getattr(kind(), option):
-                return text
-    raise AssertionError(f"{kind.name} accepts no number for {option}: give this test one")
-
-
 OWN = [(name, option.name) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)]
 
 
 @pytest.mark.parametrize(("name", "option"), OWN)
 def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
-    value = given_to(STRATEGIES[name], option)
+    value = str(other_value(STRATEGIES[name](), option))
     code, text = said("--strategy", name, f"--{option}", value, "--results_dir", str(tmp_path), "--n_gpus",
                       "1" if KINDS[name].max_ranks == 1 else "4", "--device", "cpu")  # fmt: skip
     assert code == 0, text

@@ -15,7 +15,7 @@ from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.downpour import Downpour
-from tests.runs import metadata, n_gpus_of, small
+from tests.runs import metadata, n_gpus_of, other_value, small
 from tests.workload import moons
 from training import Options, run
 from training.checks import resolve
@@ -48,10 +48,6 @@ class WithMore(AsyncParamServer):
 
 NO_REPLAY = ("inconsistent_reads",)  # no order of messages decides what was read
 OWNERS: list[Strategy] = [kind() for kind in STRATEGIES.values() if dataclasses.fields(kind)] + [WithMore()]
-
-
-def other(value: Any) -> Any:
-    return 1 if value is None else value + 1
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +110,7 @@ def test_an_option_of_a_strategy_changes_only_if_it_says_so(
         pytest.skip("cannot be replayed")
     options = made(owner)
     for option in dataclasses.fields(owner):
-        changed = dataclasses.replace(options.strategy, **{option.name: other(getattr(owner, option.name))})
+        changed = dataclasses.replace(options.strategy, **{option.name: other_value(owner, option.name)})
         may = option.metadata.get(MAY_CHANGE)
         allowed = may == "always" or (may == "on resume" and how == "resume")
         checked(again(options, how, strategy=changed), how, option.name, allowed)

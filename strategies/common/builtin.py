@@ -3,6 +3,7 @@
 DistributedDataParallel and DataParallel work on a module, `original`, where the strategies work on a Replica.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,9 +44,9 @@ class Builtin(Strategy):
             self.load_state_dict(state)
         return module
 
+    @abstractmethod
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Return torch's module around `model`."""
-        raise NotImplementedError
 
     def loss_weight(self, n_samples: int, n_of_all: int) -> float:
         """Return what the mean loss over `n_samples`, of `n_of_all` in the global batch, is multiplied by."""

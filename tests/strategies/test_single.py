@@ -33,7 +33,7 @@ def test_it_is_like_so_many_workers_in_however_many_pieces(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--n_gpus 2: single is at most 1 process\(es\); use --workers_like"):
+    with pytest.raises(UsageError, match=r"--n_gpus 2: single is at most 1 process\(es\); it has --workers_like"):
         made(tmp_path, "run", Single(), n_gpus=2)
     with pytest.raises(UsageError, match=r"--workers_like 0: must be at least 1"):
         made(tmp_path, "run", Single(workers_like=0))

@@ -83,7 +83,7 @@ def test_it_exchanges_as_often_as_it_is_told(tmp_path: Path) -> None:
         sent = own[own["op"] == "send"].groupby("tag").size()
         assert sent["fetch"] == int(table[table["rank"] == rank]["step"].max()) // 3
         assert sent["rest"] == 6, "the last exchange of each epoch"
-        assert sent["push"] == sent["fetch"] - 6
+        assert sent.get("push", 0) == sent["fetch"] - 6, "the one that ends an epoch is pushed as the rest"
         assert "goodbye" not in sent, "the server has ended each epoch"
     given = table[table["role"] == "worker"]["samples"].sum()
     assert server_rows(tmp_path, "run")["samples"].sum() == given, "no samples are lost"

@@ -71,8 +71,8 @@ def test_run_returns_the_table_that_the_csv_holds(tmp_path: Path) -> None:
     assert workers.groupby("epoch")["samples"].sum().tolist() == [N_TRAIN, N_TRAIN]
     steps = 6  # 190 samples in batches of 32
     assert server["step"].tolist() == [steps, 2 * steps]
-    # 6 parameters, and one goodbye an epoch, without any
-    assert worker["messages_sent"].tolist() == [steps + 1, steps + 1]
+    # 6 parameters; and a goodbye and the buffers at the end of an epoch, both empty
+    assert worker["messages_sent"].tolist() == [steps + 2, steps + 2]
     assert worker["bytes_sent"].tolist() == [steps * 6 * 4] * 2
     assert server["bytes_sent"].tolist() == [2 * steps * 6 * 4] * 2
     sent = ledger(load_events(tmp_path / "run"))

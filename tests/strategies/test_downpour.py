@@ -5,14 +5,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from launchers import launch
 from records.errors import UsageError
 from records.files import load_events
 from records.tables import ledger
-from strategies import RunSize
+from strategies import Replica, RunSize
+from strategies.common.workers import SERVER
 from strategies.downpour import Downpour
-from tests.strategies.loops import LIMIT, Rank, Task
+from tests.strategies.loops import LIMIT, OPTIMIZERS, Rank, Task
 from tests.strategies.runs import made, server_rows
 from transports.base import Transport
 
@@ -113,3 +115,19 @@ def test_an_epoch_has_a_push_and_a_fetch(option: str) -> None:
         with pytest.raises(UsageError, match=f"--{option} {value}: {said}"):
             Downpour(**{option: value}).check(RunSize(4, 3, 4))
     Downpour(**{option: 4}).check(RunSize(4, 3, 4))
+
+
+def steps_that_the_server_knows(transport: Transport) -> dict[int, int]:
+    strategy = Downpour(n_push=4, n_fetch=2)
+    strategy.start(Replica(nn.Linear(2, 1), transport), transport, OPTIMIZERS["sgd"])
+    if transport.rank == SERVER:
+        strategy.serve()
+    else:
+        for _ in range(4):
+            strategy.step(1)
+    strategy.finish()
+    return dict(strategy.workers.steps) if transport.rank == SERVER else {}
+
+
+def test_the_server_knows_steps_not_fetches_for_who_is_started_again_or_resumed() -> None:
+    assert launch(steps_that_the_server_knows, 3, timeout=LIMIT)[SERVER] == {1: 4, 2: 4}

@@ -39,8 +39,8 @@ def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequenc
     `events` is the concatenation of `Recorder.frame()` of all ranks; `roles[rank]` names what a rank does. Times are
     in seconds, sizes in bytes; `step` counts the steps finished since the start of the run. A cell is empty (NaN)
     where a thing does not apply; message columns are 0 for a silent rank, and empty if the run recorded no phases.
-    dropped, staleness_mean and staleness_max (in versions, of the gradients applied) stand on the row of the rank that
-    applied them, and only if it told of which version each was. Raises IndexError if an event's rank has no role.
+    dropped, staleness_mean and staleness_max (in versions, of the gradients or pushes applied, see `applied_in`) stand on
+    the row of the rank that applied them, and only if it told of which version each was. Raises IndexError if an event's rank has no role.
     """
     marks = events[events["phase"].isin(MARKS)]
     spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
@@ -77,6 +77,11 @@ def _messages(events: pd.DataFrame) -> pd.DataFrame:
 def applied(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of gradients that were applied, with their `staleness` in versions; `peer` is the worker."""
     return _stale(events[(events["phase"] == "update") & (events["version_read"] >= 0)])
+
+
+def applied_in(events: pd.DataFrame) -> str:
+    """Return what was applied, and has a staleness, one by one: "gradient" or "push" (of a worker's own steps)."""
+    return "push" if set(applied(events)["tag"]) & {"push", "rest"} else "gradient"
 
 
 def dropped(events: pd.DataFrame) -> pd.DataFrame:
@@ -144,10 +149,11 @@ def phase_times(table: pd.DataFrame) -> pd.DataFrame:
     return roles[[*PHASE_COLUMNS, "epoch_s"]].sum(min_count=1).div(roles["rank"].nunique(), axis=0)
 
 
-def summary(table: pd.DataFrame, world: Mapping[str, Any]) -> str:
+def summary(table: pd.DataFrame, world: Mapping[str, Any], unit: str = "gradient") -> str:
     """Return the short text shown at the end of a run, at most 100 columns wide.
 
     `world` says what ran, in a few short entries (strategy, n_gpus, transport, ...); it becomes the first line.
+    `unit`: what was applied one by one, see `applied_in`.
     """
     run = totals(table)
     sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
@@ -164,7 +170,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any]) -> str:
         lines.append(f"dropped        {drops} gradients")
     if table["staleness_max"].max() > 0:
         mean, most = staleness(table)
-        lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions")
+        lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {unit}")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
     return "\n".join([*wrapped, _time_spent(phase_times(table))])
 

@@ -193,10 +193,10 @@ class Workers:
     # Records
 
     def record_applied(self, message: Message) -> None:
-        """Record that what worker k computed on one version of x was applied to another."""
+        """Record that what worker k computed on one version of x, and sent with this tag, was applied to another."""
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
-            "update", now, now, peer=message.src, version_read=message.version, version_applied=version
+            "update", now, now, peer=message.src, tag=message.tag, version_read=message.version, version_applied=version
         )
 
     def drop(self, gradient: Message) -> None:

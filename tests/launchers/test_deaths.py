@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.launchers.test_failures import Victim, victims
 from tests.ranks import LIMIT, wait_until
@@ -14,6 +15,7 @@ from tests.ranks import LIMIT, wait_until
 __all__ = ["victims"]
 
 
+@pytest.mark.slow
 def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: list[Victim]) -> None:
     options = ("--restarts", "20", "--lr", "0.001", "--model", "tests.workload:batch_norm")
     victims.append(victim := Victim(tmp_path, "async_param_server", *options, "--dataset", "tests.workload:moons"))

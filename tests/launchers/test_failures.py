@@ -108,6 +108,7 @@ def victims() -> Iterator[list[Victim]]:
         victim.kill()
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victim]) -> None:
     victims.append(victim := Victim(tmp_path, "param_server"))
     victim.wait_until("training")[0].kill()
@@ -115,6 +116,7 @@ def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victim
     assert victim.process.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path, victims: list[Victim]) -> None:
     victims.append(victim := Victim(tmp_path, "param_server", "--batch_size", "5000",
                                    "--model", "tests.workload:slow_to_evaluate"))  # fmt: skip
@@ -124,6 +126,7 @@ def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path
     assert "rank 1 (worker) waited for 'evaluated' from rank 0" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train.py", "ring_all_reduce_builtin.py", "param_server_builtin.py"])
 def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], script: str) -> None:
     victims.append(victim := Victim(tmp_path, script.removesuffix(".py"), script=script))
@@ -132,6 +135,7 @@ def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[V
     assert "ended by SIGINT" in victim.check_end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: signal.Signals) -> None:
     victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
@@ -144,6 +148,7 @@ def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: 
     assert victim.process.returncode == 128 + number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["started", "training"])
 def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[Victim], when: str) -> None:
     victims.append(victim := Victim(tmp_path, "param_server"))

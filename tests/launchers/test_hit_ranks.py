@@ -71,6 +71,7 @@ def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, strategy: str, rank:
         assert re.search(rf"rank \d \(\w+\) waited for .* from rank {rank}", text), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", CASES)
 def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, strategy: str) -> None:
     text = hit(tmp_path, strategy, [1], signal.SIGSTOP, "training", timeout=TIMEOUT_S)

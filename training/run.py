@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -116,12 +116,29 @@ class _Progress:
         self._bar.close()
 
 
-def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | None:
-    """Return how many samples, of all epochs, no update has used; None where others give them, or it is not known."""
-    if not options.strategy.workers_may_die or options.strategy.asynchronous or options.resume:
-        return None
-    server = table[table["role"] == tables.SERVER]
-    return int((n_train - server["samples"]).sum())
+def _samples_unused(
+    options: Options, table: pd.DataFrame, n_train: int, deaths: Sequence[Mapping[str, Any]]
+) -> dict[str, int | None]:
+    """Return how many samples, of all epochs, no update has used, and how many of these were parts of dead workers.
+
+    The others came too late, or were skipped. None where other workers give them, or it is not known.
+    """
+    unused = of_the_dead = None
+    if options.strategy.workers_may_die and not options.strategy.asynchronous and not options.resume:
+        plan, roles = options.plan(n_train), options.roles
+        unused = int((n_train - table.loc[table["role"] == tables.SERVER, "samples"]).sum())
+        of_the_dead = 0
+        for death in deaths:
+            worker = roles[: death["rank"]].count("worker")
+            for step in range(death["step"], options.epochs * plan.n_steps):
+                start, stop = plan.part_bounds(step % plan.n_steps, worker)
+                of_the_dead += stop - start
+    return {"samples_unused": unused, "samples_unused_of_dead_workers": of_the_dead}
+
+
+def _unused_line(unused: Mapping[str, int | None], total: int) -> str:
+    all_of_them, of_the_dead = unused["samples_unused"], unused["samples_unused_of_dead_workers"]
+    return f"unused samples {all_of_them} of {total}, {of_the_dead} of them the parts of dead workers"
 
 
 def _write(options: Options, results: list[RankResult], n_train: int, quiet: bool, launcher: Launcher) -> pd.DataFrame:
@@ -138,6 +155,8 @@ def _write(options: Options, results: list[RankResult], n_train: int, quiet: boo
             table = table.astype(tables.COLUMNS)
     hashes = {result.rank: result.parameter_hash for result in results}
     identical = len(set(hashes.values())) == 1
+    deaths = [death for result in results for death in result.deaths]
+    unused = _samples_unused(options, table, n_train, deaths)
     optimizer_bytes = {result.rank: result.optimizer_bytes for result in results}
     metadata = {
         "strategy": name,
@@ -148,8 +167,9 @@ def _write(options: Options, results: list[RankResult], n_train: int, quiet: boo
         "replicas_identical": identical,
         "parameter_hash": hashes,
         "optimizer_bytes": optimizer_bytes,
-        "deaths": [death for result in results for death in result.deaths],
-        "samples_lost": _samples_lost(options, table, n_train),
+        "deaths": deaths,
+        **unused,
+        "staleness_of": strategy.staleness_of,
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
         "options": options.recorded(),
         "transport": carried_by,
@@ -168,7 +188,10 @@ def _write(options: Options, results: list[RankResult], n_train: int, quiet: boo
         raise RunFailed(f"cannot write {where}: {error.strerror}; nothing was written") from error
     if not quiet:
         world = {"strategy": name, "n_gpus": options.n_gpus, "device": options.device}
-        print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
+        world |= {"dataset": options.dataset, "model": options.model}
+        print(tables.summary(table, world, strategy.staleness_of))
+        if unused["samples_unused"]:
+            print(_unused_line(unused, options.epochs * n_train))
         if sizes := [f"{rank}: {nbytes / 1e6:.1f}" for rank, nbytes in optimizer_bytes.items() if nbytes]:
             print(f"optimizer MB   of state, by rank {', '.join(sizes)}")
         print(f"records        {paths['table'].with_suffix('')}.{{csv,json,events.csv.gz}}")

@@ -22,8 +22,11 @@ from records.files import load_events, load_metadata, load_table, write_run
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
 from strategies.common.workers import Workers
+from tests.ranks import LIMIT
 from tests.runs import ROOT, made
 from transports.messages import Message
+
+pytestmark = pytest.mark.xdist_group("staleness")  # a run of the module is made once
 
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
@@ -140,10 +143,18 @@ def test_a_table_from_before_there_were_versions_is_read(tmp_path: Path) -> None
 def test_the_summary_has_a_line_only_for_what_happened() -> None:
     said = summary(table_of(served(SOME)), {})
     assert "\ndropped        1 gradients\n" in said
-    assert "\nstaleness      mean 2.0, at most 7 versions\n" in said, "the mean of the epochs' 3 and 1"
+    assert "\nstaleness      mean 2.0, at most 7 versions a gradient\n" in said, "the mean of the epochs' 3 and 1"
     fresh = summary(table_of(served([(1, 1, 0, False)])), {})
     assert "staleness" not in fresh
     assert "dropped" not in fresh
+
+
+def test_tables_and_picture_say_whether_it_is_of_gradients_or_of_pushes() -> None:
+    events, pushes = served(SOME), {"strategy": "any", "options": {}, "staleness_of": "push"}
+    assert "at most 7 versions a push\n" in summary(table_of(events), {}, "push")
+    assert text(events, pushes).startswith("worker  pushes applied  dropped")
+    assert text(events, {}).startswith("worker  gradients applied  dropped")
+    assert picture(events, pushes).axes[0].get_ylabel() == "share of pushes"
 
 
 def test_samples_that_a_server_counted_are_those_of_the_run() -> None:
@@ -170,14 +181,14 @@ def test_reads_that_saw_several_versions() -> None:
     workers = per_worker(events)
     assert workers.loc[2, ["applied", "dropped", "reads", "mixed", "span"]].tolist() == [1, 1, 4, 0.5, 3]
     assert workers.loc[1, "reads"] == 0
-    header, *lines = text(events).splitlines()
+    header, *lines = text(events, {}).splitlines()
     assert header.split()[-4:] == ["reads", "mixed", "%", "most"]
     assert [line.split() for line in lines] == [
         ["1", "3", "0", "1.00", "2", "0", "-", "-"],
         ["2", "1", "1", "7.00", "7", "4", "50.0", "3"],
         ["all", "4", "1", "2.50", "7", "4", "50.0", "3"],
     ]
-    assert "reads" not in text(served(SOME))
+    assert "reads" not in text(served(SOME), {})
 
 
 def test_a_server_records_what_it_applies_and_what_it_drops() -> None:
@@ -261,7 +272,9 @@ def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", f"records.{module}", str(tmp_path / "own" / "async.json")]
-    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -134,7 +134,10 @@ def _names_given(arguments: Sequence[str]) -> list[str]:
 
 
 def guarded(work: Callable[[], object], kept: str) -> int:
-    """Call `work` and return the exit code; what goes wrong becomes one line. `kept`: what an interrupt leaves."""
+    """Call `work` and return the exit code; what goes wrong becomes one line.
+
+    `kept`: what an interrupt leaves, unless its second argument says it.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -147,6 +150,7 @@ def guarded(work: Callable[[], object], kept: str) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        kept = interrupt.args[1] if len(interrupt.args) > 1 else kept
         print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
         return 128 + number
     return 0

@@ -6,9 +6,9 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -17,6 +17,7 @@ from torch.nn.utils import parameters_to_vector
 from checkpoints import files, replay
 from checkpoints.folder import latest
 from records.errors import RunFailed, UsageError, one_line
+from records.events import EventFile
 from strategies import Replica
 from strategies.common.builtin import Builtin
 from strategies.common.replica import parameters_from, trained
@@ -32,12 +33,20 @@ REPORTER = 0  # evaluates `model()`, which is the same on every rank, and tells 
 _REPORT_S = 0.1
 
 
+@dataclass(frozen=True)
+class Job:
+    """What all ranks of a run are told: its options, and the folder of what it has not finished."""
+
+    options: Options
+    folder: Path
+
+
 @dataclass
 class RankResult:
     """What a rank brings home: its events, a hash of its parameters; the reporter also the model to be saved."""
 
     rank: int
-    events: pd.DataFrame
+    events: EventFile
     parameter_hash: str
     optimizer_bytes: int  # the memory of the optimizer's state on this rank
     saved_model: bytes | None
@@ -52,11 +61,13 @@ def build_model(options: Options, data: Data) -> nn.Module:
         return models.build(options.model, data.input_shape, data.n_classes).to(options.torch_dtype)
 
 
-def train_rank(transport: Transport, report: Callable[[Any], None], options: Options, data: Data) -> RankResult:
+def train_rank(transport: Transport, report: Callable[[Any], None], job: Job, data: Data) -> RankResult:
     """Be one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
 
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
+    options = job.options
+    transport.recorder.write_to(job.folder / f"rank-{transport.rank}.events")
     rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, options, data)
     rank.start()
     # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
@@ -294,7 +305,7 @@ class _Rank:
             strategy.close()
         return RankResult(
             transport.rank,
-            self.recorder.frame(),
+            self.recorder.close(),
             hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
             strategy.descent.state_bytes,
             saved,

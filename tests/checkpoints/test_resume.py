@@ -36,7 +36,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path,
     last = 3 * resolve(small(tmp_path, one, **same)).plan(N_TRAIN).n_steps
     assert [files.load_run(path)["step"] for path in found] == list(range(2, last + 1, 2))
     for path in (found[0], found[len(found) // 2], found[-1]):  # in an epoch, at the end of one, at the very end
-        resumed = made(tmp_path, one, "resumed", **(same | {"resume": str(path), "checkpoint_every": 0}))
+        resumed = made(tmp_path, one, f"from {path.name}", **(same | {"resume": str(path), "checkpoint_every": 0}))
         assert resumed["parameter_hash"] == whole
 
 

@@ -88,7 +88,7 @@ def test_the_same_run_twice_is_bit_identical(tmp_path: Path, strategy: str) -> N
 
 
 def saved(folder: Path, strategy: str | Strategy, **changes: Any) -> dict[str, torch.Tensor]:
-    run(small(folder, strategy, save=str(folder / "model.pt"), dtype="float64", **changes), quiet=True)
+    run(small(folder, strategy, run_name=None, save=str(folder / "model.pt"), dtype="float64", **changes), quiet=True)
     state: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)
     return state
 

@@ -76,7 +76,8 @@ def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
         for path, kept in former.items():
             _link(path, kept)
         for temporary, path in zip(temporaries, paths, strict=True):
-            os.replace(temporary, path)
+            with _naming(path):
+                os.replace(temporary, path)
             renamed.append(path)
     except BaseException:
         for path in renamed:
@@ -176,6 +177,8 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

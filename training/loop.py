@@ -99,6 +99,7 @@ class _Rank:
         self.reported = 0.0
         self.loss_sum = 0.0  # of this epoch's samples
         self.samples = 0
+        self.samples_before = 0  # of them, those of the run that this one continues
 
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
@@ -156,7 +157,7 @@ class _Rank:
         """Take this worker's part of the batches of the steps `start` to `stop` - 1, an epoch's."""
         recorder, plan, strategy = self.recorder, self.plan, self.strategy
         if self.done <= start:
-            self.loss_sum, self.samples = 0.0, 0
+            self.loss_sum, self.samples, self.samples_before = 0.0, 0, 0
         self.module.train()
         for i in strategy.steps_of_epoch(max(start, self.done), stop):
             recorder.step = i
@@ -174,7 +175,7 @@ class _Rank:
             self.samples += len(part)
             self.taken = i + 1
             self.after_step(i + 1)
-        recorder.mark("samples", self.samples)
+        recorder.mark("samples", self.samples - self.samples_before)
         if self.samples:
             recorder.mark("train_loss", self.loss_sum / self.samples)
 
@@ -251,6 +252,7 @@ class _Rank:
             position = state["position"]
             self.done, self.recorder.epoch = int(position["step"]), int(position["epoch"])
             self.loss_sum, self.samples = position["loss_sum"], position["samples"]
+            self.samples_before = self.samples
             torch.set_rng_state(state["random"])
             if state["random_cuda"] is not None and self.transport.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
@@ -265,22 +267,17 @@ class _Rank:
     # Scores and the end
 
     def evaluate(self) -> Score | None:
-        """Evaluate on the reporter while the others wait; None on them. However long it takes, no wait times out."""
+        """Evaluate on the reporter while the others wait; None on them.
+
+        However long it takes, even one batch: no wait times out as long as the reporter's process runs.
+        """
         x, transport = self.strategy.model(), self.transport
         if transport.rank != REPORTER:
             while not transport.recv(REPORTER, "evaluated").object:
                 pass
             return None
-        told = transport.now()
-
-        def still_busy() -> None:
-            nonlocal told
-            if transport.now() - told > transport.timeout / 4:
-                told = transport.now()
-                self._tell_others(False)
-
-        with parameters_from(self.model, x):
-            score = evaluate(self.model, self.data, transport.device, self.options.torch_dtype, still_busy)
+        with parameters_from(self.model, x), transport.while_busy(lambda: self._tell_others(False)):
+            score = evaluate(self.model, self.data, transport.device, self.options.torch_dtype)
         self._tell_others(True)
         return score
 

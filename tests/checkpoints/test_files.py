@@ -11,11 +11,14 @@ from checkpoints import files
 from checkpoints import folder as folder_of
 from launchers.fork_server import start_context
 from records.errors import RunFailed, UsageError
-from tests.checkpoints.samples import LIMIT_S, options, score_here, seal, start
+from tests.checkpoints.samples import options, score_here, seal, start
 from tests.disk import note_disk
+from tests.ranks import LIMIT
 from training import run
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
+
+pytestmark = pytest.mark.xdist_group("checkpoint_files")  # a run of the module is made once
 
 __all__ = ["start"]
 
@@ -80,7 +83,7 @@ def test_a_checkpoint_is_on_the_disk_before_and_after_it_has_its_name(
 ) -> None:
     endpoints, _ = wire(1, start_context())
     done = note_disk(monkeypatch)
-    with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT_S, None) as transport:
+    with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
         files.save(transport, files.Target(tmp_path / "c", 3, {}, ["worker"]), 7, {"x": torch.zeros(3)})
     hidden = tmp_path / "c" / ".step-00000007"
     assert done == [

@@ -12,8 +12,9 @@ import pytest
 from checkpoints import files
 from checkpoints import folder as folder_of
 from records.errors import RunFailed
-from tests.checkpoints.samples import BATCH_NORM, LIMIT_S, options, parameters, start
-from tests.ranks import wait_until
+from records.files import load_table
+from tests.checkpoints.samples import BATCH_NORM, options, parameters, start
+from tests.ranks import LIMIT, wait_until
 from tests.runs import N_TRAIN, SYNCHRONOUS, made, n_gpus_of, small
 from training import run
 from training.checks import resolve
@@ -22,8 +23,8 @@ __all__ = ["start"]
 
 
 SMALL: dict[str, Any] = {
-    "model": "tests.workload:batch_norm", "epochs": 3, "lr_schedule": "cosine", "warmup": 1.0, "checkpoint_every": 2,
-    "checkpoint_keep": 100,
+    "model": "tests.workload:cumulative_batch_norm", "epochs": 3, "lr_schedule": "cosine", "warmup": 1.0,
+    "checkpoint_every": 2, "checkpoint_keep": 100,
 }  # fmt: skip
 
 
@@ -33,11 +34,17 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path,
     one, same = SYNCHRONOUS[name], SMALL | {"n_gpus": n_gpus_of(name, 2)}
     whole = made(tmp_path, one, "whole", **same)["parameter_hash"]
     found = folder_of.listed(tmp_path / "whole.checkpoints")
-    last = 3 * resolve(small(tmp_path, one, **same)).plan(N_TRAIN).n_steps
+    plan = resolve(small(tmp_path, one, **same)).plan(N_TRAIN)
+    last = 3 * plan.n_steps
+    test_loss = load_table(tmp_path / "whole.csv")["test_loss"].iloc[-n_gpus_of(name, 2)]
     assert [files.load_run(path)["step"] for path in found] == list(range(2, last + 1, 2))
     for path in (found[0], found[len(found) // 2], found[-1]):  # in an epoch, at the end of one, at the very end
         resumed = made(tmp_path, one, f"from {path.name}", **(same | {"resume": str(path), "checkpoint_every": 0}))
         assert resumed["parameter_hash"] == whole
+        table, step = load_table(tmp_path / f"from {path.name}.csv"), files.load_run(path)["step"]
+        assert table["test_loss"].iloc[-len(resumed["roles"])] == test_loss, "with the same buffers"
+        sizes = [len(plan.batch(1 + i // plan.n_steps, i % plan.n_steps)) for i in range(step, last)]
+        assert table[table["role"] == "worker"]["samples"].sum() == sum(sizes), "what this run has trained"
 
 
 @pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server"])
@@ -64,7 +71,7 @@ def test_killed_at_random_and_resumed_it_is_the_uninterrupted_run_bit_for_bit(tm
 
 def _kill_ranks(folder: Path, step: int, delay: float) -> None:
     """Kill all ranks `delay` seconds after the first checkpoint beyond `step`."""
-    if wait_until(lambda: any(int(path.name[5:]) > step for path in folder_of.listed(folder)), LIMIT_S):
+    if wait_until(lambda: any(int(path.name[5:]) > step for path in folder_of.listed(folder)), LIMIT):
         time.sleep(delay)
         for process in multiprocessing.active_children():
             process.kill()

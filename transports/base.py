@@ -8,6 +8,7 @@ dead peers, and records every message. How bytes get across is decided by its ki
 import pickle
 import threading
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ class Transport(ABC):
         self.messages_sent = [0] * world_size
         self.bytes_sent = [0] * world_size
         self.peers = [peer for peer in range(world_size) if peer != rank]
-        self.arrivals: list[int] = []
+        self.arrivals = array("H")  # two bytes a message, however long the run
         self.replay: Iterator[int] | None = None
         self._closed = False
         self._on_gpu = device.type == "cuda"

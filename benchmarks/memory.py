@@ -3,7 +3,8 @@
 python benchmarks/memory.py
 
 One process records so many steps of five events, as a rank of a run does; another makes the table and the files of it.
-`rank_mb` and `records_mb` are what their memory has grown by at most, `events_mb` is what the events take on the disk.
+`rank_mb` and `records_mb` are the most memory that each has had, of which the interpreter and torch take nearly all;
+`events_mb` is what the events take on the disk.
 """
 
 import resource
@@ -12,8 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -42,13 +41,13 @@ class MemorySettings(Settings):
         require(min(self.steps) >= 1, "--steps: must be at least 1")
 
 
-def _grown_mb(before: int) -> float:
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 1e6
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def record(transport: Transport, steps: int, path: Path) -> tuple[EventFile, float]:
-    """Record so many steps; return the events, and by how many MB the memory has grown."""
-    recorder, before = transport.recorder, psutil.Process().memory_info().rss
+    """Record so many steps; return the events, and how many MB of memory this process has had at most."""
+    recorder = transport.recorder
     recorder.write_to(path)
     for i in range(steps):
         recorder.epoch, recorder.step = 1 + i // _STEPS_OF_AN_EPOCH, i
@@ -60,15 +59,14 @@ def record(transport: Transport, steps: int, path: Path) -> tuple[EventFile, flo
         recorder.add("communicate", t, t + 1e-4, "recv", 1, "parameters", 1000)
         if (i + 1) % _STEPS_OF_AN_EPOCH == 0 or i + 1 == steps:
             recorder.mark("epoch_s", 1.0)
-    return recorder.close(), _grown_mb(before)
+    return recorder.close(), _peak_mb()
 
 
 def make_records(transport: Transport, events: EventFile, folder: Path) -> float:
-    """Make the records of a run of one rank; return by how many MB the memory has grown."""
-    before = psutil.Process().memory_info().rss
+    """Make the records of a run of one rank; return how many MB of memory this process has had at most."""
     table = epoch_table(RunEvents([events]), "memory", 1, ["worker"])
     write_run(folder, "run", RunEvents([events]), table, {})
-    return _grown_mb(before)
+    return _peak_mb()
 
 
 def measure(settings: MemorySettings) -> Iterator[Row]:
@@ -78,8 +76,8 @@ def measure(settings: MemorySettings) -> Iterator[Row]:
         for _ in range(settings.repeats):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "rank-0.events"
-                ((events, grown),) = launch(record, 1, steps, path, record=True)
-                ranks.append(grown)
+                ((events, peak),) = launch(record, 1, steps, path, record=True)
+                ranks.append(peak)
                 size = path.stat().st_size
                 records += launch(make_records, 1, events, Path(folder))
         yield {"steps": steps, **figure("rank_mb", ranks), **figure("records_mb", records), "events_mb": size / 1e6}

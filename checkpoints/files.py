@@ -110,7 +110,7 @@ def load_run(checkpoint: Path) -> dict[str, Any]:
     ):
         raise UsageError(f"{checkpoint}: run.json is not that of a checkpoint of this program")
     if sealed(run) != run:
-        raise UsageError(f"{checkpoint}: run.json is damaged (it does not have its checksum); resume from another")
+        raise UsageError(f"{checkpoint}: run.json is damaged (it does not have its checksum); take another")
     return run | {"ranks": sorted(map(int, run["checksums"]))}
 
 
@@ -126,7 +126,7 @@ def load_rank(checkpoint: Path, rank: int) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         # The first sentence: torch goes on to say how to load it all the same, which would execute its code.
         reason = one_line(error).split(". ")[0]
-        raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason})") from error
+        raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason}); take another") from error
     if not isinstance(state, dict) or not {"strategy", "model", "position", "random"} <= set(state):
         raise UsageError(f"{checkpoint}: rank-{rank}.pt is not a rank's state")
     return state

@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("staleness:", *str(error).splitlines(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstaleness: ended by SIGINT; nothing was written", file=sys.stderr)
+        print("\nstaleness: ended by SIGINT", file=sys.stderr)
         return 130
     show(f"{table}\npicture        {png}")
     return 0

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class RankResult:
     parameter_hash: str
     optimizer_bytes: int  # the memory of the optimizer's state on this rank
     saved_model: bytes | None
-    arrivals: list[int]  # whose messages came, in their order, where that decides the result
+    arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
 
 
@@ -306,7 +306,7 @@ class _Rank:
             hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
             strategy.descent.state_bytes,
             saved,
-            list(transport.arrivals),
+            transport.arrivals,
             list(self.recorder.deaths),
         )
 

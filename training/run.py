@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Launcher, find_launcher
 from records import files, tables
-from records.errors import RunFailed
+from records.errors import RunFailed, UsageError
 from records.events import RunEvents
 from records.unfinished import claimed
 from strategies.common.builtin import Builtin
@@ -69,7 +69,12 @@ def _claimed(options: Options, launcher: Launcher) -> Iterator[Path]:
     if not launcher.is_first:
         yield Path()
         return
-    with claimed(options.results_dir, options.run_name) as folder:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(claimed(options.results_dir, options.run_name))
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"--results_dir: cannot write in {options.results_dir}: {why}") from error
         yield folder.absolute()
 
 

@@ -255,3 +255,25 @@ def without_finish(transport: Transport, name: str) -> None:
 def test_a_server_that_all_have_left_without_goodbye_says_so(name: str) -> None:
     with pytest.raises(RunFailed, match="it has closed its transport"):
         launch(without_finish, 3, name, timeout=LIMIT)
+
+
+def with_counts(transport: Transport) -> Any:
+    """The server has counted 7 batches; worker k counts 10 k more."""
+    replica, descent, workers = serve(transport)
+    if transport.rank == SERVER:
+        replica.counts = torch.tensor([7])
+        workers.welcome_all()
+        counts = replica.counts
+        workers.end_epoch(replica.b, counts)
+        return counts.tolist()
+    join_server(replica, transport, descent)
+    begun = replica.counts.tolist()
+    replica.counts = replica.counts + 10 * transport.rank
+    transport.isend(replica.counts, SERVER, "counts")
+    transport.isend(replica.b, SERVER, "buffers").wait()
+    transport.recv(SERVER, "mean buffers").release()
+    return begun
+
+
+def test_counts_among_the_buffers_go_to_who_joins_and_the_greatest_comes_back() -> None:
+    assert launch(with_counts, 3, timeout=LIMIT) == [[27], [7], [7]]

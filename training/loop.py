@@ -24,7 +24,7 @@ from strategies.common.replica import parameters_from, trained
 from training.evaluation import Score, evaluate
 from training.options import Options
 from training.stragglers import Straggler
-from transports.base import PeerLost, Transport
+from transports.base import PeerLost, Transport, WaitTimeout
 from workloads import models
 from workloads.datasets import Data
 
@@ -242,6 +242,8 @@ class _Rank:
         with self.recorder.paused():
             try:
                 files.save(self.transport, target, step, state, self.ranks_with_state)
+            except WaitTimeout:  # which is an OSError too, and says more of its cause
+                raise
             except OSError as error:
                 raise RunFailed(f"cannot write the checkpoint {error.filename or folder}: {error.strerror}") from error
 

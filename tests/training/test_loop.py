@@ -19,6 +19,7 @@ from records.files import load_events, load_table
 from strategies import STRATEGIES
 from strategies.common.traffic import NOTHING
 from strategies.none import NoCommunication
+from strategies.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
 from training.checks import resolve
@@ -189,3 +190,21 @@ def test_workers_are_numbered_by_their_roles_wherever_the_server_is(tmp_path: Pa
     table = run(Options(strategy=Between(), n_gpus=3, epochs=1, train_size=200, device="cpu",
                         results_dir=str(tmp_path)), quiet=True)  # fmt: skip
     assert table[table["role"] == "worker"]["samples"].tolist() == [100, 100]
+
+
+@dataclass(kw_only=True)
+class StopsBeforeItsPart(RingAllReduce):
+    """The ring, but rank 1 is stopped before it writes its part of a checkpoint, and rank 0 soon gives it up."""
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.transport.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self.transport.timeout = 0.5
+        return super().state_dict()
+
+
+def test_a_rank_that_is_stopped_amid_a_checkpoint_is_named_and_no_disk(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFailed, match=r"^rank 1 \(worker\) has not answered .*meanwhile rank 0 \(worker\) waited for"
+    ):
+        run(small(tmp_path, StopsBeforeItsPart(), n_gpus=2, checkpoint_every=1), quiet=True)

@@ -13,6 +13,7 @@ from param_server_builtin import BuiltinParamServer
 from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, RunSize, Strategy
+from tests.ranks import LIMIT
 from training import Options, command_line, run
 from training.names import make_strategy
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 N_TRAIN = 190  # samples of `moons`
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
-    "device": "cpu", "timeout": 30, "run_name": "run",
+    "device": "cpu", "timeout": LIMIT, "run_name": "run",
 }  # fmt: skip
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 KINDS: dict[str, type[Strategy]] = {**STRATEGIES, **BUILTIN}
@@ -64,7 +65,7 @@ def metadata(folder: Path, name: str = "run") -> dict[str, Any]:
 def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run train.py in a process of its own."""
     python = [sys.executable, *module, "train.py", *arguments]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
 def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import common, networks, parameter_server, startup
+from tests.ranks import LIMIT
 
 ROOT = Path(__file__).parent.parent.parent
 HEADS = "claim", "hardware", "n"
@@ -17,7 +18,7 @@ TINY = ["--workers", "1", "2", "--repeats", "1", "--steps", "2", "--batch_size",
 
 
 def figures(
-    tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS, timeout: float = 100
+    tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS, timeout: float = LIMIT
 ) -> list[dict[str, Any]]:
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = tmp_path / "figures.json"
@@ -99,10 +100,9 @@ def test_parameter_server_without_ray_says_so(
     )
 
 
-@pytest.mark.timeout(240)  # two servers' actors are started, twice
 def test_parameter_server_against_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"), timeout=220)
+    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"), timeout=4 * LIMIT)
     check_servers(
         rows,
         [

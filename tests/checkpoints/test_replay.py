@@ -15,6 +15,8 @@ from strategies.downpour import Downpour
 from tests.runs import command, made, small
 from training import run
 
+pytestmark = pytest.mark.xdist_group("replay")  # a run of the module is made once
+
 REPLAYED = [AsyncParamServer(max_staleness=2, aggregate=2), Downpour(n_push=2, n_fetch=3)]
 
 

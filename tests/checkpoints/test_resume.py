@@ -12,8 +12,8 @@ import pytest
 from checkpoints import files
 from checkpoints import folder as folder_of
 from records.errors import RunFailed
-from tests.checkpoints.samples import BATCH_NORM, LIMIT_S, options, parameters, start
-from tests.ranks import wait_until
+from tests.checkpoints.samples import BATCH_NORM, options, parameters, start
+from tests.ranks import LIMIT, wait_until
 from tests.runs import N_TRAIN, SYNCHRONOUS, made, n_gpus_of, small
 from training import run
 from training.checks import resolve
@@ -64,7 +64,7 @@ def test_killed_at_random_and_resumed_it_is_the_uninterrupted_run_bit_for_bit(tm
 
 def _kill_ranks(folder: Path, step: int, delay: float) -> None:
     """Kill all ranks `delay` seconds after the first checkpoint beyond `step`."""
-    if wait_until(lambda: any(int(path.name[5:]) > step for path in folder_of.listed(folder)), LIMIT_S):
+    if wait_until(lambda: any(int(path.name[5:]) > step for path in folder_of.listed(folder)), LIMIT):
         time.sleep(delay)
         for process in multiprocessing.active_children():
             process.kill()

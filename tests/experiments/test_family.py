@@ -14,6 +14,7 @@ from records.errors import RunFailed, UsageError
 from records.files import load_metadata
 from strategies.inconsistent_reads import InconsistentReads
 from tests.experiments.test_experiments import command, counts
+from tests.ranks import LIMIT
 from training import Options
 from training.options import option_names
 
@@ -111,7 +112,7 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
 # What is run
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
     done = command(*arguments)

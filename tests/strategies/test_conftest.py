@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ranks import LIMIT
+
 ROOT = Path(__file__).parents[2]
 OWN = '''
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ class Forgetful(RingAllReduce):
 def suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     python = [sys.executable, "-m", "pytest", str(ROOT / "tests/strategies"), "-c", str(ROOT / "pyproject.toml")]
     return subprocess.run([*python, "-p", "no:cacheprovider", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+                          timeout=10 * LIMIT, check=False)  # fmt: skip
 
 
 def test_one_strategy_of_the_table(tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_one_strategy_of_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(310)
+@pytest.mark.timeout(10 * LIMIT)
 def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> None:
     (tmp_path / "mymodule.py").write_text(OWN)
     done = suites(tmp_path, "--strategy", "mymodule:Forgetful", "-k", "one_process or first_line")

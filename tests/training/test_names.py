@@ -14,6 +14,7 @@ import pytest
 from records.errors import UsageError
 from strategies import STRATEGIES
 from strategies.downpour import Downpour
+from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL, said
 from training.names import make_strategy, owners_of, strategy_class
 
@@ -93,7 +94,7 @@ def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(tmp_path: Path)
 
     def train(*arguments: str) -> Any:
         done = subprocess.run([sys.executable, str(ROOT / "train.py"), *arguments], cwd=tmp_path, env=environment,
-                              capture_output=True, text=True, timeout=100, check=False)  # fmt: skip
+                              capture_output=True, text=True, timeout=LIMIT, check=False)  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads((tmp_path / "results" / f"{arguments[-1]}.json").read_text()), done
 

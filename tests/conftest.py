@@ -19,9 +19,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes a core, since half of the time is waiting; none for a single file, which ends before they start."""
-    files = [argument for argument in config.args if ".py" in argument]
-    return 0 if len(files) == len(config.args) == 1 else 2 * len(os.sched_getaffinity(0))
+    """Two processes a core, since half of the time is waiting; none for a few tests, which end before they start."""
+    few = config.option.keyword or all(".py" in argument for argument in config.args)
+    return 0 if few else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,11 +72,15 @@ def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Complet
 def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
     """Give the arguments to the command line, in this process; return the exit code and what was printed."""
     output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
-    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-        try:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             code = command_line.main("description", builtin, list(arguments))
-        except SystemExit as stop:  # --help
-            code = int(stop.code or 0)
+    except SystemExit as stop:  # --help
+        code = int(stop.code or 0)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return code, output.buffer.getvalue().decode(encoding)
 
 

@@ -30,6 +30,7 @@ __all__ = ["start"]
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp", "epochs": 2, "global_batch_size": 240}
 
 
+@pytest.mark.slow
 def test_started_first_it_scores_each_once_as_the_run_itself_does(tmp_path: Path, start: Callable[..., Any]) -> None:
     runs = {"digits": DIGITS, "batch norm": BATCH_NORM}
     processes = {name: start("evaluate.py", "--checkpoint_dir", str(tmp_path / name / "c")) for name in runs}
@@ -59,6 +60,7 @@ class _Code:
         return os.system, (f"touch {os.environ['EXECUTED']}",)
 
 
+@pytest.mark.slow
 def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     tmp_path: Path, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.ranks import LIMIT
 
 ROOT = Path(__file__).parent.parent
@@ -15,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 OWN_LOOP, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path) -> None:
     assert OWN_STRATEGY.count("\n") < 40
     (tmp_path / "mine.py").write_text(OWN_STRATEGY)
@@ -30,6 +33,7 @@ def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path) -> 
     assert facts["test_accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_example_of_ones_own_loop_runs_as_printed(tmp_path: Path) -> None:
     assert OWN_LOOP.count("\n") < 40
     script = tmp_path / "own_loop.py"

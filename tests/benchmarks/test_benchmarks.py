@@ -46,6 +46,7 @@ def check(out: str, rows: list[dict[str, Any]], heads: tuple[str, ...]) -> None:
                 assert 0 < low <= high
 
 
+@pytest.mark.slow
 def test_all_reduce(tmp_path: Path) -> None:
     rows = figures(tmp_path, "all_reduce", "--world_size", "3", "--sizes", "100000", "1000000", "--repeats", "2")
     assert [(row["world_size"], row["numel"]) for row in rows] == [(3, 100000), (3, 1000000)]
@@ -55,6 +56,7 @@ def test_all_reduce(tmp_path: Path) -> None:
         assert row["naive_us"] > 0
 
 
+@pytest.mark.slow
 def test_training(tmp_path: Path) -> None:
     rows = figures(
         tmp_path, "training", "--n_gpus", "2", "--models", "mlp", "--repeats", "2", "--steps", "2", "--batch_size", "8"
@@ -79,6 +81,7 @@ def check_servers(rows: list[dict[str, Any]], expected: list[tuple[str, str]]) -
         assert row["ratio"] == pytest.approx(ours[row["workers"], row["mode"]]["samples_per_s"] / row["samples_per_s"])
 
 
+@pytest.mark.slow
 def test_parameter_server_without_ray_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +103,7 @@ def test_parameter_server_without_ray_says_so(
     )
 
 
+@pytest.mark.slow
 def test_parameter_server_against_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"), timeout=4 * LIMIT)
@@ -117,6 +121,7 @@ def test_parameter_server_against_ray(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_startup(tmp_path: Path) -> None:
     (row,) = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
     assert (row["n_ranks"], row["ratio"]) == (2, 1)
@@ -131,6 +136,7 @@ def test_startup_compares_to_the_first_number_of_ranks(monkeypatch: pytest.Monke
     assert [row["ratio"] for row in rows] == pytest.approx([1, 1.5])
 
 
+@pytest.mark.slow
 def test_recording(tmp_path: Path) -> None:
     (row,) = figures(tmp_path, "recording", "--models", "digits_mlp", "--repeats", "2")
     assert (row["model"], row["n_gpus"]) == ("digits_mlp", 2)

@@ -29,6 +29,7 @@ from training import run
 __all__ = ["start"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: Path, start: Callable[..., Any]) -> None:
     folder = tmp_path / "c"
     long = options(tmp_path, epochs=100_000, slow=("0:100",), checkpoint_every=10, checkpoint_keep=20, evaluator=True)
@@ -61,6 +62,7 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     assert parameters(tmp_path) == parameters(tmp_path, "whole")
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
     def interrupt() -> None:
         wait_until(lambda: bool(evaluators()), LIMIT)
@@ -75,6 +77,7 @@ def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
     assert not folder_of.is_training(tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +90,7 @@ def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
     assert parameters(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_is_stopped_is_not_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +103,7 @@ def test_an_evaluator_that_is_stopped_is_not_waited_for(
     assert evaluators() == []
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     tmp_path: Path, start: Callable[..., Any]
 ) -> None:

@@ -191,6 +191,7 @@ def test_only_a_whole_good_run_is_done(tmp_path: Path) -> None:
         assert not recorded.is_there(one)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     results = tmp_path / "quick"
@@ -217,6 +218,7 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
         report.complete(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, number: signal.Signals) -> None:
     arguments = ["scaling", "--quick", "--results_dir", str(tmp_path), "--device", "cpu"]
@@ -318,6 +320,7 @@ def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> No
     assert (communicating["accuracy"] > 0.88).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_the_committed_results(notebook: Path) -> None:
     def outputs(node: nbformat.NotebookNode) -> list[Any]:
@@ -339,6 +342,7 @@ def test_the_readme_shows_the_committed_results() -> None:
     assert report.with_table(readme, report.complete(KEPT)) == readme, "python experiments/report.py does so"
 
 
+@pytest.mark.slow
 def test_the_pictures_are_drawn_and_those_of_the_readme_exist(tmp_path: Path) -> None:
     results = collect.load(KEPT)
     figures = {name: draw(results) for name, draw in cases.FIGURES.items()} | {"timelines": cases.timelines(KEPT)}

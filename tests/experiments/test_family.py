@@ -112,6 +112,7 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
 # What is run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
@@ -142,6 +143,7 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     report.execute(next(path for path in report.NOTEBOOKS if FAMILY in path.name), tmp_path)
 
 
+@pytest.mark.slow
 def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
     lost_updates.record(tmp_path / "lost.csv")
     table = pd.read_csv(tmp_path / "lost.csv")
@@ -155,6 +157,7 @@ def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
 # What is shown
 
 
+@pytest.mark.slow
 def test_the_committed_results_are_those_of_the_declared_runs() -> None:
     results = family.load(KEPT)
     declared = [*family_runs.tuning(), *family_runs.finals(results.rates)]

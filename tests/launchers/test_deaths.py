@@ -1,4 +1,4 @@
-"""Servers that lose all their workers, or many: whole runs. See also `tests/strategies`."""
+"""A server that loses workers again and again: a whole run. See also `tests/strategies`."""
 
 import contextlib
 import random
@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.launchers.test_failures import Victim, victims
 from tests.ranks import LIMIT, wait_until
@@ -14,14 +15,7 @@ from tests.ranks import LIMIT, wait_until
 __all__ = ["victims"]
 
 
-def test_without_any_worker_the_run_ends_and_says_so(tmp_path: Path, victims: list[Victim]) -> None:
-    victims.append(victim := Victim(tmp_path, "async_param_server", "--lr", "0.001"))
-    for rank in victim.wait_until("training")[1:]:
-        rank.kill()
-    said = victim.check_end()
-    assert re.search(r"error: rank [12] \(worker\) was killed by SIGKILL", said), said
-
-
+@pytest.mark.slow
 def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: list[Victim]) -> None:
     options = ("--restarts", "20", "--lr", "0.001", "--model", "tests.workload:batch_norm")
     victims.append(victim := Victim(tmp_path, "async_param_server", *options, "--dataset", "tests.workload:moons"))

@@ -1,4 +1,4 @@
-"""Nothing hangs, nothing leaks: real runs of train.py, hit at a chosen or a random moment."""
+"""Nothing hangs, nothing leaks: runs of train.py, hit at a chosen or a random moment. See also `test_hit_ranks.py`."""
 
 import os
 import random
@@ -80,14 +80,14 @@ class Victim:
     def said(self) -> str:
         return self.errors.read_text(errors="replace")
 
-    def check_end(self, tracebacks: int = 0) -> str:
+    def check_end(self) -> str:
         """Check that the run ends and leaves nothing; return what it said after its progress bar."""
         assert self.process.wait(LIMIT) != 0
         assert wait_until(lambda: self.processes() == []), self.processes()
         assert not self.results.exists() or list(self.results.iterdir()) == []
         assert wait_until(lambda: left_in_shared_memory() <= self.left_by_others), left_in_shared_memory()
         said = self.said()
-        assert said.count("Traceback") == tracebacks, said
+        assert "Traceback" not in said
         assert said.count("error:") <= 1, said
         return said[said.find("error:") :] if "error:" in said else ""
 
@@ -108,30 +108,15 @@ def victims() -> Iterator[list[Victim]]:
         victim.kill()
 
 
-@pytest.mark.parametrize("when", ["started", "training"])
-@pytest.mark.parametrize("strategy", CASES)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_run_by_name(
-    tmp_path: Path, victims: list[Victim], strategy: str, rank: int, when: str
-) -> None:
-    victims.append(victim := Victim(tmp_path, strategy))
-    victim.wait_until(when)[rank].kill()
-    said = victim.check_end()
-    role = "server" if (strategy, rank) == ("param_server", 0) else "worker"
-    assert f"error: rank {rank} ({role}) was killed by SIGKILL" in said
-    if when == "training":
-        assert re.search(rf"rank \d \(\w+\) waited for .* from rank {rank}", said), said
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victim]) -> None:
+    victims.append(victim := Victim(tmp_path, "param_server"))
+    victim.wait_until("training")[0].kill()
+    assert "error: rank 0 (server) was killed by SIGKILL" in victim.check_end()
     assert victim.process.returncode == 1
 
 
-@pytest.mark.parametrize("strategy", CASES)
-def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victim], strategy: str) -> None:
-    victims.append(victim := Victim(tmp_path, strategy, "--timeout", str(TIMEOUT_S)))
-    victim.wait_until("training")[1].suspend()
-    said = victim.check_end()
-    assert said.startswith("error: rank 1 (worker) has not answered"), said
-
-
+@pytest.mark.slow
 def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path, victims: list[Victim]) -> None:
     victims.append(victim := Victim(tmp_path, "param_server", "--batch_size", "5000",
                                    "--model", "tests.workload:slow_to_evaluate"))  # fmt: skip
@@ -141,6 +126,7 @@ def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path
     assert "rank 1 (worker) waited for 'evaluated' from rank 0" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train.py", "ring_all_reduce_builtin.py", "param_server_builtin.py"])
 def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], script: str) -> None:
     victims.append(victim := Victim(tmp_path, script.removesuffix(".py"), script=script))
@@ -149,6 +135,7 @@ def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[V
     assert "ended by SIGINT" in victim.check_end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: signal.Signals) -> None:
     victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
@@ -161,19 +148,13 @@ def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: 
     assert victim.process.returncode == 128 + number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["started", "training"])
 def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[Victim], when: str) -> None:
     victims.append(victim := Victim(tmp_path, "param_server"))
     victim.wait_until(when)
     victim.process.kill()
     victim.check_end()
-
-
-def test_an_exception_in_a_rank_is_told_with_its_own_traceback_only(tmp_path: Path, victims: list[Victim]) -> None:
-    victims.append(victim := Victim(tmp_path, "ring_all_reduce", "--model", "tests.workload:raises_on_rank_1"))
-    said = victim.check_end(tracebacks=1)
-    assert said.startswith("error: rank 1 (worker) raised RuntimeError: a layer of rank 1 is broken"), said
-    assert victim.process.returncode == 1
 
 
 @pytest.mark.chaos

@@ -137,6 +137,7 @@ def report_and_stay(transport: Transport, report: Report) -> None:
     time.sleep(2)
 
 
+@pytest.mark.slow
 def test_ranks_are_not_given_up_while_on_report_takes_its_time() -> None:
     def take_time(rank: int, value: Any) -> None:
         time.sleep(3)
@@ -225,6 +226,7 @@ def stop(transport: Transport) -> None:
     transport.recv(1, "x", timeout=10 * LIMIT)
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_given_up_after_the_time_out() -> None:
     text = str(failure(stop, 2, timeout=4.0))
     assert text.startswith("rank 1 (worker) has not answered for more than 4 s (--timeout)")
@@ -237,6 +239,7 @@ def wait_for_a_stopped_rank(transport: Transport) -> None:
     transport.recv(1, "x", timeout=1.0)
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_named_though_another_timed_out_first() -> None:
     assert str(failure(wait_for_a_stopped_rank, 2)).startswith("rank 1 (worker) has not answered")
 
@@ -284,6 +287,7 @@ def print_and_launch() -> None:
     launch(outlive, 2, on_report=lambda rank, pid: print(pid, flush=True))
 
 
+@pytest.mark.slow
 def test_ranks_end_when_their_launcher_is_killed() -> None:
     script = "from tests.launchers.test_local import print_and_launch; print_and_launch()"
     launcher = subprocess.Popen(

@@ -43,6 +43,7 @@ def be_a_rank(folder: Path) -> None:
     (folder / rank).write_text(json.dumps({"results": results, "reports": reports}))
 
 
+@pytest.mark.slow
 def test_ranks_get_what_launch_was_told_and_the_first_process_the_results(tmp_path: Path) -> None:
     line = [sys.executable, *TORCHRUN, "2", "-m", "tests.launchers.test_torchrun", str(tmp_path)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -113,6 +114,7 @@ def test_what_torchrun_cannot_do_is_refused(
 LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2", "--momentum", "0.9")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "more", "same"),
     [

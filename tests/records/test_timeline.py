@@ -129,8 +129,17 @@ def test_every_wait_tells_for_whom(results: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", EVENTS_SUFFIX])
-def test_any_file_names_the_run(own: Path, suffix: str) -> None:
-    command = [sys.executable, "-m", "records.timeline", f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]
+def test_any_file_names_the_run(
+    own: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own)
+    assert main([f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]) == 0
+    assert capsys.readouterr().err == ""
+    assert (own / "ring_all_reduce.1.timeline.png").exists()
+
+
+def test_it_is_a_command_that_works_anywhere(own: Path) -> None:
+    command = [sys.executable, "-m", "records.timeline", "ring_all_reduce.1", "--step", "8", "--steps", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=own, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -30,6 +30,7 @@ def suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
                           timeout=10 * LIMIT, check=False)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_strategy_of_the_table(tmp_path: Path) -> None:
     done = suites(tmp_path, "--strategy", "downpour", "--collect-only", "-o", "addopts=-v")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,6 +52,7 @@ def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> Non
     assert any("test_it_takes_the_same_steps_as_one_process[mymodule:Forgetful-3]" in line for line in failed)
 
 
+@pytest.mark.slow
 def test_what_is_no_strategy_is_one_line(tmp_path: Path) -> None:
     done = suites(tmp_path, "--strategy", "downpur", "--collect-only")
     assert done.returncode != 0

@@ -123,11 +123,12 @@ def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
     assert (slow["options"]["slow"], slow["options"]["jitter"]) == ([f"{last}:4"], 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["none", "param_server", "async_param_server", "ring_all_reduce_builtin"])
 def test_the_records_show_who_was_slow(tmp_path: Path, strategy: str) -> None:
     # So much to compute, and so slow, that a busy machine cannot make another rank slower.
     big: dict[str, Any] = {
-        "dataset": "digits", "model": "benchmarks.networks:mlp", "train_size": 160, "batch_size": 16, "epochs": 1,
+        "dataset": "digits", "model": "benchmarks.networks:mlp", "train_size": 64, "batch_size": 16, "epochs": 1,
         "n_gpus": n_gpus_of(strategy, 2),
     }  # fmt: skip
     entry = made(tmp_path, strategy, slow=("1:30",), **big)

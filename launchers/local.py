@@ -13,7 +13,6 @@ from typing import Any
 
 from launchers.fork_server import warm_up
 from launchers.launcher import Launcher
-from launchers.ranks import Ranks
 from records.errors import UsageError
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
@@ -37,6 +36,8 @@ def launch(
     The arguments are those of every launcher, see `Launch`. `work` must be importable (defined in a module or a script,
     not in a function). Raises RunFailed when a rank fails; no process outlives this call.
     """
+    from launchers.ranks import Ranks  # loads torch
+
     roles = ["worker"] * world_size if roles is None else list(roles)
     if len(roles) != world_size:
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
+from records.finished import BadRun, Parser
 from records.tables import aligned, applied, applied_in, dropped, number, show
-from records.timeline import BadRun, Parser, load
+from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
 _BARS = 40  # as many as can be told apart in one panel

@@ -219,7 +219,7 @@ class Recorder:
         try:
             # Without a buffer of its own: the rows are one already.
             if self._path is None:
-                self._file = tempfile.TemporaryFile(buffering=0)
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as the recorder
             else:
                 self._file = open(self._path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
         except OSError as error:

@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
+from records.finished import BadRun, Parser
 from records.tables import aligned, applied, dropped, number, show
-from records.timeline import BadRun, Parser, load
+from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
 _BARS = 40  # as many as can be told apart in one panel
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("staleness:", *str(error).splitlines(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstaleness: ended by SIGINT; nothing was written", file=sys.stderr)
+        print("\nstaleness: ended by SIGINT", file=sys.stderr)
         return 130
     show(f"{table}\npicture        {png}")
     return 0

@@ -196,11 +196,13 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
 
 
 def _time_spent(times: pd.DataFrame) -> str:
-    """Return `phase_times` as text, a phase a line and a role a column: seconds, percent of the epochs' time."""
+    """Return `phase_times` as text, a phase that occurred a line and a role a column: seconds, percent of epochs."""
     if times[list(PHASE_COLUMNS)].isna().all(axis=None):
         return "time per rank  not recorded"
     rows = [["time per rank", *(f"{role} (s, %)" for role in times.index)]]
     for phase, column in zip(PHASES, PHASE_COLUMNS, strict=True):
+        if times[column].isna().all():
+            continue
         shares = 100 * times[column] / times["epoch_s"]
         cells = zip(times[column], shares, strict=True)
         rows.append([phase, *(f"{number(seconds, 2)} {number(share):>6}" for seconds, share in cells)])

@@ -251,14 +251,22 @@ class Workers:
         self.send(position, k, "position")
         self.send_copy(self._replica.x, k, 0, "initial parameters")
         self.send(self._replica.b.clone(), k, "initial buffers")
+        if (counts := self._replica.counts).numel():
+            self.send(counts, k, "initial counts")
 
-    def end_epoch(self, b: torch.Tensor) -> None:
-        """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older."""
+    def end_epoch(self, b: torch.Tensor, counts: torch.Tensor) -> None:
+        """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older.
+
+        `counts` [k] become the greatest of theirs: see `Replica.counts`.
+        """
         total, n = torch.zeros_like(b), 0
         for message in self.gather("buffers"):
             with message:
                 total.add_(message.vector)
             n += 1
+            if counts.numel():
+                with self._transport.recv(message.src, "counts") as theirs:
+                    torch.maximum(counts, theirs.vector.cpu(), out=counts)
         if n:
             b.copy_(total.div_(n))
         behind = {k for k in self.waiting if self.version_read[k] < self._descent.version}
@@ -277,4 +285,7 @@ def join_server(replica: Replica, transport: Transport, descent: Descent) -> int
     descent.processed = descent.samples
     transport.recv(SERVER, "initial parameters").copy_to(replica.x)
     transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+    if replica.counts.numel():
+        with transport.recv(SERVER, "initial counts") as counts:
+            replica.counts = counts.vector
     return steps

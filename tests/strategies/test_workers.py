@@ -127,7 +127,7 @@ def who_dies(transport: Transport) -> Any:
         if gradient.src == 1:
             transport.isend(None, 1, "die")
     workers.send(None, 1, "nobody hears it").wait()
-    workers.end_epoch(torch.ones(2))
+    workers.end_epoch(torch.ones(2), torch.empty(0, dtype=torch.int64))
     return seen, departures, transport.recorder.deaths, sorted(workers.alive)
 
 
@@ -278,3 +278,25 @@ def test_a_server_that_waits_for_those_who_are_there_names_no_other() -> None:
     transport.computing.clear()
     with pytest.raises(WaitTimeout):
         server.serve()
+
+
+def with_counts(transport: Transport) -> Any:
+    """The server has counted 7 batches; worker k counts 10 k more."""
+    replica, descent, workers = serve(transport)
+    if transport.rank == SERVER:
+        replica.counts = torch.tensor([7])
+        workers.welcome_all()
+        counts = replica.counts
+        workers.end_epoch(replica.b, counts)
+        return counts.tolist()
+    join_server(replica, transport, descent)
+    begun = replica.counts.tolist()
+    replica.counts = replica.counts + 10 * transport.rank
+    transport.isend(replica.counts, SERVER, "counts")
+    transport.isend(replica.b, SERVER, "buffers").wait()
+    transport.recv(SERVER, "mean buffers").release()
+    return begun
+
+
+def test_counts_among_the_buffers_go_to_who_joins_and_the_greatest_comes_back() -> None:
+    assert launch(with_counts, 3, timeout=LIMIT) == [[27], [7], [7]]

@@ -13,7 +13,6 @@ from typing import Any
 
 from launchers.fork_server import warm_up
 from launchers.launcher import Launcher
-from launchers.ranks import Ranks
 from records.errors import UsageError
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
@@ -38,6 +37,8 @@ def launch(
     notebook or a script, which the ranks do not import: what it uses travels with it. Raises RunFailed when a rank
     fails, UsageError if something cannot be sent; no process outlives this call.
     """
+    from launchers.ranks import Ranks  # loads torch
+
     roles = ["worker"] * world_size if roles is None else list(roles)
     if len(roles) != world_size:
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")

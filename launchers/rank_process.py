@@ -40,9 +40,7 @@ class _Link:
                 self._pipe.send_bytes(message)
         except OSError:
             if self._rank == 0:
-                print(
-                    "error: the launcher is gone; the run has ended, nothing was written", file=sys.stderr, flush=True
-                )
+                print("error: the launcher is gone; the run has ended without records", file=sys.stderr, flush=True)
             os._exit(1)
 
     def beat(self) -> None:

@@ -162,8 +162,8 @@ def _link(axes: Axes, place: tuple[float, float], out: float, into: float, colou
                 for share in (0.78, 0.2) for x, y in (place,)]  # fmt: skip
         style = f"simple,tail_width={width},head_width={width + 5},head_length=8"
         first, last = reversed(ends) if outward else ends
-        whole = {"shrinkA": 0, "shrinkB": 0, "lw": 0}
-        axes.add_patch(FancyArrowPatch(first, last, arrowstyle=style, color=colour, alpha=alpha, **whole))
+        arrow = FancyArrowPatch(first, last, arrowstyle=style, color=colour, alpha=alpha, shrinkA=0, shrinkB=0, lw=0)
+        axes.add_patch(arrow)
 
 
 _POINTS_FOR_P = 6

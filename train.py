@@ -17,6 +17,9 @@ python -m records.compare results/*.json                  # runs side by side
 
 import sys
 
+if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
+    sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
+
 if __name__ == "__main__":
     try:
         from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come

@@ -1,4 +1,4 @@
-"""The files of a run: its tables and events on disk, whole or not at all, and what it ran on."""
+"""The files of a run: its tables and events on disk, written atomically, and what it ran on."""
 
 import gzip
 import json

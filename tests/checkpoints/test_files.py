@@ -1,4 +1,4 @@
-"""The files of a checkpoint: whole or not at all, and refused when they are foreign."""
+"""The files of a checkpoint: written atomically, and refused when they are foreign."""
 
 import shutil
 from pathlib import Path

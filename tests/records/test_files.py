@@ -1,4 +1,4 @@
-"""The files of a run: written whole or not at all, and read as they were written."""
+"""The files of a run: written atomically, and read as they were written."""
 
 import json
 import os

@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("timeline:", *str(error).splitlines(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ntimeline: ended by SIGINT; nothing was written", file=sys.stderr)
+        print("\ntimeline: ended by SIGINT", file=sys.stderr)
         return 130
     print(f"picture        {png}\ntrace          {chrome} (open it at https://ui.perfetto.dev or in chrome://tracing)")
     return 0

@@ -13,6 +13,8 @@ python train.py --strategy yourmodule:YourClass           # a strategy of your o
 python train.py --list                                    # all strategies, and what they send
 
 python -m records.compare results/*.json                  # runs side by side
+
+python -m records.plot results/*.json                     # accuracy and loss against epochs, seconds and bytes
 """
 
 import sys

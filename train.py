@@ -19,6 +19,10 @@ import sys
 
 if __name__ == "__main__":
     try:
+        from launchers import find_launcher, preload
+
+        preload("training.preload")
+        find_launcher().warm_up()  # first: the fork server loads torch while this process does
         from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
 
         sys.exit(main(__doc__))

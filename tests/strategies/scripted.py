@@ -93,7 +93,7 @@ class Scripted(Transport):
                     return
         raise WaitTimeout(SERVER, seconds, "a worker that waits for the server", self.peers)
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
         if tag == "position":
             self.positions.append((dst, value))
         self.hear(dst, tag, n)

@@ -23,13 +23,23 @@ def figures(
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", *arguments, "--json", str(path)],
+        [sys.executable, f"benchmarks/{name}.py", *arguments, "--out", str(path)],
         cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    rows: list[dict[str, Any]] = kept_rows(path)
     assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
     check(done.stdout, rows, heads)
+    return rows
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the figures in a kept file, what must stand beside them checked."""
+    kept = json.loads(path.read_text())
+    assert set(kept) == {"machine", "git_commit", "options", "rows"}
+    assert {"cpu", "cores", "torch", "python"} <= set(kept["machine"])
+    assert kept["options"]["repeats"] >= 1
+    rows: list[dict[str, Any]] = kept["rows"]
     return rows
 
 
@@ -88,10 +98,10 @@ def test_parameter_server_without_ray_says_so(
     monkeypatch.setattr(parameter_server, "ray_version", lambda: None)
     path = tmp_path / "figures.json"
     doc, kind = parameter_server.__doc__ or "", parameter_server.ServerSettings
-    assert common.main(doc, kind, parameter_server.measure, [*TINY, "--json", str(path)]) == 0
+    assert common.main(doc, kind, parameter_server.measure, [*TINY, "--out", str(path)]) == 0
     out = capsys.readouterr().out
     assert "ray       is not installed, its rows are left out: pip install ray\n" in out
-    rows = json.loads(path.read_text())
+    rows = kept_rows(path)
     check(out, rows, (*HEADS, "ray"))
     check_servers(
         rows,
@@ -164,7 +174,7 @@ def test_recording(tmp_path: Path) -> None:
         ("startup", "StartupSettings", ["--ranks", "0"]),
         ("startup", "StartupSettings", ["--repeats", "0"]),
         ("recording", "RecordingSettings", ["--repeats", "many"]),
-        ("recording", "RecordingSettings", ["--json", "/dev/null/figures.json"]),
+        ("recording", "RecordingSettings", ["--out", "/dev/null/figures.json"]),
     ],
 )
 def test_bad_usage_exits_with_2_and_names_the_option(

@@ -116,9 +116,7 @@ def _digits() -> Data:
     random_state=0)`: kept here, since importing scikit-learn takes a second.
     """
     with np.load(Path(__file__).with_name("digits.npz")) as kept:
-        train_x, test_x = (
-            (kept[name] / 16).astype(np.float32).reshape(-1, 1, 8, 8) for name in ("train_x", "test_x")
-        )
+        train_x, test_x = ((kept[name] / 16).astype(np.float32).reshape(-1, 1, 8, 8) for name in ("train_x", "test_x"))
         train_y, test_y = (kept[name].astype(np.int64) for name in ("train_y", "test_y"))
     scale = (float(train_x.mean()),), (float(train_x.std()),)
     return from_arrays("digits", (train_x, train_y, test_x, test_y), 10, scale)

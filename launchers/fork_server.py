@@ -1,7 +1,7 @@
 """What new processes are made from: a fork server that has loaded already what they import.
 
-The server is multiprocessing's own. It may die or be stopped as any other process: then it is ended, and what waits for it
-fails.
+The server is multiprocessing's own. It may die or be stopped as any other process: then it is ended, and what waits for
+it fails.
 """
 
 import multiprocessing

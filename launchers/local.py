@@ -33,8 +33,9 @@ def launch(
 ) -> list[Any]:
     """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
 
-    The arguments are those of every launcher, see `Launch`. `work` must be importable (defined in a module or a script,
-    not in a function). Raises RunFailed when a rank fails; no process outlives this call.
+    The arguments are those of every launcher, see `Launch`. `work` may be defined anywhere, also in a
+    notebook or a script, which the ranks do not import: what it uses travels with it. Raises RunFailed when a rank
+    fails, UsageError if something cannot be sent; no process outlives this call.
     """
     from launchers.ranks import Ranks  # loads torch
 

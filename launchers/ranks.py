@@ -11,6 +11,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
+from launchers.by_value import ByValue, hidden_main
 from launchers.child import Child
 from launchers.failures import Failure, explain
 from launchers.fork_server import end_fork_server, start_context, starting
@@ -52,8 +53,9 @@ class Ranks:
         rank = endpoint.rank
         mine, theirs = context.Pipe(duplex=False)
         self.pipes[rank] = mine
-        process = context.Process(target=rank_main, args=(endpoint, theirs, *self.job), name=f"rank {rank}")
-        process.start()
+        process = context.Process(target=ByValue(rank_main, (endpoint, theirs, *self.job)), name=f"rank {rank}")
+        with hidden_main():
+            process.start()
         if rank in self.children:
             self.former.append(self.children[rank])
         self.children[rank] = Child(process)

@@ -58,7 +58,7 @@ def made(folder: Path, strategy: str | Strategy, name: str = "run", **changes: A
 
 
 def metadata(folder: Path, name: str = "run") -> dict[str, Any]:
-    """Return what is on record of a run."""
+    """Return what is recorded of a run."""
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return found
 

@@ -184,3 +184,9 @@ def test_bad_usage_exits_with_2_and_names_the_option(
 def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
     for network, size in ((networks.cnn, 1_199_882), (networks.mlp, 5_824_522)):
         assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
+
+
+def test_memory(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "memory", "--steps", "1000", "2000", "--repeats", "1")
+    assert [row["steps"] for row in rows] == [1000, 2000]
+    assert [row["events_mb"] for row in rows] == pytest.approx([5001 * 76e-6, 10001 * 76e-6])

@@ -148,6 +148,17 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_place(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("torchrun", "said"), [(True, True), (False, False)])
+def test_that_no_worker_may_die_under_torchrun_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchrun: bool, said: bool
+) -> None:
+    if torchrun:
+        for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
+            monkeypatch.setenv(name, value)
+    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)))
+    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
+
+
 # What an interrupt leaves, and what is said of it
 
 
@@ -208,14 +219,3 @@ def test_a_name_that_is_taken_is_refused_before_anything_starts(
     (tmp_path / "run.csv").unlink()
     with claimed(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
         run(one, quiet=True)
-
-
-@pytest.mark.parametrize(("torchrun", "said"), [(True, True), (False, False)])
-def test_that_no_worker_may_die_under_torchrun_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchrun: bool, said: bool
-) -> None:
-    if torchrun:
-        for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
-            monkeypatch.setenv(name, value)
-    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)))
-    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from records.errors import UsageError
-from transports.timing import now, sleep
+from transports.timing import RunningClock, sleep
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 PREFIX = "step-"
@@ -70,10 +70,11 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
     """Hold the lock on the file at `path`; raise UsageError with `refusal` if another process does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
-        give_up = now() + _LOCK_PATIENCE_S
+        running = RunningClock()
+        give_up = running() + _LOCK_PATIENCE_S
         # Tried for a while, since `is_training` takes the lock for a moment in order to look.
         while not _take(file, fcntl.LOCK_EX):
-            if now() > give_up:
+            if running() > give_up:
                 raise UsageError(refusal)
             sleep(0.02)
         yield

@@ -18,7 +18,7 @@ from launchers.failures import Failure, explain
 from launchers.fork_server import start_context
 from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from transports.timing import now
+from transports.timing import SLICE_S, RunningClock, now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
@@ -37,7 +37,8 @@ class Ranks:
     spares: list[dict[int, tuple[Connection, Connection]]] = field(default_factory=list)
     lives: dict[int, int] = field(default_factory=dict)
     inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
-    last_heard: dict[int, float] = field(default_factory=dict)
+    running: RunningClock = field(default_factory=RunningClock)
+    last_heard: dict[int, float] = field(default_factory=dict)  # by that clock
 
     def start(self, restarts: int) -> None:
         """Start all ranks, and have the pipes for so many restarts."""
@@ -59,7 +60,7 @@ class Ranks:
         # Only the rank may hold its ends of the pipes: then their closing is its death.
         theirs.close()
         endpoint.close()
-        self.last_heard[rank] = now()
+        self.last_heard[rank] = self.running()
         threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
 
     def _restart(self, rank: int) -> None:
@@ -80,7 +81,7 @@ class Ranks:
         try:
             while True:
                 kind, value = pickle.loads(pipe.recv_bytes())
-                self.last_heard[rank] = now()
+                self.last_heard[rank] = self.running()
                 if kind != "alive":
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
@@ -95,9 +96,9 @@ class Ranks:
         failures: dict[int, Failure] = {}
         dead: dict[int, Failure] = {}  # expendable ones
         give_up = float("inf")
-        while len(results) + len(failures) + len(dead) < len(self.roles) and now() < give_up:
+        while len(results) + len(failures) + len(dead) < len(self.roles) and self.running() < give_up:
             try:
-                rank, kind, value = self.inbox.get(timeout=HEARTBEAT_S)
+                rank, kind, value = self.inbox.get(timeout=SLICE_S)
             except queue.Empty:
                 rank, kind, value = -1, "nothing", None
             if kind == "result":
@@ -120,14 +121,14 @@ class Ranks:
             if not failures:
                 failures.update(self._silent())
             if failures and give_up == float("inf"):
-                give_up = now() + _GRACE_S
+                give_up = self.running() + _GRACE_S
                 self._tell(failures)
         if failures:
             if all(failure.kind == "lost_peer" for failure in failures.values()):
                 failures = dead | failures  # there the others' deaths are the cause
             # Whoever has not spoken since may be the one the others waited for.
             for rank in set(range(len(self.roles))) - set(results) - set(failures):
-                if now() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
+                if self.running() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
                     failures[rank] = Failure("silent")
             raise explain(failures, self.roles, self.timeout)
         return [results.get(rank) for rank in range(len(self.roles))]
@@ -141,7 +142,7 @@ class Ranks:
         return Failure("died", f"ended with exit code {code} before its work was done")
 
     def _silent(self) -> dict[int, Failure]:
-        at = now()
+        at = self.running()
         return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.timeout}
 
     def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:

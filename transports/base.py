@@ -54,7 +54,8 @@ class Transport(ABC):
     `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
     `arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an
     asynchronous algorithm differ in. With `replay`, such an order, messages are taken from ANY in that order again.
-    Time is the transport's: every deadline and every event, the recorder's own included, is timed by `now`.
+    Time is the transport's: every deadline and every event, the recorder's own included, is timed by `now`. The time in
+    which this process was stopped does not count towards a limit.
     """
 
     rejoined = False
@@ -73,6 +74,7 @@ class Transport(ABC):
         self.peers = [peer for peer in range(world_size) if peer != rank]
         self.arrivals: list[int] = []
         self.replay: Iterator[int] | None = None
+        self._running = timing.RunningClock(self.now)  # for limits
         self._closed = False
         self._on_gpu = device.type == "cuda"
         self._inbox: dict[tuple[int, str], deque[Message]] = {}
@@ -121,7 +123,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _progress(self, src: int, seconds: float) -> None:
-        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something."""
+        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something.
+
+        `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
+        """
 
     def admit(self, peer: int) -> None:
         """Let a rank that was started again take part, after a PeerReturned. What its earlier life sent is forgotten.
@@ -250,17 +255,17 @@ class Transport(ABC):
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""
         limit = self.timeout if timeout is None else timeout
-        deadline = self.now() + limit
+        deadline = self._running() + limit
         if timeout == 0:
             self._progress(src, 0)
         while (message := self._pop(src, tag)) is None:
             self._raise_if_gone(src, tag)
             if timeout == 0:
                 return None
-            remaining = deadline - self.now()
+            remaining = deadline - self._running()
             if remaining <= 0:
                 raise self._overdue(_named(tag), src, limit)
-            self._progress(src, remaining)
+            self._progress(src, min(remaining, timing.SLICE_S))
         return message
 
     def _overdue(self, what: str, src: int, limit: float) -> WaitTimeout:

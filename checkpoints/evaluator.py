@@ -1,6 +1,7 @@
 """evaluate.py beside a run, in a process of its own, which ends when its launcher does."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,7 +77,7 @@ class Evaluator:
                 self._failure = self._wait(self._process)
             except KeyboardInterrupt as interrupt:
                 self._end()
-                code = 128 + interrupt.args[0] if interrupt.args else 130
+                code = 128 + next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
                 raise RunFailed(f"the evaluator was interrupted; {self._rest}", code) from interrupt
         if self._failure:
             print(f"warning: the evaluator {self._failure}; {self._rest}", file=sys.stderr)

@@ -30,9 +30,12 @@ def listed(directory: str | Path) -> list[Path]:
 
 def latest(path: str | Path) -> Path:
     """Return the checkpoint at `path`, or the newest in the folder `path`. Raises UsageError."""
-    if (Path(path) / "run.json").is_file():
-        return Path(path)
-    found = listed(path)
+    try:
+        if (Path(path) / "run.json").is_file():
+            return Path(path)
+        found = listed(path)
+    except OSError as error:
+        raise UsageError(f"--resume {str(path)[:100]}: cannot be read ({error.strerror}); give another") from error
     if not found:
         raise UsageError(f"--resume {path}: no checkpoint there; give a folder that --checkpoint_dir named")
     return found[-1]

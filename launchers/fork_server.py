@@ -8,6 +8,8 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 
 import torch.multiprocessing
 
+from launchers.sockets import claim_folder
+
 _PRELOADED = ["torch"]
 
 
@@ -29,16 +31,19 @@ def start_context() -> ForkServerContext | SpawnContext:
 
 def warm_up() -> None:
     """Start the fork server in the background: it loads torch while the caller does other things."""
+    claim_folder()
     if start_context().get_start_method() != "forkserver":
         return
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
         return
-    # Ctrl-C reaches the whole group, but it is the launcher that ends the ranks, with one message: they inherit that it
-    # is blocked. It is not lost meanwhile, as it would be if it were ignored: it arrives after the block.
-    resource_tracker.ensure_running()  # first, because it unblocks it
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Ctrl-C reaches the whole group, as does SIGHUP of a terminal that is closed, but it is the launcher that ends the
+    # ranks, with one message: they inherit that both are blocked. Neither is lost meanwhile, as it would be if it were
+    # ignored: it arrives after the block.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()  # first, because it unblocks SIGINT
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})

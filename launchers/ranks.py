@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from launchers.failures import Failure, explain
 from launchers.fork_server import start_context
 from launchers.rank_process import HEARTBEAT_S, rank_main
+from records.errors import INTERRUPTS
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
+from transports.segments import remove_segments
 from transports.timing import SLICE_S, RunningClock, now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
@@ -135,7 +136,7 @@ class Ranks:
 
     def _death_of(self, rank: int) -> Failure:
         self.processes[rank].join(_GRACE_S)
-        _remove_shared_memory(self.processes[rank])
+        remove_segments(self.processes[rank].pid or 0)
         code = self.processes[rank].exitcode
         if code is not None and code < 0:
             return Failure("died", f"was killed by {signal.Signals(-code).name}")
@@ -162,7 +163,7 @@ class Ranks:
             process.kill()
         for process in self.processes.values():
             process.join()
-            _remove_shared_memory(process)
+            remove_segments(process.pid or 0)
         spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
         for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
@@ -170,12 +171,12 @@ class Ranks:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM act after the block: amid it, a process may run that nobody could end yet."""
+    """Let Ctrl-C, SIGTERM and SIGHUP act after the block: amid it, a process may run that nobody could end yet."""
     if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
         yield
         return
     came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in INTERRUPTS}
     try:
         yield
     finally:
@@ -183,9 +184,3 @@ def _interrupts_wait() -> Iterator[None]:
             signal.signal(number, handler)
     for arrived in came:
         signal.raise_signal(arrived)
-
-
-def _remove_shared_memory(process: BaseProcess) -> None:
-    """Remove what a process that was killed between torch's opening and unlinking of a segment has left by its name."""
-    for path in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
-        path.unlink(missing_ok=True)

@@ -118,6 +118,8 @@ def _load_csv(
         table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"damaged file: {error}") from error
+    except (TypeError, OverflowError) as error:  # of what is no number of its column: a fraction, or too large
+        raise ValueError(f"a column holds what it cannot: {error}") from error
     if list(table.columns) == [name for name in types if name not in may_lack]:
         return table.reindex(columns=list(types)).astype(dict(types))
     if list(table.columns) != list(types):
@@ -130,7 +132,10 @@ def load_metadata(path: AnyPath) -> dict[str, Any]:
 
     Raises OSError if the file cannot be read, ValueError if it is not JSON or lacks METADATA_KEYS.
     """
-    metadata = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        metadata = json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(metadata, dict) or not all(key in metadata for key in METADATA_KEYS):
         raise ValueError(f"not the metadata of a run (it has {', '.join(METADATA_KEYS)})")
     return metadata

@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from param_server_builtin import BuiltinParamServer
-from records.errors import UsageError
+from records.errors import INTERRUPTS, UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, RunSize, Strategy
 from training import Options, command_line, run
@@ -70,11 +71,15 @@ def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Complet
 def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
     """Give the arguments to the command line, in this process; return the exit code and what was printed."""
     output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         try:
             code = command_line.main("description", builtin, list(arguments))
         except SystemExit as stop:  # --help
             code = int(stop.code or 0)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     return code, output.buffer.getvalue().decode(encoding)
 
 

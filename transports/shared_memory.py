@@ -43,6 +43,7 @@ from transports.pipes import (
     to_vector,
     vector_frame,
 )
+from transports.segments import remove_segments
 from transports.timing import SLICE_S
 
 _DIED = "it died"
@@ -126,6 +127,7 @@ class SharedMemory(Transport):
         try:
             return vector if vector.is_cuda else vector.share_memory_()
         except RuntimeError as error:
+            remove_segments(os.getpid())
             raise OutOfSharedMemory(
                 f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
                 f"{' '.join(str(error).split())[:200]}"

@@ -10,16 +10,23 @@ Versions of the parameters are recorded where an algorithm lets them differ:
 - a gradient that came too late and was dropped: phase communicate, op drop, no length, the same peer and versions
 - a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
   version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere
+
+A recorder writes its events to a file as they come, some thousands at a time: its memory does not grow with the run.
 """
 
 import struct
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+
+from records.errors import RunFailed
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy")
@@ -48,10 +55,59 @@ _NAMES = (*PHASES, *MARKS, HIDDEN)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
 _OP = {name: code for code, name in enumerate(OPS)}
 _NAN = float("nan")
+_pack = _ROW.pack
+_BUFFERED = 8192 * _ROW.size  # bytes that a recorder keeps in memory
+_CHUNK = 65536  # events that are read from a file at once
+
+Events: TypeAlias = pd.DataFrame | Iterable[pd.DataFrame]
+"""Events as `Recorder.frame()` returns them, in one piece or, to be iterated over again and again, in several."""
+
+
+@dataclass(frozen=True)
+class EventFile:
+    """The events of one rank, in the order they were written, in the file that its recorder has closed."""
+
+    rank: int
+    path: Path
+    tags: Sequence[str]
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        """Yield the events as `Recorder.frame()` does, some ten thousand at a time. Raises OSError."""
+        with open(self.path, "rb") as file:
+            while rows := file.read(_CHUNK * _ROW.size):
+                yield _frame(self.rank, rows, self.tags)
+
+
+class RunEvents:
+    """The events of a run, rank after rank, in chunks: see `Events`."""
+
+    def __init__(self, ranks: Iterable[EventFile]) -> None:
+        self._ranks = list(ranks)
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        for rank in self._ranks:
+            yield from rank
+
+
+def chunks(events: Events) -> Iterator[pd.DataFrame]:
+    """Yield the events piece by piece, at least one, which may be empty."""
+    pieces = iter((events,) if isinstance(events, pd.DataFrame) else events)
+    yield next(pieces, _frame(0, b"", ("",)))
+    yield from pieces
+
+
+def _frame(rank: int, data: bytes | bytearray, tags: Sequence[str]) -> pd.DataFrame:
+    rows = np.frombuffer(bytes(data), dtype=_DTYPE)
+    events = pd.DataFrame({name: rows[name] for name in _DTYPE.names or ()})
+    events["phase"] = np.array(_NAMES, dtype=object)[rows["phase"]]
+    events["op"] = np.array(OPS, dtype=object)[rows["op"]]
+    events["tag"] = np.array(list(tags), dtype=object)[rows["tag"]]
+    events.insert(0, "rank", rank)
+    return events
 
 
 class Recorder:
-    """Collects the events of one rank.
+    """Collects the events of one rank, in the file that `write_to` names, else in a temporary one without a name.
 
     The training loop sets `epoch` and `step`; they are written into every event. `enabled = False` drops phases and
     messages (marks are kept). `synchronize`, if given, is called at both ends of a phase: on a GPU, work is queued,
@@ -73,7 +129,9 @@ class Recorder:
         self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
         self.synchronize = synchronize
         self.clock = clock
-        self._rows = bytearray()
+        self._rows = bytearray()  # what is not in the file yet
+        self._file: IO[bytes] | None = None
+        self._path: Path | None = None
         self._tags: dict[str, int] = {"": 0}
 
     def add(
@@ -88,13 +146,21 @@ class Recorder:
         version_read: int = -1,
         version_applied: int = -1,
     ) -> None:
-        """Record one span of `phase`; `op`, `peer`, `tag` and `nbytes` describe the message, if it was one."""
+        """Record one span of `phase`; `op`, `peer`, `tag` and `nbytes` describe the message, if it was one.
+
+        Raises RunFailed if the events cannot be written.
+        """
         if self.enabled:
-            tag_code = self._tags.setdefault(tag, len(self._tags))
-            self._rows += _ROW.pack(
+            tag_code = self._tags.get(tag)
+            if tag_code is None:
+                tag_code = self._tags[tag] = len(self._tags)
+            rows = self._rows
+            rows += _pack(
                 self.epoch, self.step, t0, t1, _CODE[phase], _OP[op], peer, tag_code, nbytes,
                 version_read, version_applied, _NAN,
             )  # fmt: skip
+            if len(rows) >= _BUFFERED:
+                self._write()
 
     def mark(self, name: str, value: float) -> None:
         """Write a value measured once an epoch; `name` is one of MARKS."""
@@ -122,12 +188,54 @@ class Recorder:
         yield
         self.enabled = enabled
 
+    def write_to(self, path: Path) -> None:
+        """Write the events, also those so far, to a new file at `path`. Raises RunFailed."""
+        if self._file is not None:
+            raise ValueError("the events are written elsewhere already")
+        self._path = path
+        self._open()
+
+    def close(self) -> EventFile:
+        """Write what is not written yet, and return the file, which `write_to` named. Raises RunFailed."""
+        assert self._path is not None
+        assert self._file is not None
+        self._write()
+        self._file.close()
+        return EventFile(self.rank, self._path, tuple(self._tags))
+
     def frame(self) -> pd.DataFrame:
-        """Return the events in the order they were written, one a row; `value` is NaN except in marks."""
-        rows = np.frombuffer(bytes(self._rows), dtype=_DTYPE)
-        events = pd.DataFrame({name: rows[name] for name in _DTYPE.names or ()})
-        events["phase"] = np.array(_NAMES, dtype=object)[rows["phase"]]
-        events["op"] = np.array(OPS, dtype=object)[rows["op"]]
-        events["tag"] = np.array(list(self._tags), dtype=object)[rows["tag"]]
-        events.insert(0, "rank", self.rank)
-        return events
+        """Return the events in the order they were written, one a row; `value` is NaN except in marks.
+
+        All in memory at once: for a run of moderate length. Raises OSError.
+        """
+        written = b""
+        if self._file is not None:
+            self._file.seek(0)
+            written = self._file.read()
+        return _frame(self.rank, written + self._rows, tuple(self._tags))
+
+    def _open(self) -> IO[bytes]:
+        try:
+            # Without a buffer of its own: the rows are one already.
+            if self._path is None:
+                self._file = tempfile.TemporaryFile(buffering=0)
+            else:
+                self._file = open(self._path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
+        except OSError as error:
+            raise self._failed(error) from error
+        return self._file
+
+    def _write(self) -> None:
+        """Append the rows to the file."""
+        file = self._file or self._open()
+        rest = memoryview(bytes(self._rows))
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            raise self._failed(error) from error
+        self._rows.clear()
+
+    def _failed(self, error: OSError) -> RunFailed:
+        where = self._path or tempfile.gettempdir()
+        return RunFailed(f"cannot write the events of the run to {where}: {error.strerror}; --no_events needs no room")

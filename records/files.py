@@ -115,7 +115,8 @@ def _load_csv(
 ) -> pd.DataFrame:
     try:
         # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
-        table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
+        with np.errstate(invalid="ignore"):  # of an infinite integer pandas warns before it refuses it
+            table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"damaged file: {error}") from error
     except (TypeError, OverflowError) as error:  # of what is no number of its column: a fraction, or too large

@@ -4,11 +4,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import pandas as pd
 
-from records.events import HIDDEN, MARKS, PHASES
+from records.events import HIDDEN, MARKS, PHASES, Events, chunks
 
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
@@ -30,35 +31,66 @@ COLUMNS = {
     **dict(zip(VERSION_COLUMNS, ("Int64", "float64", "float64"), strict=True)),
 }
 _KEYS = ["epoch", "rank"]
+_LAST, _MOST = MARKS, ("step", "staleness_max")
 _WIDTH = 100
 
 
-def epoch_table(events: pd.DataFrame, strategy: str, n_gpus: int, roles: Sequence[str]) -> pd.DataFrame:
+def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]) -> pd.DataFrame:
     """Return one row per (epoch, rank) that has marks, sorted, with the columns and types of COLUMNS.
 
-    `events` is the concatenation of `Recorder.frame()` of all ranks; `roles[rank]` names what a rank does. Times are
-    in seconds, sizes in bytes; `step` counts the steps finished since the start of the run. A cell is empty (NaN)
-    where a thing does not apply; message columns are 0 for a silent rank, and empty if the run recorded no phases.
-    dropped, staleness_mean and staleness_max (in versions, of the gradients applied) stand on the row of the rank that
-    applied them, and only if it told of which version each was. Raises IndexError if an event's rank has no role.
+    `events` are those of all ranks, each rank's in the order they were written, read chunk by chunk; `roles[rank]`
+    names what a rank does. Times are in seconds, sizes in bytes; `step` counts the steps finished since the start of
+    the run. A cell is empty (NaN) where a thing does not apply; message columns are 0 for a silent rank, and empty if
+    the run recorded no phases. dropped, staleness_mean and staleness_max (in versions, of the gradients applied) stand
+    on the row of the rank that applied them, and only if it told of which version each was. Raises IndexError if an
+    event's rank has no role.
     """
-    marks = events[events["phase"].isin(MARKS)]
-    spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
-    table = marks.groupby([*_KEYS, "phase"])["value"].last().unstack().reindex(columns=list(MARKS))
-    table["step"] = marks.groupby(_KEYS)["step"].max()
-    seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
-    table = table.join(seconds.add_suffix("_s"))
-    sent = _messages(events).rename(columns={"src": "rank"}).groupby(_KEYS)["bytes"]
-    received = events[events["op"].isin(("recv", "read"))].groupby(_KEYS)["bytes"]
-    messages = {"bytes_sent": sent.sum(), "bytes_received": received.sum(), "messages_sent": sent.size()}
-    table = table.join(pd.DataFrame(messages)).join(_versions(events))
-    if not spans.empty:
+    table = reduce(lambda so_far, chunk: _join([so_far, chunk]), map(_totals_of, chunks(events)))
+    recorded, hidden = table["spans"].sum() > 0, table["hidden"].sum() > 0
+    versions = table["staleness_n"].notna() | table["dropped"].notna()
+    table.loc[versions, "dropped"] = table["dropped"].fillna(0)
+    table["staleness_mean"] = table["staleness_sum"] / table["staleness_n"]
+    table = table[table["step"].notna()].sort_index()
+    if recorded:
         table = table.fillna(dict.fromkeys(MESSAGE_COLUMNS, 0))
-    if (events["phase"] == HIDDEN).any():
+    if hidden:
         table["messages_sent"] = None  # a formula gives the bytes, not into how many messages a built-in cut them
     table = table.reset_index()
     table = table.assign(strategy=strategy, n_gpus=n_gpus, role=[roles[int(rank)] for rank in table["rank"]])
     return table[list(COLUMNS)].astype(COLUMNS)
+
+
+def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
+    """Return what a chunk of events adds to the rows of the epoch table, by epoch and rank; NaN where it has nothing.
+
+    Columns: those of _LAST, of _MOST, and sums.
+    """
+    marks = events[events["phase"].isin(MARKS)]
+    spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
+    values = marks.groupby([*_KEYS, "phase"])["value"].last().unstack().reindex(columns=list(_LAST))
+    seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
+    sent = _messages(events).rename(columns={"src": "rank"}).groupby(_KEYS)["bytes"]
+    staleness = applied(events).groupby(_KEYS)["staleness"]
+    columns = {
+        "step": marks.groupby(_KEYS)["step"].max(),
+        "spans": spans.groupby(_KEYS).size(),
+        "hidden": events[events["phase"] == HIDDEN].groupby(_KEYS).size(),
+        "bytes_sent": sent.sum(),
+        "messages_sent": sent.size(),
+        "bytes_received": events[events["op"].isin(("recv", "read"))].groupby(_KEYS)["bytes"].sum(),
+        "dropped": dropped(events).groupby(_KEYS).size(),
+        "staleness_sum": staleness.sum(),
+        "staleness_n": staleness.size(),
+        "staleness_max": staleness.max(),
+    }
+    return pd.concat([values, seconds.add_suffix("_s"), pd.DataFrame(columns)], axis=1).rename_axis(_KEYS)
+
+
+def _join(totals: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return what `_totals_of` would return of several chunks, in their order, together."""
+    rows = pd.concat(totals).groupby(level=_KEYS)
+    sums = rows.sum(min_count=1)
+    return sums.assign(**{name: rows[name].last() for name in _LAST}, **{name: rows[name].max() for name in _MOST})
 
 
 def ledger(events: pd.DataFrame) -> pd.DataFrame:
@@ -86,13 +118,6 @@ def dropped(events: pd.DataFrame) -> pd.DataFrame:
 
 def _stale(gradients: pd.DataFrame) -> pd.DataFrame:
     return gradients.assign(staleness=gradients["version_applied"] - gradients["version_read"])
-
-
-def _versions(events: pd.DataFrame) -> pd.DataFrame:
-    """Return VERSION_COLUMNS by epoch and rank, where a gradient was applied or dropped."""
-    staleness, drops = applied(events).groupby(_KEYS)["staleness"], dropped(events).groupby(_KEYS).size()
-    columns = {"dropped": drops, "staleness_mean": staleness.mean(), "staleness_max": staleness.max()}
-    return pd.DataFrame(columns).fillna({"dropped": 0})
 
 
 def workers(table: pd.DataFrame) -> pd.DataFrame:

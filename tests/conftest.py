@@ -1,5 +1,6 @@
 """Ranks start fast: the fork server of the test session has loaded once what every test module imports."""
 
+import os
 from multiprocessing import forkserver
 
 import pytest
@@ -8,11 +9,24 @@ from launchers.fork_server import start_context
 from tests.ranks import ENGINES
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # others run the tests
     context = start_context()
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["training.preload", "pytest", "hypothesis.strategies", "sklearn.datasets"])
         forkserver.ensure_running()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes a core, since half of the time is waiting; none for a few tests, which end before they start."""
+    few = config.option.keyword or all(".py" in argument for argument in config.args)
+    return 0 if few else 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long tests first, so that none is left when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from transports.process_group import ProcessGroup
 from transports.timing import now
 
 ENGINES = ("shared_memory", "process_group")
-LIMIT = 30.0  # seconds; bounds every wait, and is reached only if something is broken
+LIMIT = 120.0  # seconds; bounds every wait, and is reached only if something is broken
 
 
 def run(
@@ -54,7 +55,7 @@ def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., A
     return result
 
 
-def wait_until(condition: Callable[[], bool], limit: float = LIMIT / 2) -> bool:
+def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> bool:
     """Look again and again until the condition holds; return whether it does within `limit` seconds."""
     give_up = now() + limit
     while not condition():
@@ -62,6 +63,12 @@ def wait_until(condition: Callable[[], bool], limit: float = LIMIT / 2) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def left_in_shared_memory() -> set[str]:
+    """Return the names of what torch has left in /dev/shm for a process of any run that has ended."""
+    found = Path("/dev/shm").glob("torch_*")  # torch_PID_...
+    return {path.name for path in found if not psutil.pid_exists(int(path.name.split("_")[1]))}
 
 
 def poll(transport: Transport, src: int, tag: str) -> Message:

@@ -14,6 +14,7 @@ from param_server_builtin import BuiltinParamServer
 from records.errors import INTERRUPTS, UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, RunSize, Strategy
+from tests.ranks import LIMIT
 from training import Options, command_line, run
 from training.names import make_strategy
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 N_TRAIN = 190  # samples of `moons`
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
-    "device": "cpu", "timeout": 30, "run_name": "run",
+    "device": "cpu", "timeout": LIMIT, "run_name": "run",
 }  # fmt: skip
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 KINDS: dict[str, type[Strategy]] = {**STRATEGIES, **BUILTIN}
@@ -65,21 +66,21 @@ def metadata(folder: Path, name: str = "run") -> dict[str, Any]:
 def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run train.py in a process of its own."""
     python = [sys.executable, *module, "train.py", *arguments]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
 def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
     """Give the arguments to the command line, in this process; return the exit code and what was printed."""
     output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
     handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
-    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-        try:
+    try:
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             code = command_line.main("description", builtin, list(arguments))
-        except SystemExit as stop:  # --help
-            code = int(stop.code or 0)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    except SystemExit as stop:  # --help
+        code = int(stop.code or 0)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return code, output.buffer.getvalue().decode(encoding)
 
 

@@ -16,8 +16,8 @@ from checkpoints import folder as folder_of
 from records.errors import UsageError
 from records.files import load_table
 from strategies import Replica
-from tests.checkpoints.samples import BATCH_NORM, LIMIT_S, options, score_here, scores, start, steps
-from tests.ranks import wait_until
+from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, start, steps
+from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, n_gpus_of
 from training import Options, launch, run
 from training.checks import resolve
@@ -30,14 +30,15 @@ __all__ = ["start"]
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp", "epochs": 2, "global_batch_size": 240}
 
 
+@pytest.mark.slow
 def test_started_first_it_scores_each_once_as_the_run_itself_does(tmp_path: Path, start: Callable[..., Any]) -> None:
     runs = {"digits": DIGITS, "batch norm": BATCH_NORM}
     processes = {name: start("evaluate.py", "--checkpoint_dir", str(tmp_path / name / "c")) for name in runs}
     for name, changes in runs.items():
-        assert wait_until((tmp_path / name / "c").exists, LIMIT_S), "it waits for the training to begin"
+        assert wait_until((tmp_path / name / "c").exists, LIMIT), "it waits for the training to begin"
         run(options(tmp_path / name, "param_server", **changes), quiet=True)
     for name, process in processes.items():
-        said, errors = process.communicate(timeout=LIMIT_S)
+        said, errors = process.communicate(timeout=LIMIT)
         assert (process.returncode, errors) == (0, "")
         rows = scores(tmp_path / name / "c" / "evaluation.csv")
         assert [int(row["step"]) for row in rows] == list(range(3, 1 + (12 if name == "digits" else 18), 3))
@@ -59,6 +60,7 @@ class _Code:
         return os.system, (f"touch {os.environ['EXECUTED']}",)
 
 
+@pytest.mark.slow
 def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     tmp_path: Path, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +74,7 @@ def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     torch.save({"strategy": {"x": torch.zeros(3)}, "position": 0, "random": 0}, other / "rank-0.pt")
     (tmp_path / "c" / "step-elsewhere").mkdir()
     process = start("evaluate.py", "--checkpoint_dir", str(tmp_path / "c"))
-    _, errors = process.communicate(timeout=LIMIT_S)
+    _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
     lines = errors.splitlines()
     for line, path, reason in zip(

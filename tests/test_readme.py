@@ -7,18 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.ranks import LIMIT
+
 ROOT = Path(__file__).parent.parent
 
 
 OWN_LOOP, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path) -> None:
     assert OWN_STRATEGY.count("\n") < 40
     (tmp_path / "mine.py").write_text(OWN_STRATEGY)
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "--strategy", "mine:EveryOther", "--n_gpus", "2", "--rest", "3"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (record,) = (tmp_path / "results").glob("*.json")
@@ -28,12 +33,13 @@ def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path) -> 
     assert facts["test_accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_example_of_ones_own_loop_runs_as_printed(tmp_path: Path) -> None:
     assert OWN_LOOP.count("\n") < 40
     script = tmp_path / "own_loop.py"
     script.write_text(OWN_LOOP)
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

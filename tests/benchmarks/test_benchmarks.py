@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import common, networks, parameter_server, startup
+from tests.ranks import LIMIT
 
 ROOT = Path(__file__).parent.parent.parent
 HEADS = "claim", "hardware", "n"
@@ -17,7 +18,7 @@ TINY = ["--workers", "1", "2", "--repeats", "1", "--steps", "2", "--batch_size",
 
 
 def figures(
-    tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS, timeout: float = 100
+    tmp_path: Path, name: str, *arguments: str, heads: tuple[str, ...] = HEADS, timeout: float = LIMIT
 ) -> list[dict[str, Any]]:
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = tmp_path / "figures.json"
@@ -45,6 +46,7 @@ def check(out: str, rows: list[dict[str, Any]], heads: tuple[str, ...]) -> None:
                 assert 0 < low <= high
 
 
+@pytest.mark.slow
 def test_all_reduce(tmp_path: Path) -> None:
     rows = figures(tmp_path, "all_reduce", "--world_size", "3", "--sizes", "100000", "1000000", "--repeats", "2")
     assert [(row["world_size"], row["numel"]) for row in rows] == [(3, 100000), (3, 1000000)]
@@ -54,6 +56,7 @@ def test_all_reduce(tmp_path: Path) -> None:
         assert row["naive_us"] > 0
 
 
+@pytest.mark.slow
 def test_training(tmp_path: Path) -> None:
     rows = figures(
         tmp_path, "training", "--n_gpus", "2", "--models", "mlp", "--repeats", "2", "--steps", "2", "--batch_size", "8"
@@ -78,6 +81,7 @@ def check_servers(rows: list[dict[str, Any]], expected: list[tuple[str, str]]) -
         assert row["ratio"] == pytest.approx(ours[row["workers"], row["mode"]]["samples_per_s"] / row["samples_per_s"])
 
 
+@pytest.mark.slow
 def test_parameter_server_without_ray_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,10 +103,10 @@ def test_parameter_server_without_ray_says_so(
     )
 
 
-@pytest.mark.timeout(240)  # two servers' actors are started, twice
+@pytest.mark.slow
 def test_parameter_server_against_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"), timeout=220)
+    rows = figures(tmp_path, "parameter_server", *TINY, heads=(*HEADS, "ray"), timeout=4 * LIMIT)
     check_servers(
         rows,
         [
@@ -117,6 +121,7 @@ def test_parameter_server_against_ray(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_startup(tmp_path: Path) -> None:
     (row,) = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
     assert (row["n_ranks"], row["ratio"]) == (2, 1)
@@ -131,6 +136,7 @@ def test_startup_compares_to_the_first_number_of_ranks(monkeypatch: pytest.Monke
     assert [row["ratio"] for row in rows] == pytest.approx([1, 1.5])
 
 
+@pytest.mark.slow
 def test_recording(tmp_path: Path) -> None:
     (row,) = figures(tmp_path, "recording", "--models", "digits_mlp", "--repeats", "2")
     assert (row["model"], row["n_gpus"]) == ("digits_mlp", 2)

@@ -16,7 +16,6 @@ from strategies import Strategy
 from tests.runs import ROOT, metadata, small
 from training import Options
 
-LIMIT_S = 100
 BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": 3}
 
 

@@ -14,7 +14,6 @@ import pytest
 from checkpoints import folder as folder_of
 from checkpoints.evaluator import Evaluator
 from tests.checkpoints.samples import (
-    LIMIT_S,
     arguments,
     evaluators,
     options,
@@ -24,19 +23,19 @@ from tests.checkpoints.samples import (
     start,
     steps,
 )
-from tests.ranks import wait_until
+from tests.ranks import LIMIT, wait_until
 from training import run
 
 __all__ = ["start"]
 
 
-@pytest.mark.timeout(300)  # three times the start of a program
+@pytest.mark.slow
 def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: Path, start: Callable[..., Any]) -> None:
     folder = tmp_path / "c"
     long = options(tmp_path, epochs=100_000, slow=("0:100",), checkpoint_every=10, checkpoint_keep=20, evaluator=True)
     training = start("train.py", *arguments(long))
     beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"))
-    assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT_S)
+    assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT)
     (attached,) = (
         child
         for child in psutil.Process(training.pid).children()
@@ -44,7 +43,7 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     )  # fmt: skip
     training.kill()
     assert wait_until(lambda: not attached.is_running() or attached.status() == psutil.STATUS_ZOMBIE, 10)
-    said, errors = beside.communicate(timeout=LIMIT_S)
+    said, errors = beside.communicate(timeout=LIMIT)
     assert (beside.returncode, errors) == (0, "")
     assert "training has ended" in said
     last = int(folder_of.listed(folder)[-1].name[5:])
@@ -52,7 +51,7 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
 
     epochs = last // 6 + 2
     resumed = start("train.py", "--resume", str(folder), "--epochs", str(epochs), "--slow", "0:1", "--no_evaluator")
-    _, errors = resumed.communicate(timeout=LIMIT_S)
+    _, errors = resumed.communicate(timeout=LIMIT)
     assert resumed.returncode == 0, errors
     score_here(folder)
     found = steps(folder / "evaluation.csv")
@@ -63,9 +62,10 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     assert parameters(tmp_path) == parameters(tmp_path, "whole")
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
     def interrupt() -> None:
-        wait_until(lambda: bool(evaluators()), LIMIT_S)
+        wait_until(lambda: bool(evaluators()), LIMIT)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -77,6 +77,7 @@ def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
     assert not folder_of.is_training(tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
     assert parameters(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_is_stopped_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with folder_of.in_training(tmp_path / "c"), Evaluator(True, tmp_path / "c", 2) as evaluator:
         evaluator.start()
@@ -100,13 +102,14 @@ def test_an_evaluator_that_is_stopped_is_not_waited_for(tmp_path: Path, capsys: 
     assert evaluators() == []
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     tmp_path: Path, start: Callable[..., Any]
 ) -> None:
     one = options(tmp_path, n_gpus=None, run_name=None, checkpoint_dir=None, evaluator=True)
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", *arguments(one))
     process = start(*line)
-    said, errors = process.communicate(timeout=LIMIT_S)
+    said, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, errors
     (folder,) = tmp_path.glob("*.checkpoints")
     assert [int(path.name[5:]) for path in folder_of.listed(folder)] == list(range(3, 19, 3))

@@ -13,6 +13,8 @@ from records.errors import RunFailed, UsageError
 from tests.checkpoints.samples import options, start
 from training import run
 
+pytestmark = pytest.mark.xdist_group("checkpoint_files")  # a run of the module is made once
+
 __all__ = ["start"]
 
 

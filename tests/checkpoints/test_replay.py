@@ -12,8 +12,10 @@ from records.files import load_metadata
 from strategies import STRATEGIES
 from strategies.async_param_server import AsyncParamServer
 from strategies.downpour import Downpour
-from tests.runs import command, made, small
+from tests.runs import made, said, small
 from training import run
+
+pytestmark = pytest.mark.xdist_group("replay")  # a run of the module is made once
 
 REPLAYED = [AsyncParamServer(max_staleness=2, aggregate=2), Downpour(n_push=2, n_fetch=3)]
 
@@ -37,9 +39,9 @@ def test_a_replay_comes_to_the_same_parameters(results: Path, tmp_path: Path, st
 
 def test_on_the_command_line_a_replay_needs_the_name_of_the_run_only(results: Path, tmp_path: Path) -> None:
     path = results / "downpour"
-    done = command("--replay", str(path), "--results_dir", str(tmp_path), "--run_name", "again")
-    assert done.returncode == 0, done.stderr
-    assert f"replay         bit for bit the parameters of {path}" in done.stdout
+    code, text = said("--replay", str(path), "--results_dir", str(tmp_path), "--run_name", "again")
+    assert code == 0, text
+    assert f"replay         bit for bit the parameters of {path}" in text
     again = load_metadata(tmp_path / "again.json")
     assert {name: again["options"][name] for name in ("strategy", "n_push", "n_fetch", "momentum", "slow")} == {
         "strategy": "downpour", "n_push": 2, "n_fetch": 3, "momentum": 0.0, "slow": ["2:3"],

@@ -24,7 +24,7 @@ from strategies.backup_workers import BackupWorkers
 from strategies.downpour import Downpour
 from strategies.inconsistent_reads import InconsistentReads
 from strategies.param_server import ParamServer
-from tests.ranks import wait_until
+from tests.ranks import LIMIT, wait_until
 from training import Options
 from training.checks import resolve
 from workloads import models
@@ -39,7 +39,7 @@ SHOWN = [
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     python = [sys.executable, "experiments/run.py", *arguments]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=10 * LIMIT, check=False)
 
 
 def counts(output: str) -> list[int]:
@@ -191,7 +191,8 @@ def test_only_a_whole_good_run_is_done(tmp_path: Path) -> None:
         assert not recorded.is_there(one)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     results = tmp_path / "quick"
     arguments = ("ring_all_reduce", "--quick", "--results_dir", str(results), "--device", "cpu")
@@ -217,16 +218,16 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
         report.complete(tmp_path / "nothing")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, number: signal.Signals) -> None:
     arguments = ["scaling", "--quick", "--results_dir", str(tmp_path), "--device", "cpu"]
     process = subprocess.Popen(
         [sys.executable, "experiments/run.py", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    reached = wait_until(lambda: len(list(tmp_path.glob("[!.]*.json"))) >= 2, limit=120)
+    reached = wait_until(lambda: len(list(tmp_path.glob("[!.]*.json"))) >= 2, LIMIT)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=LIMIT)
     assert reached
     assert process.returncode == 128 + number
     assert said.splitlines()[-1] == f"error: ended by {number.name}; {run.KEPT}"
@@ -319,6 +320,7 @@ def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> No
     assert (communicating["accuracy"] > 0.88).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_the_committed_results(notebook: Path) -> None:
     def outputs(node: nbformat.NotebookNode) -> list[Any]:
@@ -340,6 +342,7 @@ def test_the_readme_shows_the_committed_results() -> None:
     assert report.with_table(readme, report.complete(KEPT)) == readme, "python experiments/report.py does so"
 
 
+@pytest.mark.slow
 def test_the_pictures_are_drawn_and_those_of_the_readme_exist(tmp_path: Path) -> None:
     results = collect.load(KEPT)
     figures = {name: draw(results) for name, draw in cases.FIGURES.items()} | {"timelines": cases.timelines(KEPT)}

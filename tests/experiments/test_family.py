@@ -14,6 +14,7 @@ from records.errors import RunFailed, UsageError
 from records.files import load_metadata
 from strategies.inconsistent_reads import InconsistentReads
 from tests.experiments.test_experiments import command, counts
+from tests.ranks import LIMIT
 from training import Options
 from training.options import option_names
 
@@ -111,7 +112,8 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
 # What is run
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
     done = command(*arguments)
@@ -141,6 +143,7 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     report.execute(next(path for path in report.NOTEBOOKS if FAMILY in path.name), tmp_path)
 
 
+@pytest.mark.slow
 def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
     lost_updates.record(tmp_path / "lost.csv")
     table = pd.read_csv(tmp_path / "lost.csv")
@@ -154,6 +157,7 @@ def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
 # What is shown
 
 
+@pytest.mark.slow
 def test_the_committed_results_are_those_of_the_declared_runs() -> None:
     results = family.load(KEPT)
     declared = [*family_runs.tuning(), *family_runs.finals(results.rates)]

@@ -11,6 +11,8 @@ from PIL import Image
 from experiments.ring_animation import VALUES, animate, load, record
 from records.errors import UsageError
 
+pytestmark = pytest.mark.xdist_group("ring_animation")  # a run of the module is made once
+
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,6 +15,7 @@ import torch
 from launchers import find_launcher, torchrun
 from launchers.torchrun import environment_of_others
 from records.errors import RunFailed, UsageError
+from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL, command, made, metadata, small
 from training.checks import resolve
 from training.preflight import prepare
@@ -36,19 +37,20 @@ def be_a_rank(folder: Path) -> None:
     rank, launcher = os.environ["RANK"], find_launcher()
     reports: list[Any] = []
     results = launcher.launch(
-        bring_all, 2, f"first of {rank}", f"second of {rank}", timeout=30.0,
+        bring_all, 2, f"first of {rank}", f"second of {rank}", timeout=77.0,
         on_report=lambda *report: reports.append(report),
     )  # fmt: skip
     (folder / rank).write_text(json.dumps({"results": results, "reports": reports}))
 
 
+@pytest.mark.slow
 def test_ranks_get_what_launch_was_told_and_the_first_process_the_results(tmp_path: Path) -> None:
     line = [sys.executable, *TORCHRUN, "2", "-m", "tests.launchers.test_torchrun", str(tmp_path)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     seen = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     assert [one["results"] for one in seen] == [
-        [[rank, 30.0, 0, "first of 0", f"second of {rank}"] for rank in range(2)],
+        [[rank, 77.0, 0, "first of 0", f"second of {rank}"] for rank in range(2)],
         [],
     ]
     assert [one["reports"] for one in seen] == [[[rank, f"of rank {rank}"]] for rank in range(2)]
@@ -112,6 +114,7 @@ def test_what_torchrun_cannot_do_is_refused(
 LOCK_STEP = ("--max_staleness", "0", "--aggregate", "2", "--momentum", "0.9")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "more", "same"),
     [

@@ -22,8 +22,11 @@ from records.files import load_events, load_metadata, load_table, write_run
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
 from strategies.common.workers import Workers
+from tests.ranks import LIMIT
 from tests.runs import ROOT, made
 from transports.messages import Message
+
+pytestmark = pytest.mark.xdist_group("staleness")  # a run of the module is made once
 
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
@@ -261,7 +264,9 @@ def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", f"records.{module}", str(tmp_path / "own" / "async.json")]
-    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -23,7 +23,10 @@ from matplotlib.image import imread
 from records.events import HIDDEN, MARKS, PHASES, Recorder
 from records.files import EVENTS_SUFFIX, load_events
 from records.timeline import COLOURS, draw, legend, main, middle, trace, window
+from tests.ranks import LIMIT
 from tests.runs import ROOT, made
+
+pytestmark = pytest.mark.xdist_group("timeline")  # a run of the module is made once
 
 WORLDS = {"param_server": 3, "ring_all_reduce": 3, "single": 1}
 ROLES = ["server", "worker", "worker"]
@@ -126,17 +129,26 @@ def test_every_wait_tells_for_whom(results: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", EVENTS_SUFFIX])
-def test_any_file_names_the_run(own: Path, suffix: str) -> None:
-    command = [sys.executable, "-m", "records.timeline", f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]
+def test_any_file_names_the_run(
+    own: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own)
+    assert main([f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]) == 0
+    assert capsys.readouterr().err == ""
+    assert (own / "ring_all_reduce.1.timeline.png").exists()
+
+
+def test_it_is_a_command_that_works_anywhere(own: Path) -> None:
+    command = [sys.executable, "-m", "records.timeline", "ring_all_reduce.1", "--step", "8", "--steps", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=own, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=own, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (own / "ring_all_reduce.1.timeline.png").exists()
 
 
 def test_no_backend_is_chosen_for_others() -> None:
     code = "import sys, records.timeline; sys.exit('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=LIMIT, check=False).returncode == 0
 
 
 def made_up() -> pd.DataFrame:

@@ -17,7 +17,6 @@ from strategies.common.builtin import Builtin
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
-LIMIT = 60.0  # seconds; bounds every wait, and is reached only if something is broken
 N_SAMPLES, BATCH = 47, 12  # batches of 12, 12, 12, 11
 N_STEPS = 4
 X = torch.randn(N_SAMPLES, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -7,12 +7,13 @@ import pandas as pd
 
 from records.files import load_events, load_metadata
 from strategies import Strategy
+from tests.ranks import LIMIT
 from tests.strategies.loops import fit
 from training import Options, run
 
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 3, "batch_size": 16, "lr": 0.05,
-    "device": "cpu", "timeout": 60.0,
+    "device": "cpu", "timeout": LIMIT,
 }  # fmt: skip
 BATCH_NORM = {"model": "tests.workload:batch_norm"}
 N_TRAIN = 190

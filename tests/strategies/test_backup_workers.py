@@ -14,7 +14,8 @@ from records.files import load_events
 from strategies import RunSize
 from strategies.backup_workers import BackupWorkers
 from strategies.param_server import ParamServer
-from tests.strategies.loops import LIMIT, N_STEPS, Rank, Task
+from tests.ranks import LIMIT
+from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows
 from transports.base import Transport
 

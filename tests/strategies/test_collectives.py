@@ -19,9 +19,9 @@ from strategies.common.collectives import (
     reduce_scatter,
     ring_all_reduce,
 )
+from tests.ranks import LIMIT
 from transports.base import Transport, Work
 
-LIMIT = 60.0
 ALL_REDUCES: dict[str, Callable[..., int]] = {"ring": ring_all_reduce, "naive": naive_all_reduce}
 NAMES = [*ALL_REDUCES, "reduce_scatter", "all_gather", "average", "broadcast"]
 

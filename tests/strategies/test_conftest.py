@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ranks import LIMIT
+
 ROOT = Path(__file__).parents[2]
 OWN = '''
 from dataclasses import dataclass
@@ -25,9 +27,10 @@ class Forgetful(RingAllReduce):
 def suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     python = [sys.executable, "-m", "pytest", str(ROOT / "tests/strategies"), "-c", str(ROOT / "pyproject.toml")]
     return subprocess.run([*python, "-p", "no:cacheprovider", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+                          timeout=10 * LIMIT, check=False)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_strategy_of_the_table(tmp_path: Path) -> None:
     done = suites(tmp_path, "--strategy", "downpour", "--collect-only", "-o", "addopts=-v")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,7 +40,7 @@ def test_one_strategy_of_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(310)
+@pytest.mark.timeout(10 * LIMIT)
 def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> None:
     (tmp_path / "mymodule.py").write_text(OWN)
     done = suites(tmp_path, "--strategy", "mymodule:Forgetful", "-k", "one_process or first_line")
@@ -49,6 +52,7 @@ def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> Non
     assert any("test_it_takes_the_same_steps_as_one_process[mymodule:Forgetful-3]" in line for line in failed)
 
 
+@pytest.mark.slow
 def test_what_is_no_strategy_is_one_line(tmp_path: Path) -> None:
     done = suites(tmp_path, "--strategy", "downpur", "--collect-only")
     assert done.returncode != 0

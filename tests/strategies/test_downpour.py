@@ -14,7 +14,8 @@ from records.tables import ledger
 from strategies import Replica, RunSize
 from strategies.common.workers import SERVER
 from strategies.downpour import Downpour
-from tests.strategies.loops import LIMIT, OPTIMIZERS, Rank, Task
+from tests.ranks import LIMIT
+from tests.strategies.loops import OPTIMIZERS, Rank, Task
 from tests.strategies.runs import made, server_rows
 from transports.base import Transport
 

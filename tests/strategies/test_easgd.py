@@ -12,7 +12,8 @@ from records.files import load_events
 from strategies import RunSize
 from strategies.easgd import ElasticAveraging
 from strategies.single import Single
-from tests.strategies.loops import LIMIT, Rank, Task, trajectories
+from tests.ranks import LIMIT
+from tests.strategies.loops import Rank, Task, trajectories
 from tests.strategies.runs import made, server_rows
 from transports.base import Transport
 

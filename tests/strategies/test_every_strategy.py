@@ -17,9 +17,9 @@ from torch import nn
 
 from launchers import launch
 from strategies import Strategy
+from tests.ranks import LIMIT
 from tests.strategies.loops import (
     BATCH,
-    LIMIT,
     N_SAMPLES,
     N_STEPS,
     OPTIMIZERS,

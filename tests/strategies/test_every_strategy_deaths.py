@@ -12,8 +12,8 @@ import pytest
 from launchers import launch
 from records.errors import RunFailed
 from strategies import Strategy
-from tests.ranks import wait_until
-from tests.strategies.loops import LIMIT, Rank, Task, accuracy, describe, fit, variants
+from tests.ranks import LIMIT, wait_until
+from tests.strategies.loops import Rank, Task, accuracy, describe, fit, variants
 from tests.strategies.runs import N_TRAIN, made
 from transports.base import Transport
 

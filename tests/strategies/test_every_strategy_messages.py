@@ -14,8 +14,8 @@ from launchers import launch
 from records.errors import UsageError
 from records.tables import ledger
 from strategies import RunSize, Strategy
-from tests.ranks import ENGINES, run
-from tests.strategies.loops import LIMIT, Rank, Task, accuracy, describe, exact, trajectories, variants, with_workers
+from tests.ranks import ENGINES, LIMIT, run
+from tests.strategies.loops import Rank, Task, accuracy, describe, exact, trajectories, variants, with_workers
 from transports.base import Message, Transport, Work
 
 Kind = type[Strategy]

@@ -29,6 +29,7 @@ def test_a_first_run_learns(kind: Kind, tmp_path: Path) -> None:
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
 
 
+@pytest.mark.with_baselines
 def test_the_same_run_twice_is_bit_identical_and_another_seed_is_not(determined: Kind, tmp_path: Path) -> None:
     first, second, other = (
         made(tmp_path, f"{number}", exact(determined), seed=seed, **BATCH_NORM)["parameter_hash"]

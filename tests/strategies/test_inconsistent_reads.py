@@ -11,9 +11,12 @@ from records.errors import UsageError
 from records.files import load_events
 from strategies import RunSize
 from strategies.inconsistent_reads import InconsistentReads
-from tests.strategies.loops import LIMIT, Rank, Task
+from tests.ranks import LIMIT
+from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import applied, made
 from transports.base import Transport
+
+pytestmark = pytest.mark.xdist_group("inconsistent_reads")  # a run of the module is made once
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 from launchers import launch
 from strategies.none import NoCommunication
-from tests.strategies.loops import LIMIT, OPTIMIZERS, Rank, Task, X, Y, make_model
+from tests.ranks import LIMIT
+from tests.strategies.loops import OPTIMIZERS, Rank, Task, X, Y, make_model
 from tests.strategies.runs import made
 from transports.base import Transport
 

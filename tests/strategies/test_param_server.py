@@ -11,7 +11,8 @@ from torch import nn
 from launchers import launch
 from strategies import Replica
 from strategies.param_server import Mean, ParamServer
-from tests.strategies.loops import LIMIT, N_STEPS, OPTIMIZERS, Rank, Task
+from tests.ranks import LIMIT
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task
 from transports.base import Transport
 
 PARTS = st.lists(st.tuples(st.integers(1, 500), st.floats(-100, 100)), min_size=1, max_size=9)

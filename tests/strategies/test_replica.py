@@ -10,9 +10,8 @@ from torch import nn
 from launchers import launch
 from strategies import Replica
 from strategies.common.replica import copy_into, float_buffers, parameters_from, trained
+from tests.ranks import LIMIT
 from transports.base import Transport
-
-LIMIT = 60.0
 
 
 class Tied(nn.Module):

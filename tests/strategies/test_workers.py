@@ -14,8 +14,8 @@ from records.errors import RunFailed
 from strategies import STRATEGIES, Replica
 from strategies.common.descent import Descent
 from strategies.common.workers import SERVER, Workers, join_server
-from tests.ranks import wait_until
-from tests.strategies.loops import LIMIT, OPTIMIZERS
+from tests.ranks import LIMIT, wait_until
+from tests.strategies.loops import OPTIMIZERS
 from transports.base import ANY, Transport
 
 

@@ -19,6 +19,8 @@ from training.options import Options
 from training.run import run
 from workloads import datasets
 
+pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
+
 EPOCHS = 2
 ASYNCHRONOUS = [name for name, kind in STRATEGIES.items() if kind.asynchronous]
 

@@ -1,9 +1,6 @@
 """Strategies by name, and classes of a user's own: they work end to end, or are refused in one line."""
 
 import dataclasses
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +11,7 @@ import pytest
 from records.errors import UsageError
 from strategies import STRATEGIES
 from strategies.downpour import Downpour
-from tests.runs import ROOT, SMALL, said
+from tests.runs import ROOT, SMALL, metadata, said
 from training.names import make_strategy, owners_of, strategy_class
 
 HEAD = """
@@ -85,27 +82,25 @@ def test_the_strategies_of_the_table_are_named_after_their_modules(name: str) ->
         assert option.default is not dataclasses.MISSING
 
 
-def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(tmp_path: Path, write: Callable[[str], str]) -> None:
+    mine = f"{write(OWN)}:Every"
     small = {**SMALL, "epochs": 1, "checkpoint_every": 4, "n_gpus": 2}
     line = [part for name, value in small.items() for part in (f"--{name}", str(value))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
 
-    def train(*arguments: str) -> Any:
-        done = subprocess.run([sys.executable, str(ROOT / "train.py"), *arguments], cwd=tmp_path, env=environment,
-                              capture_output=True, text=True, timeout=100, check=False)  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads((tmp_path / "results" / f"{arguments[-1]}.json").read_text()), done
+    def train(*arguments: str) -> tuple[dict[str, Any], str]:
+        code, text = said(*arguments)
+        assert code == 0, text
+        return metadata(tmp_path / "results", arguments[-1]), text
 
-    made, done = train("--strategy", "mine:Every", "--k", "3", *line, "--run_name", "run")
-    assert made["strategy"] == "mine:Every"
+    made, text = train("--strategy", mine, "--k", "3", *line, "--run_name", "run")
+    assert made["strategy"] == mine
     assert {name: made["options"][name] for name in ("k", "lr", "optimizer")} == {
         "k": 3,
         "lr": 0.02,
         "optimizer": "adam",
     }
-    assert "--lr 0.02 (the default of mine:Every)" in done.stderr
-    assert "--optimizer adam (the default of mine:Every)" in done.stderr
+    assert f"--lr 0.02 (the default of {mine})" in text
+    assert f"--optimizer adam (the default of {mine})" in text
     resumed, _ = train("--resume", "results/run.checkpoints", "--epochs", "2", "--checkpoint_dir", "more",
                        "--run_name", "on")  # fmt: skip
     assert {name: resumed["options"][name] for name in ("k", "lr")} == {"k": 3, "lr": 0.02}

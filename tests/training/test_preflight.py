@@ -23,6 +23,8 @@ from training.command_line import parse_run
 from training.options import PANELS
 from training.preflight import prepare
 
+pytestmark = pytest.mark.xdist_group("preflight")  # a run of the module is made once
+
 __all__ = ["moons"]  # the same data set by another name
 OTHER: dict[str, Any] = {
     "n_gpus": 5, "batch_size": 8, "global_batch_size": 40, "epochs": 3, "lr": 0.2, "momentum": 0.4,

@@ -34,7 +34,7 @@ def wait_in_vain(transport: Transport) -> dict[str, Any]:
             t0 = clock()
             with pytest.raises(WaitTimeout) as caught:
                 transport.recv(src, "x", **limit)
-            seen[src] = (caught.value.ranks, str(caught.value), 0.2 <= clock() - t0 < 10)
+            seen[src] = (caught.value.ranks, str(caught.value), clock() - t0 >= 0.2)
         return seen
 
     given_limit = wait(timeout=0.2)

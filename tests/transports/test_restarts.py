@@ -7,6 +7,7 @@ import torch
 
 from launchers.local import launch
 from records.errors import RunFailed, UsageError
+from tests.ranks import LIMIT
 from tests.transports.samples import die
 from transports.base import ANY, PeerLost, PeerReturned, Transport
 
@@ -39,7 +40,7 @@ def live_twice(transport: Transport) -> Any:
 
 
 def test_what_an_earlier_life_sent_is_discarded_and_both_read_each_others_memory() -> None:
-    results = launch(live_twice, 2, timeout=20, expendable=[1], restarts=1)
+    results = launch(live_twice, 2, timeout=LIMIT, expendable=[1], restarts=1)
     assert results == [("second", [2.0] * 4), [7.0] * 4]
 
 
@@ -71,7 +72,7 @@ def release_late(transport: Transport) -> Any:
 
 
 def test_what_is_given_back_to_an_earlier_life_is_not_taken_for_the_new_ones() -> None:
-    assert launch(release_late, 2, timeout=20, expendable=[1], restarts=1) == [None, (False, True)]
+    assert launch(release_late, 2, timeout=LIMIT, expendable=[1], restarts=1) == [None, (False, True)]
 
 
 def lose_one(transport: Transport, then: str) -> str:
@@ -89,9 +90,9 @@ def lose_one(transport: Transport, then: str) -> str:
 
 
 def test_the_death_of_an_expendable_rank_ends_nothing_and_hides_nothing() -> None:
-    assert launch(lose_one, 3, "go on", timeout=20, expendable=[1, 2]) == ["server", "worker", None]
+    assert launch(lose_one, 3, "go on", timeout=LIMIT, expendable=[1, 2]) == ["server", "worker", None]
     with pytest.raises(RunFailed, match=r"^rank 0 \(worker\) raised RuntimeError: the server is broken"):
-        launch(lose_one, 3, "raise", timeout=20, expendable=[1, 2])
+        launch(lose_one, 3, "raise", timeout=LIMIT, expendable=[1, 2])
 
 
 def test_restarts_have_a_limit() -> None:
@@ -116,7 +117,7 @@ def evaluate_for_long(transport: Transport) -> Any:
 
 
 def test_a_newcomer_needs_nothing_but_to_be_admitted() -> None:
-    assert launch(evaluate_for_long, 2, timeout=20, expendable=[1], restarts=1) == [0.0, "welcome"]
+    assert launch(evaluate_for_long, 2, timeout=LIMIT, expendable=[1], restarts=1) == [0.0, "welcome"]
 
 
 def share_with_a_newcomer(transport: Transport) -> Any:
@@ -143,4 +144,4 @@ def share_with_a_newcomer(transport: Transport) -> Any:
 
 
 def test_a_newcomer_is_handed_the_shared_vectors_of_before() -> None:
-    assert launch(share_with_a_newcomer, 2, timeout=20, expendable=[1], restarts=1) == [[5, 6, 7]] * 2
+    assert launch(share_with_a_newcomer, 2, timeout=LIMIT, expendable=[1], restarts=1) == [[5, 6, 7]] * 2

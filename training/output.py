@@ -47,7 +47,7 @@ def unread_output_is_no_error() -> Iterator[Output]:
     """In the block, let what nobody reads be dropped; give the standard output."""
     streams = sys.stdout, sys.stderr
     output, errors = map(Output, streams)
-    sys.stdout, sys.stderr = output, errors  # type: ignore[assignment]
+    sys.stdout, sys.stderr = output, errors
     try:
         yield output
     finally:

@@ -95,7 +95,7 @@ def test_an_evaluator_that_is_stopped_is_not_waited_for(tmp_path: Path, capsys: 
     with folder_of.in_training(tmp_path / "c"), Evaluator(True, tmp_path / "c", 2) as evaluator:
         evaluator.start()
         assert evaluator._limit == 60, "it is longer in starting"
-        assert wait_until(lambda: evaluator._limit == 2, LIMIT_S), "that of all waits, when it was heard"
+        assert wait_until(lambda: evaluator._limit == 2, LIMIT), "that of all waits, when it was heard"
         evaluators()[0].suspend()
         evaluator.finish(quiet=True)
     assert "has not answered for more than 2 s" in capsys.readouterr().err

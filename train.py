@@ -15,13 +15,19 @@ python train.py --list                                    # all strategies, and 
 python -m records.compare results/*.json                  # runs side by side
 """
 
+import signal
 import sys
 
 if __name__ == "__main__":
     try:
+        from launchers import find_launcher, preload
+
+        preload("training.preload")
+        find_launcher().warm_up()  # first: the fork server loads torch while this process does
         from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
 
         sys.exit(main(__doc__))
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
         print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr)
         sys.exit(130)

@@ -37,6 +37,7 @@ from experiments.runs import declared, hardware
 from records.errors import RunFailed, UsageError
 from records.files import check_writable
 from records.tables import aligned
+from records.unfinished import delete_records
 from training import Options, run
 from training.checks import resolve
 from training.command_line import guarded, parse
@@ -81,7 +82,7 @@ class _Work:
         """Make the runs, and the other files, that are not there yet; continue after a failure."""
         todo = [one for one in runs if not is_made(one)]
         self.there += len(runs) - len(todo)
-        jobs: dict[str, Callable[[], object]] = {str(one.run_name): partial(make, one) for one in todo}
+        jobs: dict[str, Callable[[], object]] = {str(one.run_name): partial(_make_anew, make, one) for one in todo}
         jobs |= {path.name: partial(record, path) for path, record in others.items() if not path.exists()}
         bar = tqdm(jobs.items(), unit="run")
         for name, job in bar:
@@ -93,6 +94,12 @@ class _Work:
                 except (RunFailed, UsageError, OSError) as error:
                     self.failed.append(name)
                     bar.write(f"failed: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def _make_anew(make: Callable[[Options], object], one: Options) -> None:
+    """Make a run in place of one that was damaged, or made with other options."""
+    delete_records(one.results_dir, str(one.run_name))
+    make(one)
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 """What new processes are made from: a fork server that has loaded already what they import."""
 
+import multiprocessing
 import signal
 import sys
 import threading
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
-
-import torch.multiprocessing
 
 from launchers.sockets import claim_folder
 
@@ -22,9 +21,9 @@ def preload(module: str) -> None:
 def start_context() -> ForkServerContext | SpawnContext:
     """Return how processes are started: by a fork server that has torch loaded already, where there is one."""
     # Elsewhere (macOS) a process that has loaded torch cannot safely be forked.
-    if sys.platform != "linux" or "forkserver" not in torch.multiprocessing.get_all_start_methods():
-        return torch.multiprocessing.get_context("spawn")
-    context = torch.multiprocessing.get_context("forkserver")
+    if sys.platform != "linux" or "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_PRELOADED))
     return context
 

@@ -1,7 +1,6 @@
 """One rank's process: what surrounds its work, and how its launcher hears of the result."""
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -10,6 +9,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
+
+import cloudpickle
 
 from launchers.devices import set_up
 from launchers.failures import Failure
@@ -32,16 +33,14 @@ class _Link:
 
     def send(self, kind: str, value: Any = None) -> None:
         """Send one message; end this process at once if the launcher is gone."""
-        # Plain pickle copies tensors; torch's own would share memory that is gone when this process is.
-        message = pickle.dumps((kind, value))
+        # This copies tensors; torch's own pickling would share memory that is gone when this process is.
+        message = cloudpickle.dumps((kind, value))
         try:
             with self._lock:
                 self._pipe.send_bytes(message)
         except OSError:
             if self._rank == 0:
-                print(
-                    "error: the launcher is gone; the run has ended, nothing was written", file=sys.stderr, flush=True
-                )
+                print("error: the launcher is gone; the run has ended without records", file=sys.stderr, flush=True)
             os._exit(1)
 
     def beat(self) -> None:

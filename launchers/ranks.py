@@ -13,6 +13,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from launchers.by_value import ByValue, hidden_main
 from launchers.failures import Failure, explain
 from launchers.fork_server import start_context
 from launchers.rank_process import HEARTBEAT_S, rank_main
@@ -55,8 +56,9 @@ class Ranks:
         rank = endpoint.rank
         mine, theirs = context.Pipe(duplex=False)
         self.pipes[rank] = mine
-        process = context.Process(target=rank_main, args=(endpoint, theirs, *self.job), name=f"rank {rank}")
-        process.start()
+        process = context.Process(target=ByValue(rank_main, (endpoint, theirs, *self.job)), name=f"rank {rank}")
+        with hidden_main():
+            process.start()
         self.processes[rank] = process
         # Only the rank may hold its ends of the pipes: then their closing is its death.
         theirs.close()

@@ -10,10 +10,8 @@ from records.errors import RunFailed, UsageError
 from transports.base import PeerLost, Transport, WaitTimeout
 
 
-def launcher() -> Launcher | None:
-    """Return what the launcher of this process is if torchrun has started it, else None."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
+def launcher() -> Launcher:
+    """Return the launcher of this process, which torchrun has started."""
     return Launcher(
         name="torchrun",
         launch=launch,

@@ -4,7 +4,6 @@ Writes a picture of a few steps, RUN_NAME.timeline.png (white is time that belon
 RUN_NAME.trace.json, in the trace event format of Chrome, for https://ui.perfetto.dev and chrome://tracing.
 """
 
-import argparse
 import json
 import math
 import os
@@ -13,7 +12,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -22,6 +21,7 @@ from matplotlib.patches import Patch
 
 from records.events import HIDDEN, MARKS, OPS, PHASES
 from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_together
+from records.finished import BadRun, Parser
 from records.tables import SERVER
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
@@ -31,10 +31,6 @@ COLOURS = {
 }  # fmt: skip
 _CURE = "copy the files of the run again, or repeat the run"
 _LABEL_POINTS = 7
-
-
-class BadRun(Exception):
-    """A run that cannot be drawn; the message names the file or option, and the cure."""
 
 
 def worker_spans(events: pd.DataFrame, roles: Sequence[str]) -> pd.DataFrame:
@@ -257,14 +253,6 @@ def _write(path: str, step: int | None, n_steps: int) -> tuple[str, str]:
     return paths
 
 
-class Parser(argparse.ArgumentParser):
-    """Finds fault in one line, as a BadRun."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise it."""
-        raise BadRun(f"{message}; see --help")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the picture and the trace; return the exit status: 0, or 2 with one line on stderr if that cannot be."""
     parser = Parser(prog="python -m records.timeline", description="Draw who did what when in a finished run.")
@@ -278,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("timeline:", *str(error).splitlines(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ntimeline: ended by SIGINT; nothing was written", file=sys.stderr)
+        print("\ntimeline: ended by SIGINT", file=sys.stderr)
         return 130
     print(f"picture        {png}\ntrace          {chrome} (open it at https://ui.perfetto.dev or in chrome://tracing)")
     return 0

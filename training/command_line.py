@@ -45,7 +45,7 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
         else:
             run(parse_run(given, builtin, description))
 
-    return guarded(work, "nothing was written")
+    return guarded(work)
 
 
 def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) -> Options:
@@ -134,8 +134,11 @@ def _names_given(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def guarded(work: Callable[[], object], kept: str) -> int:
-    """Call `work` and return the exit code; what goes wrong becomes one line. `kept`: what an interrupt leaves."""
+def guarded(work: Callable[[], object], kept: str | None = None) -> int:
+    """Call `work` and return the exit code; what goes wrong becomes one line.
+
+    `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
+    """
     for number in INTERRUPTS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _interrupt)
@@ -147,7 +150,7 @@ def guarded(work: Callable[[], object], kept: str) -> int:
     return 128 + signal.SIGPIPE if output.unread and code == 0 else code
 
 
-def _exit_code(work: Callable[[], object], kept: str) -> int:
+def _exit_code(work: Callable[[], object], kept: str | None) -> int:
     try:
         work()
     except UsageError as error:
@@ -158,6 +161,7 @@ def _exit_code(work: Callable[[], object], kept: str) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         number = next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
+        kept = kept or (interrupt.args[1] if len(interrupt.args) > 1 else "nothing was written")
         print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
         return 128 + number
     return 0

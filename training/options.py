@@ -95,7 +95,7 @@ class DataOptions:
     """What is trained, and on what."""
 
     dataset: str = "digits"
-    """digits (comes with scikit-learn), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
+    """digits (is here), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
     yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
     data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
     """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""

@@ -6,9 +6,12 @@ dead peers, and records every message. How bytes get across is decided by its ki
 """
 
 import pickle
+import threading
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -54,6 +57,9 @@ class Transport(ABC):
     `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
     `arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an
     asynchronous algorithm differ in. With `replay`, such an order, messages are taken from ANY in that order again.
+    The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
+    `now`, among those that have arrived completely when `recv` looks. What is still on its way cannot be chosen. Ranks
+    whose clocks differ are the concern of each kind of transport.
     Time is the transport's: every deadline and every event, the recorder's own included, is timed by `now`. The time in
     which this process was stopped does not count towards a limit.
     """
@@ -72,7 +78,7 @@ class Transport(ABC):
         self.messages_sent = [0] * world_size
         self.bytes_sent = [0] * world_size
         self.peers = [peer for peer in range(world_size) if peer != rank]
-        self.arrivals: list[int] = []
+        self.arrivals = array("H")  # two bytes a message, however long the run
         self.replay: Iterator[int] | None = None
         self._running = timing.RunningClock(self.now)  # for limits
         self._closed = False
@@ -96,6 +102,27 @@ class Transport(ABC):
         """Return the seconds that this rank has computed."""
         return timing.cpu_seconds()
 
+    @contextmanager
+    def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Call `tell` now and then during the block, in which this rank computes and calls nothing of the transport.
+
+        Four times in a `timeout`, so that who waits for this rank knows that it is alive: a process that is stopped, or
+        dead, tells nothing. Here by the clock on the wall, as what is computed takes its time.
+        """
+        over = threading.Event()
+
+        def keep_telling() -> None:
+            while not over.wait(self.timeout / 4):
+                tell()
+
+        thread = threading.Thread(target=keep_telling, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     # What each kind of transport does
 
     @abstractmethod
@@ -118,8 +145,11 @@ class Transport(ABC):
         """Say goodbye and give everything back. Messages already sent are still delivered."""
 
     @abstractmethod
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0) -> tuple[Work, int]:
-        """Send a tensor or an object (None: an empty payload); return its Work and its payload in bytes."""
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+        """Send a tensor or an object (None: an empty payload), and the time at which it is `sent`.
+
+        Return its Work and its payload in bytes.
+        """
 
     @abstractmethod
     def _progress(self, src: int, seconds: float) -> None:
@@ -127,6 +157,10 @@ class Transport(ABC):
 
         `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
         """
+
+    def _look(self) -> None:
+        """Move what has arrived to the inbox, without waiting."""
+        self._progress(ANY, 0)
 
     def admit(self, peer: int) -> None:
         """Let a rank that was started again take part, after a PeerReturned. What its earlier life sent is forgotten.
@@ -160,7 +194,7 @@ class Transport(ABC):
             raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
         if not -(2**63) <= n < 2**63:
             raise ValueError(f"{n} is not an int64")
-        work, nbytes = self._send(value, dst, tag, n)
+        work, nbytes = self._send(value, dst, tag, n, t0)
         self.messages_sent[dst] += 1
         self.bytes_sent[dst] += nbytes
         self.recorder.add("communicate", t0, self.now(), "send", dst, tag, nbytes)
@@ -173,7 +207,7 @@ class Transport(ABC):
     def recv(self, src: int, tag: Tags, timeout: float) -> Message | None: ...
 
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
-        """Return the next message with `tag` (or one of several) of rank `src` (or of ANY): the first that arrived.
+        """Return the next message with `tag` (or one of several) of rank `src` (or of ANY): the first that was sent.
 
         `timeout` seconds instead of the transport's own limit; 0 polls: None if there is nothing yet. Raises
         PeerLost (for ANY once a dead peer, and when nobody is left), PeerReturned (for ANY), WaitTimeout.
@@ -187,6 +221,8 @@ class Transport(ABC):
             src = next(self.replay, ANY)
             if src == ANY:
                 raise RuntimeError("the run that is replayed had fewer messages")
+        if src == ANY:
+            self._look()  # what has come meanwhile may have been sent before what is in the inbox
         message = self._pop(src, tag)
         if message is None:
             message = self._receive(src, tag, timeout)
@@ -256,7 +292,7 @@ class Transport(ABC):
         """`recv` without the records."""
         limit = self.timeout if timeout is None else timeout
         deadline = self._running() + limit
-        if timeout == 0:
+        if timeout == 0 and src != ANY:  # for ANY, recv has looked
             self._progress(src, 0)
         while (message := self._pop(src, tag)) is None:
             self._raise_if_gone(src, tag)
@@ -293,12 +329,13 @@ class Transport(ABC):
         obj: Any,
         nbytes: int,
         n: int = 0,
+        sent: float = 0.0,
         give_back: Callable[[], None] | None = None,
     ) -> None:
         """Put a message into the inbox, an object still pickled (None: empty); called in the order of arrival."""
         message = Message(src, tag, tensor, obj, nbytes, n, give_back)
         self._arrivals += 1
-        message.arrival = self._arrivals
+        message.order = (sent, self._arrivals)
         key = (src, tag)
         if key not in self._inbox:
             self._inbox[key] = deque()
@@ -313,7 +350,7 @@ class Transport(ABC):
             raise ValueError("recv needs a tag")
         peers = self.peers if src == ANY else (src,)
         heads = [queue for peer in peers for one in tags if (queue := self._inbox.get((peer, one)))]
-        return min(heads, key=lambda queue: queue[0].arrival).popleft() if heads else None
+        return min(heads, key=lambda queue: queue[0].order).popleft() if heads else None
 
     def _lose(self, peer: int, why: str, died: bool = True) -> None:
         """Note that `peer` is gone: by its death, or because it has closed."""

@@ -83,10 +83,10 @@ class Message:
         "_noted",
         "_receiver",
         "_t0",
-        "arrival",
         "n",
         "nbytes",
         "object",
+        "order",
         "src",
         "tag",
         "tensor",
@@ -109,7 +109,7 @@ class Message:
         self.object = obj
         self.nbytes = nbytes
         self.n = n
-        self.arrival = 0
+        self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
         self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
         self._give_back = give_back  # tells the sender that its memory is not read any more; None: it is not read
         self._receiver: Receiver | None = None

@@ -4,11 +4,16 @@ Every message is copied: a header of fixed size, then the payload. gloo can neit
 closing all its connections, and a send blocks until it is received; so for every peer one thread sends what is queued
 and one receives into the inbox, and the waiting, with its limit, is done there. Meant to show that a strategy
 does not care what carries its messages, and to be right; it is not built for speed.
+
+Messages from ANY are taken in the order in which they were sent, among those in the inbox, where the ranks run on one
+machine. Another machine has another clock: what comes from there counts as sent when it arrives.
 """
 
 import pickle
+import platform
 import queue
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +29,7 @@ from transports.timing import SLICE_S
 _HEADER_BYTES = 256
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
 _GOODBYE = "goodbye"
+_MACHINE = zlib.crc32(platform.node().encode())
 
 
 def connect(
@@ -78,18 +84,18 @@ class ProcessGroup(Transport):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
         if isinstance(value, torch.Tensor):
             payload = as_vector(value).cpu()
             # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
             if payload.untyped_storage().data_ptr() not in self._allocated:
                 payload = payload.clone()
-            queued = _Queued(_header((tag, payload.dtype, payload.numel(), int(n))), payload)
+            queued = _Queued(_header((tag, payload.dtype, payload.numel(), int(n), sent, _MACHINE)), payload)
         else:
             payload = torch.empty(0, dtype=torch.uint8)
             if value is not None:
                 payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-            queued = _Queued(_header((tag, None, payload.numel(), int(n))), payload)
+            queued = _Queued(_header((tag, None, payload.numel(), int(n), sent, _MACHINE)), payload)
         self._outgoing[dst].put(queued)
         return _Delivery(self, dst, queued.sent), payload.numel() * payload.element_size()
 
@@ -119,16 +125,18 @@ class ProcessGroup(Transport):
                 if description == _GOODBYE:
                     self._ended(peer, "it has closed its transport", died=False)
                     return
-                tag, dtype, numel, n = description
+                tag, dtype, numel, n, sent, machine = description
                 payload = torch.empty(numel, dtype=dtype or torch.uint8)
                 if numel:
                     _complete(dist.irecv(payload.view(torch.uint8), peer, tag=1))
                 nbytes = payload.numel() * payload.element_size()
                 with self._changed:
+                    if machine != _MACHINE:
+                        sent = self.now()
                     if dtype is None:
-                        self._arrive(peer, tag, None, payload.numpy().tobytes(), nbytes, n)
+                        self._arrive(peer, tag, None, payload.numpy().tobytes(), nbytes, n, sent)
                     else:
-                        self._arrive(peer, tag, payload.to(self.device), None, nbytes, n)
+                        self._arrive(peer, tag, payload.to(self.device), None, nbytes, n, sent)
                     self._changed.notify_all()
         except RuntimeError:
             self._ended(peer, "it died")
@@ -142,6 +150,9 @@ class ProcessGroup(Transport):
         with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
             return super()._receive(src, tag, timeout)
 
+    def _look(self) -> None:
+        pass  # the threads fill the inbox
+
     def _progress(self, src: int, seconds: float) -> None:
         self._changed.wait(seconds)
 
@@ -150,7 +161,7 @@ class ProcessGroup(Transport):
 class _Queued:
     """A message that waits for its thread."""
 
-    header: torch.Tensor  # of (tag, dtype or None for an object, numel, n), or of _GOODBYE
+    header: torch.Tensor  # of (tag, dtype or None for an object, numel, n, time sent, machine), or of _GOODBYE
     payload: torch.Tensor | None  # None: the goodbye, after which nothing is sent
     sent: threading.Event = field(default_factory=threading.Event)
 

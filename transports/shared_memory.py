@@ -135,22 +135,22 @@ class SharedMemory(Transport):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
         peer = self._peers[dst]
         if not isinstance(value, torch.Tensor):
             # Not torch's ForkingPickler, which would share the memory of tensors in the object, not copy them.
             payload = b"" if value is None else pickle.dumps(value)
-            peer.write(object_frame(tag, payload, n))
+            peer.write(object_frame(tag, payload, n, sent))
             return Delivered(), len(payload)
         nbytes = value.numel() * value.element_size()
         number, buffer = self._allocated.get(value.untyped_storage().data_ptr(), (0, None)) if nbytes else (0, None)
         if buffer is None or not value.is_contiguous() or value.dtype != buffer.dtype:
-            peer.write(vector_frame(tag, as_vector(value), n))
+            peer.write(vector_frame(tag, as_vector(value), n, sent))
             return Delivered(), nbytes
         self._synchronize()
         peer.tickets += 1
         ticket = peer.tickets
-        data = descriptor_frame(tag, ticket, number, int(value.storage_offset()), value.numel(), n)
+        data = descriptor_frame(tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent)
         if number not in peer.handed:
             peer.hand_out(number, buffer)
         peer.unreleased.add(ticket)
@@ -197,7 +197,7 @@ class SharedMemory(Transport):
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
         start, end = 0, len(data)
         while end - start >= HEADER.size:
-            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n = HEADER.unpack_from(data, start)
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent = HEADER.unpack_from(data, start)
             if end - start < size:
                 break
             body = start + HEADER.size + tag_size
@@ -208,13 +208,13 @@ class SharedMemory(Transport):
             elif kind == DESCRIPTOR:
                 vector = peer.buffers[buffer][offset : offset + numel]
                 nbytes = numel * vector.element_size()
-                self._arrive(peer.rank, tag, vector, None, nbytes, n, partial(peer.release, ticket))
+                self._arrive(peer.rank, tag, vector, None, nbytes, n, sent, partial(peer.release, ticket))
             elif kind == VECTOR:
                 vector = to_vector(data[body:start], dtype)
-                self._arrive(peer.rank, tag, vector.to(self.device), None, start - body, n)
+                self._arrive(peer.rank, tag, vector.to(self.device), None, start - body, n, sent)
             elif kind == OBJECT:
                 # Unpickled by whoever receives it: it may fail.
-                self._arrive(peer.rank, tag, None, bytes(data[body:start]), start - body, n)
+                self._arrive(peer.rank, tag, None, bytes(data[body:start]), start - body, n, sent)
             elif kind in (BUFFER, SHARED):
                 try:
                     vector = pickle.loads(data[body:start])

@@ -123,17 +123,21 @@ def test_parameter_server_against_ray(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_startup(tmp_path: Path) -> None:
-    (row,) = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
-    assert (row["n_ranks"], row["ratio"]) == (2, 1)
-    assert row["seconds"] > 0
+    imports, first, ready = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
+    assert (imports["what"], imports["ratio"]) == ("import torch", 1)
+    assert first["ratio"] == pytest.approx(first["seconds"] / imports["seconds"])
+    assert first["ratio"] > 1
+    assert (ready["what"], ready["ratio"]) == ("2 ranks ready", 1)
+    assert ready["seconds"] > 0
 
 
 def test_startup_compares_to_the_first_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "seconds_to_first_step", lambda n_ranks: 1 + n_ranks / 10)
+    monkeypatch.setattr(startup, "seconds_of", lambda *command: 2.0 if "train.py" in command else 1.0)
     rows = list(startup.measure(startup.StartupSettings(ranks=(2, 8), repeats=3)))
-    assert [row["n_ranks"] for row in rows] == [2, 8]
-    assert [row["seconds"] for row in rows] == pytest.approx([1.2, 1.8])
-    assert [row["ratio"] for row in rows] == pytest.approx([1, 1.5])
+    assert [row["what"] for row in rows] == ["import torch", "first run, to its end", "2 ranks ready", "8 ranks ready"]
+    assert [row["seconds"] for row in rows] == pytest.approx([1, 2, 1.2, 1.8])
+    assert [row["ratio"] for row in rows] == pytest.approx([1, 2, 1, 1.5])
 
 
 @pytest.mark.slow
@@ -180,3 +184,9 @@ def test_bad_usage_exits_with_2_and_names_the_option(
 def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
     for network, size in ((networks.cnn, 1_199_882), (networks.mlp, 5_824_522)):
         assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
+
+
+def test_memory(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "memory", "--steps", "1000", "2000", "--repeats", "1")
+    assert [row["steps"] for row in rows] == [1000, 2000]
+    assert [row["events_mb"] for row in rows] == pytest.approx([5001 * 76e-6, 10001 * 76e-6])

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -28,9 +28,18 @@ def die(how: str = "SIGKILL") -> NoReturn:
 @contextmanager
 def pair(kind: type[SharedMemory] = SharedMemory) -> Iterator[tuple[Any, SharedMemory]]:
     """Give two transports that both live in this process, the first of the given kind."""
-    endpoints, notices = wire(2, start_context())
-    place = torch.device("cpu")
-    with kind(endpoints[0], place, 5, None) as first, SharedMemory(endpoints[1], place, 5, None) as second:
+    with world(2, kind) as (first, second):
         yield first, second
+
+
+@contextmanager
+def world(world_size: int, kind: type[SharedMemory] = SharedMemory) -> Iterator[list[Any]]:
+    """Give the transports of all ranks, which all live in this process, the first of the given kind."""
+    endpoints, notices = wire(world_size, start_context())
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(one(endpoint, torch.device("cpu"), 5, None))
+            for one, endpoint in zip([kind] + [SharedMemory] * (world_size - 1), endpoints, strict=True)
+        ]
     for notice in notices:
         notice.close()

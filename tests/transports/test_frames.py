@@ -50,14 +50,14 @@ def test_frames_arrive_whole_however_they_are_cut(messages: list[tuple[Any, str,
             assert same(message, value)
 
 
-@given(tag=TAGS, ticket=UINT64, buffer=UINT64, offset=UINT64, numel=UINT64, n=INT64)
+@given(tag=TAGS, ticket=UINT64, buffer=UINT64, offset=UINT64, numel=UINT64, n=INT64, sent=st.floats(0, 1e9))
 def test_a_descriptor_says_what_it_was_given(
-    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int
+    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int, sent: float
 ) -> None:
-    data = descriptor_frame(tag, ticket, buffer, offset, numel, n)
+    data = descriptor_frame(tag, ticket, buffer, offset, numel, n, sent)
     size, _, _, tag_size, *rest = HEADER.unpack_from(data)
     assert size == len(data) <= 4096, "one atomic write"
     assert data[HEADER.size :].decode() == tag
     assert tag_size == len(tag.encode())
-    assert rest == [ticket, buffer, offset, numel, n]
+    assert rest == [ticket, buffer, offset, numel, n, sent]
     assert HEADER.unpack(release_frame(ticket))[4] == ticket

@@ -1,0 +1,124 @@
+"""Messages from ANY are taken in the order in which they were sent, however they were read."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import transports.process_group
+from tests.ranks import run
+from tests.transports.samples import MILLION, world
+from transports.base import ANY, Message, Transport
+
+TAGS = "a", "b"
+
+
+@pytest.mark.parametrize("kind", ["object", "vector", "slice"])
+def test_any_gives_what_was_sent_first_whatever_the_rank(kind: str) -> None:
+    order = [3, 1, 2, 2, 3, 1, 1]
+    with world(4) as ranks:
+        values = [{"object": "text", "vector": torch.ones(5), "slice": rank.allocate(5)}[kind] for rank in ranks]
+        for rank in order:
+            ranks[rank].isend(values[rank], 0, "x")
+        messages = [ranks[0].recv(ANY, "x") for _ in order]
+        assert [message.src for message in messages] == order == ranks[0].arrivals
+        for message in messages:
+            message.release()
+
+
+def test_what_was_read_earlier_does_not_go_before_what_was_sent_earlier() -> None:
+    with world(3) as ranks:
+        ranks[2].isend("first", 0, "x")
+        ranks[1].isend("second", 0, "x")
+        ranks[1].isend(None, 0, "other")
+        ranks[0].recv(1, "other")  # reads all that has come from rank 1
+        assert [ranks[0].recv(ANY, "x").object for _ in range(2)] == ["first", "second"]
+        ranks[2].isend("third", 0, "x")
+        ranks[1].isend("fourth", 0, "x")
+        ranks[1].isend(None, 0, "other")
+        ranks[0].recv(1, "other")
+        assert [ranks[0].recv(ANY, "x", timeout=0).object for _ in range(2)] == ["third", "fourth"]
+
+
+def test_what_is_still_on_its_way_is_not_waited_for() -> None:
+    with world(3) as ranks:
+        ranks[2].isend(torch.ones(MILLION), 0, "x")  # more than a pipe holds
+        ranks[1].isend("small", 0, "x")
+        assert ranks[0].recv(ANY, "x").src == 1
+        while (message := ranks[0].recv(ANY, "x", timeout=0)) is None:
+            ranks[2].recv(1, "nothing", timeout=0)  # any call lets waiting messages leave
+        assert (message.src, message.nbytes) == (2, 4 * MILLION)
+
+
+def test_the_events_show_what_was_sent_first() -> None:
+    with world(3) as ranks:
+        for rank in ranks:
+            rank.recorder.enabled = True
+        for rank in (2, 1, 2):
+            ranks[rank].isend(None, 0, "x")
+        order = [ranks[0].recv(ANY, "x").order[0] for _ in range(3)]
+        sends = [event.t0 for rank in ranks[1:] for event in rank.recorder.frame().itertuples() if event.op == "send"]
+        assert order == sorted(sends)
+
+
+SENDERS = st.integers(1, 3)
+SEND = st.tuples(st.just("send"), SENDERS, st.sampled_from(TAGS))
+TAKE = st.tuples(st.just("take"), st.just(ANY) | SENDERS, st.sampled_from([*TAGS, TAGS]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=st.lists(SEND | TAKE, max_size=30))
+def test_whatever_is_sent_and_taken_in_between(steps: list[tuple[str, int, Any]]) -> None:
+    def is_meant(sent: tuple[int, str, int], src: int, tags: Any) -> bool:
+        return src in (ANY, sent[0]) and sent[1] in tags
+
+    def what(message: Message | None) -> tuple[int, str, int] | None:
+        return None if message is None else (message.src, message.tag, message.n)
+
+    with world(4) as ranks:
+        pending: list[tuple[int, str, int]] = []  # rank, tag and number, in the order in which they were sent
+        for number, (what_to_do, rank, tags) in enumerate(steps):
+            if what_to_do == "send":
+                ranks[rank].isend(None, 0, tags, n=number)
+                pending.append((rank, tags, number))
+                continue
+            first = next((sent for sent in pending if is_meant(sent, rank, tags)), None)
+            assert what(ranks[0].recv(rank, tags, timeout=0)) == first
+            if first is not None:
+                pending.remove(first)
+        for sent in pending:
+            assert what(ranks[0].recv(ANY, TAGS)) == sent
+
+
+def arrive_late(transport: Transport, machine: int) -> Any:
+    """What rank 2 sends first arrives last. It runs on another machine if `machine` is not 0."""
+    if transport.rank == 1:
+        transport.recv(2, "now")
+        transport.isend(None, 0, "x")
+        transport.recv(0, "it is here")
+        transport.isend(None, 2, "it is there")
+    elif transport.rank == 2:
+        if machine:
+            transports.process_group._MACHINE = machine
+        sent = transport.now()
+        transport.isend(None, 1, "now")
+        transport.recv(1, "it is there")
+        transport._send(None, 0, "x", 0, sent)
+        transport.isend(None, 0, "all are here")
+    else:
+        while not transport._inbox.get((1, "x")):
+            transport.recv(1, "nothing", timeout=0)
+        transport.isend(None, 1, "it is here")
+        transport.recv(2, "all are here")
+        return [transport.recv(ANY, "x").src for _ in range(2)]
+    return []
+
+
+def test_what_arrives_last_and_was_sent_first_is_taken_first(engine: str) -> None:
+    assert run(engine, arrive_late, 3, 0)[0] == [2, 1]
+
+
+def test_the_clock_of_another_machine_does_not_decide() -> None:
+    assert run("process_group", arrive_late, 3, 1)[0] == [1, 2]

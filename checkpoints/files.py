@@ -123,7 +123,7 @@ def load_rank(checkpoint: Path, rank: int) -> dict[str, Any]:
             file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever is raised by bytes that are no such file
-        # The first sentence: torch goes on to say how to load it all the same, which would execute its code.
+        # The first sentence: torch then says how to load it all the same, which would execute its code.
         reason = one_line(error).split(". ")[0]
         raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason}); take another") from error
     if not isinstance(state, dict) or not {"strategy", "model", "position", "random"} <= set(state):

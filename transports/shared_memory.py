@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from records.events import Recorder
+from transports import timing
 from transports.base import ANY, Delivered, OutOfSharedMemory, PeerLost, PeerReturned, Transport, Work, as_vector
 from transports.peer import Peer
 from transports.pipes import (
@@ -47,6 +48,7 @@ from transports.segments import remove_segments
 from transports.timing import SLICE_S
 
 _DIED = "it died"
+_SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 
 
 class SharedMemory(Transport):
@@ -61,6 +63,8 @@ class SharedMemory(Transport):
         self._allocated: dict[int, tuple[int, torch.Tensor]] = {}  # number and vector, by the address of its memory
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
+        # A core of its own may look without sleeping; a shared one is for those who compute.
+        self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._anybody = select.poll()
         self._anybody.register(self._deaths, select.POLLIN)
         self._peers: dict[int, Peer] = {}
@@ -165,7 +169,7 @@ class SharedMemory(Transport):
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         for peer in waiting:
             poller.register(peer.sink, select.POLLOUT)
-        ready = poller.poll(math.ceil(seconds * 1000))
+        ready = self._poll(poller, seconds)
         for peer in waiting:
             poller.unregister(peer.sink)
             peer.flush()
@@ -174,6 +178,15 @@ class SharedMemory(Transport):
                 self._read(self._sources[fd])
             elif fd == self._deaths:
                 self._read_deaths()
+
+    def _poll(self, poller: select.poll, seconds: float) -> list[tuple[int, int]]:
+        """Return what is ready: look again and again for a moment, since to be woken takes long, and sleep then."""
+        if seconds and self._spins:
+            give_up = timing.now() + min(seconds, _SPIN_S)
+            while timing.now() < give_up:
+                if ready := poller.poll(0):
+                    return ready
+        return poller.poll(math.ceil(seconds * 1000))
 
     def _read(self, peer: Peer) -> bool:
         """Take in what is in the pipe of `peer`; return whether there was anything."""

@@ -1,11 +1,11 @@
 """Score the checkpoints of a training run as they appear, beside it, in a process of its own.
 
-python train.py --strategy param_server --n_gpus 4 --checkpoint_every 20 --checkpoint_dir checkpoints &
-python evaluate.py --checkpoint_dir checkpoints
+python train.py --strategy param_server --n_gpus 4 --checkpoint_every 20 --checkpoint_dir kept &
+python evaluate.py --checkpoint_dir kept
 
 Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, into evaluation.csv beside them.
-May be started before the training; ends when that has ended, however it did. Where no training is going on, it scores
-the checkpoints that are there. Started again, it goes on with the same evaluation.csv. It computes on one core.
+May be started before the training; ends when that has ended, however it did. Where nothing is being trained, it scores
+the checkpoints that are there. Started again, it continues the same evaluation.csv. It computes on one core.
 """
 
 import signal
@@ -26,7 +26,7 @@ import torch
 from checkpoints import files, folder
 from records.errors import RunFailed, UsageError, one_line
 from records.files import check_writable, write_atomically
-from strategies.common.replica import copy_into, float_buffers, trained
+from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
 from training.loop import build_model
@@ -200,13 +200,15 @@ class Scorer:
         self.model = build_model(options, self.data)  # frozen parameters are those of the seed
         self.parameters = trained(self.model)
         self.buffers = float_buffers(self.model)
+        self.counts = integer_buffers(self.model)
 
     def fits(self, checkpoint: Path) -> bool:
         """Return whether a checkpoint is of the same model and data. Raises UsageError."""
         return _what_is_scored(checkpoint) == self.made_for
 
     def score(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the row of a checkpoint: that of the algorithm's model, with the workers' mean buffers.
+        """Return the row of a checkpoint: that of the algorithm's model, with the workers' mean buffers (of counts, the
+        greatest).
 
         Where only the server's state is kept, with the server's buffers. Raises UsageError.
         """
@@ -216,6 +218,7 @@ class Scorer:
             states = {rank: files.load_rank(checkpoint, rank) for rank in run["ranks"]}
             copy_into(self.parameters, next(state["model"] for state in states.values() if state["model"] is not None))
             copy_into(self.buffers, torch.stack([states[rank]["strategy"]["b"] for rank in workers]).mean(0))
+            copy_into(self.counts, torch.stack([states[rank]["strategy"]["counts"] for rank in workers]).amax(0))
         except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
             raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
         score = evaluate(self.model, self.data, torch.device("cpu"), self.dtype)

@@ -13,12 +13,21 @@ python train.py --strategy yourmodule:YourClass           # a strategy of your o
 python train.py --list                                    # all strategies, and what they send
 
 python -m records.compare results/*.json                  # runs side by side
+
+python -m records.plot results/*.json                     # accuracy and loss against epochs, seconds and bytes
 """
 
 import sys
 
+if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
+    sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
+
 if __name__ == "__main__":
     try:
+        from launchers import find_launcher, preload
+
+        preload("training.preload")
+        find_launcher().warm_up()  # first: the fork server loads torch while this process does
         from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
 
         sys.exit(main(__doc__))

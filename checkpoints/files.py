@@ -1,12 +1,14 @@
 """Checkpoints: all that a run needs to continue, in one folder a step, written atomically.
 
-    DIR/step-00000100/run.json       options, step, roles, which ranks have a file, an id of this checkpoint
+    DIR/step-00000100/run.json       options, step, roles, an id of this checkpoint, the checksum of each rank's file
     DIR/step-00000100/rank-0.pt      that rank's strategy, position and random state
 
 Every rank that has a state writes its file into a hidden folder; when all are there, rank 0 gives it its name. The
-files hold tensors and plain values only: loading one executes no code from it.
+files hold tensors and plain values only: loading one executes no code from it. A file that does not have its checksum
+is refused.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -21,10 +23,11 @@ import torch
 
 from checkpoints.folder import PREFIX, listed, name_of, remove
 from records.errors import UsageError, one_line
+from records.files import sync
 from transports.base import Transport
 
-FORMAT = 2
-_KEYS = {"id": str, "options": dict, "step": int, "epoch": int, "n_ranks": int, "roles": list, "ranks": list}
+FORMAT = 3
+_KEYS = {"id": str, "options": dict, "step": int, "epoch": int, "n_ranks": int, "roles": list, "checksums": dict}
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Target:
 def save(
     transport: Transport, target: Target, step: int, state: dict[str, Any], ranks: Sequence[int] | None = None
 ) -> None:
-    """Write this rank's `state` after `step` steps; rank 0 makes the checkpoint whole.
+    """Write this rank's `state` after `step` steps; rank 0 makes the checkpoint of all.
 
     `ranks` (by default all) are those whose states make the checkpoint, 0 among them; they all call it, the others
     need not. Raises OSError, PeerLost, WaitTimeout.
@@ -53,19 +56,27 @@ def save(
     content = io.BytesIO()  # to a file, torch.save turns a full disk into an error that says nothing of it
     torch.save(state, content)
     _write(hidden / f"rank-{transport.rank}.pt", content.getbuffer())
+    checksum = hashlib.sha256(content.getbuffer()).hexdigest()
     if transport.rank != 0:
-        transport.isend(step, 0, "checkpoint")
+        transport.isend(checksum, 0, "checkpoint")
         return
-    for peer in ranks[1:]:
-        transport.recv(peer, "checkpoint")
+    checksums = {"0": checksum} | {str(peer): transport.recv(peer, "checkpoint").object for peer in ranks[1:]}
     run = {"format": FORMAT, "id": uuid.uuid4().hex, "options": dict(target.options), "step": step,
            "epoch": transport.recorder.epoch,
-           "n_ranks": transport.world_size, "roles": list(target.roles), "ranks": ranks}  # fmt: skip
-    _write(hidden / "run.json", (json.dumps(run, indent=2) + "\n").encode())
+           "n_ranks": transport.world_size, "roles": list(target.roles), "checksums": checksums}  # fmt: skip
+    _write(hidden / "run.json", (json.dumps(sealed(run), indent=2) + "\n").encode())
     remove(target.folder / name_of(step))
+    sync(hidden)
     os.replace(hidden, target.folder / name_of(step))
+    sync(target.folder)
     for old in listed(target.folder)[: -target.keep]:
         remove(old)
+
+
+def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what run.json is to hold together with its own checksum, that of all else."""
+    rest = {key: value for key, value in run.items() if key != "checksum"}
+    return rest | {"checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def _write(path: Path, content: bytes | memoryview) -> None:
@@ -80,7 +91,10 @@ def _write(path: Path, content: bytes | memoryview) -> None:
 
 
 def load_run(checkpoint: Path) -> dict[str, Any]:
-    """Return what run.json holds: id, options, step, n_ranks, roles, ranks. Raises UsageError."""
+    """Return what run.json holds: id, options, step, n_ranks, roles, checksums; and `ranks`, those that have a file.
+
+    Raises UsageError.
+    """
     try:
         run = json.loads((checkpoint / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -90,22 +104,29 @@ def load_run(checkpoint: Path) -> dict[str, Any]:
         or run.get("format") != FORMAT
         or not all(isinstance(run.get(key), kind) for key, kind in _KEYS.items())
         or len(run["roles"]) != run["n_ranks"]
-        or 0 not in run["ranks"]
-        or not all(rank in range(run["n_ranks"]) for rank in run["ranks"])
+        or "0" not in run["checksums"]
+        or not {str(rank) for rank in range(run["n_ranks"])} >= set(run["checksums"])
         or (checkpoint.name.startswith(PREFIX) and checkpoint.name != name_of(run["step"]))
     ):
         raise UsageError(f"{checkpoint}: run.json is not that of a checkpoint of this program")
-    return run
+    if sealed(run) != run:
+        raise UsageError(f"{checkpoint}: run.json is damaged (it does not have its checksum); take another")
+    return run | {"ranks": sorted(map(int, run["checksums"]))}
 
 
 def load_rank(checkpoint: Path, rank: int) -> dict[str, Any]:
     """Return the state of one rank. Raises UsageError."""
+    checksum = load_run(checkpoint)["checksums"].get(str(rank))
     try:
-        state = torch.load(checkpoint / f"rank-{rank}.pt", map_location="cpu", weights_only=True)
+        with open(checkpoint / f"rank-{rank}.pt", "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != checksum:
+                raise ValueError("it does not have its checksum")
+            file.seek(0)
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        # The first sentence: torch goes on to say how to load it all the same, which would execute its code.
+        # The first sentence: torch then says how to load it all the same, which would execute its code.
         reason = one_line(error).split(". ")[0]
-        raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason})") from error
+        raise UsageError(f"{checkpoint}: rank-{rank}.pt is damaged or foreign ({reason}); take another") from error
     if not isinstance(state, dict) or not {"strategy", "model", "position", "random"} <= set(state):
         raise UsageError(f"{checkpoint}: rank-{rank}.pt is not a rank's state")
     return state

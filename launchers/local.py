@@ -13,7 +13,6 @@ from typing import Any
 
 from launchers.fork_server import warm_up
 from launchers.launcher import Launcher
-from launchers.ranks import Ranks
 from records.errors import UsageError
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
@@ -34,9 +33,12 @@ def launch(
 ) -> list[Any]:
     """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
 
-    The arguments are those of every launcher, see `Launch`. `work` must be importable (defined in a module or a script,
-    not in a function). Raises RunFailed when a rank fails; no process outlives this call.
+    The arguments are those of every launcher, see `Launch`. `work` may be defined anywhere, also in a
+    notebook or a script, which the ranks do not import: what it uses travels with it. Raises RunFailed when a rank
+    fails, UsageError if something cannot be sent; no process outlives this call.
     """
+    from launchers.ranks import Ranks  # loads torch
+
     roles = ["worker"] * world_size if roles is None else list(roles)
     if len(roles) != world_size:
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")

@@ -1,7 +1,6 @@
 """One rank's process: what surrounds its work, and how its launcher hears of the result."""
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -11,10 +10,13 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+import cloudpickle
+
 from launchers.devices import set_up
 from launchers.failures import Failure
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
-from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
+from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
 from transports.timing import sleep
@@ -32,16 +34,14 @@ class _Link:
 
     def send(self, kind: str, value: Any = None) -> None:
         """Send one message; end this process at once if the launcher is gone."""
-        # Plain pickle copies tensors; torch's own would share memory that is gone when this process is.
-        message = pickle.dumps((kind, value))
+        # This copies tensors; torch's own pickling would share memory that is gone when this process is.
+        message = cloudpickle.dumps((kind, value))
         try:
             with self._lock:
                 self._pipe.send_bytes(message)
         except OSError:
             if self._rank == 0:
-                print(
-                    "error: the launcher is gone; the run has ended, nothing was written", file=sys.stderr, flush=True
-                )
+                print("error: the launcher is gone; the run has ended without records", file=sys.stderr, flush=True)
             os._exit(1)
 
     def beat(self) -> None:
@@ -69,6 +69,7 @@ def rank_main(
     seed: int,
 ) -> None:
     """Be one rank, in its own process."""
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.excepthook = _quiet_about_dead_peers
@@ -85,9 +86,10 @@ def rank_main(
     except (RunFailed, OutOfSharedMemory) as error:
         link.send("failed", Failure("stopped", str(error)))
     except PeerLost as error:
-        link.send("failed", Failure("lost_peer", str(error), error.what))
+        lost = transport.peers if error.rank == ANY else [error.rank]
+        link.send("failed", Failure("lost_peer", str(error), error.what, tuple(lost)))
     except WaitTimeout as error:
-        link.send("failed", Failure("timeout", str(error), error.what))
+        link.send("failed", Failure("timeout", str(error), error.what, error.ranks))
     except Exception as error:
         link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
     # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.

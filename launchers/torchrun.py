@@ -6,14 +6,13 @@ from typing import Any
 
 from launchers.devices import set_up
 from launchers.launcher import Launcher
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 from transports.base import PeerLost, Transport, WaitTimeout
 
 
-def launcher() -> Launcher | None:
-    """Return what the launcher of this process is if torchrun has started it, else None."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
+def launcher() -> Launcher:
+    """Return the launcher of this process, which torchrun has started."""
     return Launcher(
         name="torchrun",
         launch=launch,
@@ -45,6 +44,7 @@ def launch(
     """
     from transports.process_group import connect  # torch.distributed is slow to load
 
+    die_with_parent()
     rank = _rank()
     if world_size != _world_size() or restarts:
         raise UsageError(f"torchrun started {_world_size()} ranks, not {world_size}, and starts none again")

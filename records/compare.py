@@ -1,69 +1,64 @@
-"""Print finished runs side by side: `python -m records.compare RESULTS_DIR/*.json`."""
+"""Print finished runs side by side, with the options that differ: `python -m records.compare RESULTS_DIR/*.json`."""
 
-import argparse
-import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
-from glob import glob
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
 
-from records.files import TRACE_SUFFIX, load_metadata, load_table
+from records.finished import BadRun, Parser, Run, add_runs, differing_options, find_runs, shortened
 from records.tables import aligned, finished_epochs, number, show, staleness, totals, workers
 
-HEADER = (
-    *("run", "strategy", "n_gpus", "epochs", "test accuracy", "seconds", "samples/s", "MB sent"),
+COLUMNS = (
+    *("strategy", "n_gpus", "epochs", "test accuracy", "seconds", "samples/s", "MB sent"),
     *("waiting %", "staleness", "identical"),
 )
-
-Loaded = TypeVar("Loaded")
-
-
-class BadRun(Exception):
-    """A file that cannot be compared; the message names it and says why, in one line."""
+_WIDEST_VALUE = 20
 
 
-def compare(paths: Sequence[str]) -> str:
-    """Return the runs behind `paths` as an aligned table, one run a row, in the order given and each run once.
+def compare(runs: Sequence[Run], width: int) -> str:
+    """Return the runs as a table, one run a row, in the order given; none of its lines is longer than `width`.
 
-    A path is the .csv or the .json of a run, or a pattern of such. waiting: the share of the workers' time; staleness:
-    of the gradients, mean and maximum in versions; identical: the replicas at the end. Raises BadRun.
+    Columns are those of COLUMNS, then the options that differ; a column that is empty for all runs is left out. Where
+    they do not fit, the table continues below with the names of the runs. waiting: the share of the workers' time;
+    staleness: of the gradients, mean and maximum in versions; identical: the replicas at the end.
     """
-    found = [match for path in paths for match in _expand(path) if not match.name.endswith(TRACE_SUFFIX)]
-    if not found:
-        raise BadRun(f"{paths[0]}: the trace of a run; give its .json")
-    runs = dict.fromkeys(_run(path) for path in found)
-    return aligned([HEADER, *(_row(run) for run in runs)], left=2)
+    cells = [_row(run) for run in runs]
+    columns = {name: [row[i] for row in cells] for i, name in enumerate(COLUMNS)}
+    columns |= {f"--{name}": values for name, values in differing_options(runs).items()}
+    names = ["run", *_names(runs, max(width // 3, 8))]
+    room = max(width - max(map(len, names)) - 2, 8)
+    shown = [
+        [shortened(name, room), *(shortened(value, min(room, _WIDEST_VALUE)) for value in values)]
+        for name, values in columns.items()
+        if set(values) != {"-"}
+    ]
+    tables: list[list[list[str]]] = []
+    for column in shown:
+        if not tables or max(map(len, _lines([*tables[-1], column]))) > width:
+            tables.append([names])
+        tables[-1].append(column)
+    return "\n\n".join("\n".join(_lines(table)) for table in tables)
 
 
-def _expand(path: str) -> list[Path]:
-    if os.path.exists(path):
-        return [Path(path)]
-    matches = [Path(match) for match in sorted(glob(path))]
-    if not matches:
-        raise BadRun(f"{path}: no such file")
-    return matches
+def _lines(columns: Sequence[Sequence[str]]) -> list[str]:
+    left = 2 if columns[1][0] == COLUMNS[0] else 1
+    return aligned(list(zip(*columns, strict=True)), left).split("\n")
 
 
-def _run(path: Path) -> Path:
-    if path.suffix not in (".csv", ".json"):
-        raise BadRun(f"{path}: neither the .csv nor the .json of a run")
-    return path.with_suffix("")
+def _names(runs: Sequence[Run], width: int) -> list[str]:
+    """Return a name for each run, no two alike: where shortening makes them so, with a number."""
+    names = [shortened(run.name, width) for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    digits = len(str(len(runs)))
+    return [f"{i:>{digits}} {shortened(run.name, width - digits - 1)}" for i, run in enumerate(runs, 1)]
 
 
-def _row(run: Path) -> list[str]:
-    # Appended, not with_suffix: the name of a run may hold dots.
-    table_path, metadata_path = f"{run}.csv", f"{run}.json"
-    table = _load(load_table, table_path)
-    if not finished_epochs(table):
-        raise BadRun(f"{table_path}: the run finished no epoch")
-    has_metadata = os.path.exists(metadata_path)
-    identical = _load(load_metadata, metadata_path)["replicas_identical"] if has_metadata else None
+def _row(run: Run) -> list[str]:
+    table, identical = run.table, run.metadata.get("replicas_identical")
     numbers, trained = totals(table), workers(table)
     stale, stalest = staleness(table)
     waiting = trained["wait_s"].sum(min_count=1) / trained["epoch_s"].sum()
     return [
-        run.name,
         str(table["strategy"].iloc[0]),
         str(table["n_gpus"].iloc[0]),
         str(finished_epochs(table)),
@@ -77,25 +72,19 @@ def _row(run: Path) -> list[str]:
     ]
 
 
-def _load(load: Callable[[str], Loaded], path: str) -> Loaded:
-    try:
-        return load(path)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BadRun(f"{path}: {reason.splitlines()[0]}") from error
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison; return the exit status: 0, or 2 with one line on stderr if a file is not usable."""
-    parser = argparse.ArgumentParser(prog="python -m records.compare", description="Print finished runs side by side.")
-    parser.add_argument(
-        "paths", nargs="+", metavar="RUN", help="the .json or .csv of a run (each finds the other), or a quoted pattern"
-    )
+    parser = Parser(prog="python -m records.compare", description="Print finished runs side by side.")
+    add_runs(parser)
     try:
-        show(compare(parser.parse_args(arguments).paths))
+        options = parser.parse_args(arguments)
+        show(compare(find_runs(options.paths, options.last), shutil.get_terminal_size().columns))
     except BadRun as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\ncompare: ended by SIGINT", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -1,12 +1,16 @@
-"""The files of a run: its tables and events on disk, whole or not at all, and what it ran on."""
+"""The files of a run: its tables and events on disk, written atomically, and what it ran on."""
 
+import errno
 import gzip
 import json
 import math
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +21,11 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from records.events import Recorder
+from records.events import Events, Recorder, chunks
 from records.tables import COLUMNS, VERSION_COLUMNS
+from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
 
 AnyPath = str | os.PathLike[str]
-EVENTS_SUFFIX = ".events.csv.gz"
 TRACE_SUFFIX = ".trace.json"  # of what records.timeline writes: not the metadata of a run
 METADATA_KEYS = ("strategy", "n_gpus", "replicas_identical")  # without these a json is not the metadata of a run
 _PROJECT = Path(__file__).resolve().parent.parent
@@ -48,64 +52,162 @@ def write_atomically(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """`write_atomically` for several files: none gets its name before all are written."""
+    """`write_atomically` for several files: all get their names, or none does.
+
+    An interrupt (SIGINT, SIGTERM) acts when all have them.
+    """
     temporaries = [path.with_name(f".{os.getpid()}.{path.name}") for path in paths]
     try:
         yield temporaries
-        for temporary, path in zip(temporaries, paths, strict=True):
-            os.replace(temporary, path)
+        with interrupts_wait():
+            _rename(temporaries, paths)
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
 
 
+def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
+    """Give all files their names, on the disk too; if one cannot have it, all paths stay as they were."""
+    for temporary in temporaries:
+        sync(temporary)
+    former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
+    renamed: list[Path] = []
+    try:
+        for path, kept in former.items():
+            _link(path, kept)
+        for temporary, path in zip(temporaries, paths, strict=True):
+            with _naming(path):
+                os.replace(temporary, path)
+            renamed.append(path)
+    except BaseException:
+        for path in renamed:
+            if path in former:
+                os.replace(former[path], path)
+            else:
+                path.unlink()
+        raise
+    finally:
+        for kept in former.values():
+            kept.unlink(missing_ok=True)
+    for directory in {path.parent for path in paths}:
+        sync(directory)
+
+
+def _link(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:  # not every file system can
+        shutil.copy2(path, other)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk, so that a power failure does not tear them."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do this
+            raise
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Let SIGINT and SIGTERM act after the block."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for arrived in came[:1]:
+        signal.raise_signal(arrived)
+
+
 def write_run(
     directory: AnyPath,
     run_name: str,
-    events: pd.DataFrame,
+    events: Events,
     table: pd.DataFrame,
     metadata: Mapping[str, Any],
     others: Mapping[str, bytes] | None = None,
 ) -> dict[str, Path]:
     """Write RUN_NAME.events.csv.gz, .csv and .json; return their paths under the keys events, table, metadata.
 
-    `others` are more files, path to content. Nothing gets its name before all are written. Times in the events file
-    count in seconds from the run's earliest event; numbers in the metadata that JSON does not know (NaN, infinity)
-    become null. Raises OSError.
+    `others` are more files, path to content. All get their names, or none does; if the process is killed meanwhile,
+    those that have it are known as unfinished. Times in the events file count in seconds from the run's earliest event;
+    numbers in the metadata that JSON does not know (NaN, infinity) become null. Raises OSError, which names the file.
     """
-    start = events["t0"].min()
-    events = events.assign(t0=(events["t0"] - start).round(9), t1=(events["t1"] - start).round(9))
     text = json.dumps(_plain(metadata), indent=2) + "\n"
     names = {"events": run_name + EVENTS_SUFFIX, "table": f"{run_name}.csv", "metadata": f"{run_name}.json"}
     paths = {key: Path(directory) / name for key, name in names.items()}
-    # Made in memory first: then a process killed at any moment hardly finds time to leave a torn temporary file.
-    contents = (
-        gzip.compress(events.to_csv(index=False).encode(), 6),
-        table.to_csv(index=False).encode(),
-        text.encode(),
-    )
-    others = others or {}
-    with write_together([*paths.values(), *map(Path, others)]) as temporaries:
-        for temporary, content in zip(temporaries, (*contents, *others.values()), strict=True):
-            temporary.write_bytes(content)
+    contents = {paths["table"]: table.to_csv(index=False).encode(), paths["metadata"]: text.encode()}
+    contents |= {Path(path): content for path, content in (others or {}).items()}
+    folder = folder_of(directory, run_name)
+    folder.mkdir(exist_ok=True)
+    beside = [path.with_name(f".{os.getpid()}.{path.name}") for path in map(Path, others or ())]
+    temporaries = [*(folder / name for name in names.values()), *beside]
+    try:
+        for temporary, path in zip(temporaries, [*paths.values(), *map(Path, others or ())], strict=True):
+            with _naming(path):
+                if path in contents:
+                    temporary.write_bytes(contents[path])
+                else:
+                    _write_events(temporary, events)
+        sync(Path(directory))  # the folder, which says that they are unfinished
+        with interrupts_wait():
+            _rename(temporaries, [*paths.values(), *map(Path, others or ())])
+            remove(folder)
+            sync(Path(directory))
+    finally:
+        for temporary in beside:
+            temporary.unlink(missing_ok=True)
+        remove(folder)
     return paths
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an OSError of the block name the file, not the temporary one, nor none at all as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write_events(path: Path, events: Events) -> None:
+    start = pd.Series([chunk["t0"].min() for chunk in chunks(events)]).min()
+    with gzip.open(path, "wt", 6, encoding="utf-8", newline="") as file:
+        for i, chunk in enumerate(chunks(events)):
+            times = {name: (chunk[name] - start).round(9) for name in ("t0", "t1")}
+            chunk.assign(**times).to_csv(file, index=False, header=i == 0)
 
 
 def load_events(path: AnyPath) -> pd.DataFrame:
     """Return the events of a run, as written; `path` is the .events.csv.gz, or DIRECTORY/RUN_NAME.
 
-    Raises OSError if the file cannot be read, ValueError if it does not hold events.
+    Raises OSError if the file cannot be read, ValueError if it does not hold events, or is unfinished.
     """
     name = os.fspath(path)
-    return _load_csv(Path(name if name.endswith(EVENTS_SUFFIX) else name + EVENTS_SUFFIX), _EVENT_TYPES, {"value": ""})
+    file = Path(name if name.endswith(EVENTS_SUFFIX) else name + EVENTS_SUFFIX)
+    check_finished(file, EVENTS_SUFFIX)
+    return _load_csv(file, _EVENT_TYPES, {"value": ""})
 
 
 def load_table(path: AnyPath) -> pd.DataFrame:
     """Return the epoch table in the .csv of a run, as written.
 
     In a table without any of VERSION_COLUMNS these are empty. Raises OSError if the file cannot be read, ValueError if
-    it does not hold an epoch table.
+    it does not hold an epoch table, or is unfinished.
     """
+    check_finished(Path(path), ".csv")
     empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
     return _load_csv(Path(path), COLUMNS, empty, VERSION_COLUMNS)
 
@@ -128,8 +230,10 @@ def _load_csv(
 def load_metadata(path: AnyPath) -> dict[str, Any]:
     """Return the metadata in the .json of a run.
 
-    Raises OSError if the file cannot be read, ValueError if it is not JSON or lacks METADATA_KEYS.
+    Raises OSError if the file cannot be read, ValueError if it is not JSON, lacks METADATA_KEYS or is
+    unfinished.
     """
+    check_finished(Path(path), ".json")
     metadata = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(metadata, dict) or not all(key in metadata for key in METADATA_KEYS):
         raise ValueError(f"not the metadata of a run (it has {', '.join(METADATA_KEYS)})")

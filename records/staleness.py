@@ -1,7 +1,8 @@
 """Show how old the gradients were that a run applied: `python -m records.staleness RESULTS_DIR/RUN_NAME`.
 
 The staleness of a gradient is the number of versions between the parameters that it was computed on and those that it
-was applied to. Prints a table, one row a worker, and writes the histograms as RUN_NAME.staleness.png.
+was applied to. Where workers take steps of their own and push what these add up to (downpour, easgd), it is that of a
+push: the versions that others have made since the worker's last fetch. The table says which. Prints a table, one row a worker, and writes the histograms as RUN_NAME.staleness.png.
 """
 
 import math
@@ -16,12 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
-from records.tables import aligned, applied, dropped, number, show
-from records.timeline import BadRun, Parser, load
+from records.finished import BadRun, Parser
+from records.tables import aligned, applied, applied_in, dropped, number, show
+from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
 _BARS = 40  # as many as can be told apart in one panel
 _COLUMNS = 4
+_PLURAL = {"gradient": "gradients", "push": "pushes"}
 
 
 def histogram(events: pd.DataFrame, what: str = "applied") -> pd.DataFrame:
@@ -102,7 +105,7 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
         panel.tick_params(labelbottom=True)
         panel.set_xlabel("staleness (versions)", fontsize=8)
     for panel in grid[:workers:columns]:
-        panel.set_ylabel("share of gradients", fontsize=8)
+        panel.set_ylabel(f"share of {_PLURAL[applied_in(events)]}", fontsize=8)
     options = metadata["options"]
     title = (
         f"{metadata['strategy']}, {workers} workers, {options.get('model')} on {options.get('dataset')}; dotted: mean"
@@ -120,7 +123,16 @@ def text(events: pd.DataFrame) -> str:
     reads = bool(table["reads"].any())
     # As if all were of one worker, and all read by one.
     every = per_worker(events.assign(peer=-1, rank=-1)).rename({-1: "all"})
-    rows = [["worker", "applied", "dropped", "staleness mean", "max", *(["reads", "mixed %", "most"] if reads else [])]]
+    rows = [
+        [
+            "worker",
+            f"{_PLURAL[applied_in(events)]} applied",
+            "dropped",
+            "staleness mean",
+            "max",
+            *(["reads", "mixed %", "most"] if reads else []),
+        ]
+    ]
     for name, worker in pd.concat([table, every]).iterrows():
         row = [str(name), number(worker["applied"], 0), number(worker["dropped"], 0)]
         row += [number(worker["staleness_mean"], 2), number(worker["staleness_max"], 0)]
@@ -133,7 +145,7 @@ def text(events: pd.DataFrame) -> str:
 def _write(path: str) -> tuple[str, str]:
     run, events, metadata = load(path)
     if applied(events).empty and dropped(events).empty:
-        raise BadRun(f"{run}: {metadata['strategy']} has no versions on record; a strategy with a server has")
+        raise BadRun(f"{run}: {metadata['strategy']} recorded no versions; a strategy with a server does")
     png = f"{run}.staleness.png"
     try:
         with write_atomically(png) as temporary:
@@ -154,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("staleness:", *str(error).splitlines(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstaleness: ended by SIGINT; nothing was written", file=sys.stderr)
+        print("\nstaleness: ended by SIGINT", file=sys.stderr)
         return 130
     show(f"{table}\npicture        {png}")
     return 0

@@ -8,8 +8,8 @@ new x. The staleness of a gradient is the version that it is applied to, less v 
   rate keeps its meaning). Workers get x at once, also between two updates.
 - `max_staleness` s (stale synchronous parallel, Ho et al., 2013): a worker may be at most s of its own steps (clocks)
   ahead of the slowest; one that is further ahead gets its x when the slowest has caught up. In versions, with one
-  gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1). s = 0 with M = W is ParamServer,
-  bit for bit.
+  gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1), whoever dies and returns. s = 0
+  with M = W is ParamServer, bit for bit.
 
 An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them than
 slow ones, and for a dead one the others do, each from its own part of the batches to come. From then on the server
@@ -17,7 +17,6 @@ replies to nobody until the gradients that are still being computed have come; t
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from strategies.common.base import RunSize, between
 from strategies.common.traffic import Traffic
@@ -28,7 +27,14 @@ from transports.base import Message
 
 @dataclass(kw_only=True)
 class AsyncParamServer(ParamServer):
-    """The server applies each gradient when it comes and replies at once: nobody waits, and gradients may be stale."""
+    """The server applies each gradient when it comes and replies at once: nobody waits, and gradients may be stale.
+
+    A clock never falls, for the bound counts what a worker has sent in all its lives. One that was started again begins
+    with its own clock, or with that of the slowest of the living if this is greater, and like all others it gets x when
+    the bound allows its clock: at once, unless it died ahead of them. Where nobody lives, it begins with the greatest
+    clock of all. The dead hold nobody up. At the start of an epoch all workers have the same x; a worker that is more
+    than s behind the furthest is then counted as s behind.
+    """
 
     aggregate: int = 1
     """M: gradients that make one update, their mean."""
@@ -63,7 +69,12 @@ class AsyncParamServer(ParamServer):
     def serve(self) -> None:
         """Apply the gradients of one epoch as they come: M of them make an update."""
         due: list[Message] = []
-        for gradient in self.workers.messages("gradient", until=self.until, on_departure=self.reply):
+        if self.max_staleness is not None:
+            self.workers.limit_gap(self.max_staleness)
+        gradients = self.workers.messages(
+            "gradient", until=self.until, on_departure=self.reply, may_begin=self.is_within_bound
+        )
+        for gradient in gradients:
             due.append(gradient if self.aggregate == 1 else gradient.detach())
             if len(due) == self.aggregate:
                 self.apply(sorted(due, key=lambda gradient: gradient.src))
@@ -88,10 +99,3 @@ class AsyncParamServer(ParamServer):
     def send_x(self, k: int) -> None:
         """Send worker k the parameters."""
         self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Server: continue with the workers as near to each other as the bound keeps them."""
-        super().load_state_dict(state)
-        if self.is_server and self.max_staleness is not None:
-            least = max(self.workers.steps.values()) - self.max_staleness
-            self.workers.steps = {k: max(steps, least) for k, steps in self.workers.steps.items()}

@@ -23,7 +23,11 @@ from transports.base import Message
 
 @dataclass(kw_only=True)
 class Downpour(PushFetch):
-    """Workers take optimizer steps of their own; now and then they push their movement and fetch the parameters."""
+    """Workers take optimizer steps of their own; now and then they push their movement and fetch the parameters.
+
+    Staleness is that of a push, of up to n_push gradients: the versions that others have made between the worker's last
+    fetch and the adding of its push. One worker alone has 0.
+    """
 
     n_push: int = 1
     """Steps of a worker between two pushes of its movement."""

@@ -27,7 +27,11 @@ from transports.base import Message
 
 @dataclass(kw_only=True)
 class ElasticAveraging(PushFetch):
-    """Workers train apart, and every tau steps each and the server's centre move towards each other by alpha."""
+    """Workers train apart, and every tau steps each and the server's centre move towards each other by alpha.
+
+    Staleness is that of a push: the versions of x~ that others have made between the fetch and the adding of the push,
+    which belong to one exchange. One worker alone has 0.
+    """
 
     alpha: float | None = None
     """The part of the way to the other that a worker and the centre move in an exchange. Default: 0.9 / workers."""

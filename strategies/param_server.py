@@ -105,12 +105,18 @@ class ParamServer(Strategy):
     def end_epoch(self) -> None:
         """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
 
+        Counts among the buffers have no mean: the server learns the greatest, and each worker keeps its own.
+
         Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
         anybody, none of the next epoch comes in this one.
         """
+        counts = self.replica.counts
         if self.is_server:
-            self.workers.end_epoch(self.replica.b)
+            self.workers.end_epoch(self.replica.b, counts)
+            self.replica.counts = counts
         else:
+            if counts.numel():
+                self.transport.isend(counts, SERVER, "counts")
             self.transport.isend(self.replica.b, SERVER, "buffers").wait()
             mean = self.transport.recv(SERVER, "mean buffers")
             mean.copy_to(self.replica.b)

@@ -16,7 +16,11 @@ from transports.base import Message
 
 @dataclass(kw_only=True)
 class PushFetch(ParamServer):
-    """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says."""
+    """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
+
+    Staleness is that of a push: how many versions others have made between the worker's last fetch and the moment when
+    its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
+    """
 
     asynchronous = True
     workers_may_die = True
@@ -63,6 +67,7 @@ class PushFetch(ParamServer):
                 self.replica.x.add_(push.vector)
             self.workers.record_applied(push)
             self.descent.count(push.n)
+            self.workers.version_read[push.src] += 1  # as if it had read the version that it has made
         push.release()
 
     def reply(self) -> None:

@@ -14,7 +14,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # others run the tests
     context = start_context()
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["training.preload", "pytest", "hypothesis.strategies", "sklearn.datasets"])
+        context.set_forkserver_preload(["training.preload", "pytest", "hypothesis.strategies", "torch._dynamo"])
         forkserver.ensure_running()
 
 

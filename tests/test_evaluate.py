@@ -16,7 +16,7 @@ from checkpoints import folder as folder_of
 from records.errors import UsageError
 from records.files import load_table
 from strategies import Replica
-from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, start, steps
+from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, n_gpus_of
 from training import Options, launch, run
@@ -70,8 +70,10 @@ def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     (torn / "rank-1.pt").write_bytes(whole[: len(whole) // 2])
     monkeypatch.setenv("EXECUTED", str(tmp_path / "executed"))
     torch.save({"strategy": {"x": _Code()}, "position": {"step": 7}, "random": _Code()}, code / "rank-0.pt")
+    seal(code)
     (foreign / "run.json").write_text('{"format": 1, "step": "many"}')
     torch.save({"strategy": {"x": torch.zeros(3)}, "position": 0, "random": 0}, other / "rank-0.pt")
+    seal(other)
     (tmp_path / "c" / "step-elsewhere").mkdir()
     process = start("evaluate.py", "--checkpoint_dir", str(tmp_path / "c"))
     _, errors = process.communicate(timeout=LIMIT)
@@ -105,7 +107,7 @@ def test_started_again_it_goes_on_with_its_table(tmp_path: Path, capsys: pytest.
     last = scores(table)[3:]
     for path in folder_of.listed(tmp_path / "c")[3:]:  # gone back to the third, and on by another way
         shutil.rmtree(path)
-    run(options(tmp_path, resume=str(third), run_name="on", clip_norm=0.001, epochs=2), quiet=True)
+    run(options(tmp_path, resume=str(third), run_name="on again", clip_norm=0.001, epochs=2), quiet=True)
     score_here(tmp_path / "c")
     assert scores(table)[:3] == first
     assert steps(table) == [3, 6, 9, 12], "rows of the course that was left are gone"
@@ -141,7 +143,7 @@ def save_on_the_server(transport: Transport, one: Options) -> None:
     replica = Replica(model, transport)
     replica.b.fill_(1 + transport.rank)
     state = {
-        "strategy": {"x": replica.x, "b": replica.b},
+        "strategy": {"x": replica.x, "b": replica.b, "counts": replica.counts},
         "model": replica.x,
         "position": {"step": 7},
         "random": torch.zeros(1),
@@ -161,6 +163,7 @@ def test_a_checkpoint_of_the_server_alone_is_scored_with_its_buffers(tmp_path: P
     assert torch.cat([buffer.reshape(-1) for buffer in scorer.buffers]).eq(1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_checkpoints_of_every_strategy_are_scored(tmp_path: Path, name: str) -> None:
     run(options(tmp_path, name, n_gpus=n_gpus_of(name, 2), epochs=1, checkpoint_every=2), quiet=True)

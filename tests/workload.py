@@ -25,6 +25,13 @@ def batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     )
 
 
+def cumulative_batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return such a network whose statistics are the mean over all batches: it must know how many there were."""
+    network = batch_norm(input_shape, n_classes)
+    network[1].momentum = None  # type: ignore[index]
+    return network
+
+
 def linear(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return a linear classifier."""
     return nn.Linear(input_shape[0], n_classes)

@@ -44,7 +44,7 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
         else:
             run(parse_run(given, builtin, description))
 
-    return guarded(work, "nothing was written")
+    return guarded(work)
 
 
 def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) -> Options:
@@ -133,8 +133,11 @@ def _names_given(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def guarded(work: Callable[[], object], kept: str) -> int:
-    """Call `work` and return the exit code; what goes wrong becomes one line. `kept`: what an interrupt leaves."""
+def guarded(work: Callable[[], object], kept: str | None = None) -> int:
+    """Call `work` and return the exit code; what goes wrong becomes one line.
+
+    `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -147,6 +150,7 @@ def guarded(work: Callable[[], object], kept: str) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        kept = kept or (interrupt.args[1] if len(interrupt.args) > 1 else "nothing was written")
         print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
         return 128 + number
     return 0

@@ -1,6 +1,5 @@
 """Scores of a model on the held-out set."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,13 +21,7 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    data: Data,
-    device: torch.device,
-    dtype: torch.dtype,
-    after_batch: Callable[[], None] = lambda: None,
-) -> Score:
+def evaluate(model: nn.Module, data: Data, device: torch.device, dtype: torch.dtype) -> Score:
     """Return the score of `model`, in evaluation mode, on the held-out set."""
     model.eval()
     loss, top1, top5 = 0.0, 0, 0
@@ -39,5 +32,4 @@ def evaluate(
         right = output.topk(min(5, output.shape[1])).indices == y[:, None]
         top1 += int(right[:, 0].sum())
         top5 += int(right.any(1).sum())
-        after_batch()
     return Score(loss / data.n_test, top1 / data.n_test, top5 / data.n_test)

@@ -4,11 +4,11 @@ import dataclasses
 import hashlib
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -17,13 +17,14 @@ from torch.nn.utils import parameters_to_vector
 from checkpoints import files, replay
 from checkpoints.folder import latest
 from records.errors import RunFailed, UsageError, one_line
+from records.events import EventFile
 from strategies import Replica
 from strategies.common.builtin import Builtin
 from strategies.common.replica import parameters_from, trained
 from training.evaluation import Score, evaluate
 from training.options import Options
 from training.stragglers import Straggler
-from transports.base import PeerLost, Transport
+from transports.base import PeerLost, Transport, WaitTimeout
 from workloads import models
 from workloads.datasets import Data
 
@@ -32,16 +33,24 @@ REPORTER = 0  # evaluates `model()`, which is the same on every rank, and tells 
 _REPORT_S = 0.1
 
 
+@dataclass(frozen=True)
+class Job:
+    """What all ranks of a run are told: its options, and the folder of what it has not finished."""
+
+    options: Options
+    folder: Path
+
+
 @dataclass
 class RankResult:
     """What a rank brings home: its events, a hash of its parameters; the reporter also the model to be saved."""
 
     rank: int
-    events: pd.DataFrame
+    events: EventFile
     parameter_hash: str
     optimizer_bytes: int  # the memory of the optimizer's state on this rank
     saved_model: bytes | None
-    arrivals: list[int]  # whose messages came, in their order, where that decides the result
+    arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
 
 
@@ -52,11 +61,13 @@ def build_model(options: Options, data: Data) -> nn.Module:
         return models.build(options.model, data.input_shape, data.n_classes).to(options.torch_dtype)
 
 
-def train_rank(transport: Transport, report: Callable[[Any], None], options: Options, data: Data) -> RankResult:
+def train_rank(transport: Transport, report: Callable[[Any], None], job: Job, data: Data) -> RankResult:
     """Be one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
 
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
+    options = job.options
+    transport.recorder.write_to(job.folder / f"rank-{transport.rank}.events")
     rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, options, data)
     rank.start()
     # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
@@ -88,6 +99,7 @@ class _Rank:
         self.reported = 0.0
         self.loss_sum = 0.0  # of this epoch's samples
         self.samples = 0
+        self.samples_before = 0  # of them, those of the run that this one continues
 
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
@@ -145,7 +157,7 @@ class _Rank:
         """Take this worker's part of the batches of the steps `start` to `stop` - 1, an epoch's."""
         recorder, plan, strategy = self.recorder, self.plan, self.strategy
         if self.done <= start:
-            self.loss_sum, self.samples = 0.0, 0
+            self.loss_sum, self.samples, self.samples_before = 0.0, 0, 0
         self.module.train()
         for i in strategy.steps_of_epoch(max(start, self.done), stop):
             recorder.step = i
@@ -163,7 +175,7 @@ class _Rank:
             self.samples += len(part)
             self.taken = i + 1
             self.after_step(i + 1)
-        recorder.mark("samples", self.samples)
+        recorder.mark("samples", self.samples - self.samples_before)
         if self.samples:
             recorder.mark("train_loss", self.loss_sum / self.samples)
 
@@ -230,6 +242,8 @@ class _Rank:
         with self.recorder.paused():
             try:
                 files.save(self.transport, target, step, state, self.ranks_with_state)
+            except WaitTimeout:  # which is an OSError too, and says more of its cause
+                raise
             except OSError as error:
                 raise RunFailed(f"cannot write the checkpoint {error.filename or folder}: {error.strerror}") from error
 
@@ -240,6 +254,7 @@ class _Rank:
             position = state["position"]
             self.done, self.recorder.epoch = int(position["step"]), int(position["epoch"])
             self.loss_sum, self.samples = position["loss_sum"], position["samples"]
+            self.samples_before = self.samples
             torch.set_rng_state(state["random"])
             if state["random_cuda"] is not None and self.transport.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"], self.transport.device)
@@ -254,22 +269,17 @@ class _Rank:
     # Scores and the end
 
     def evaluate(self) -> Score | None:
-        """Evaluate on the reporter while the others wait; None on them. However long it takes, no wait times out."""
+        """Evaluate on the reporter while the others wait; None on them.
+
+        However long it takes, even one batch: no wait times out as long as the reporter's process runs.
+        """
         x, transport = self.strategy.model(), self.transport
         if transport.rank != REPORTER:
             while not transport.recv(REPORTER, "evaluated").object:
                 pass
             return None
-        told = transport.now()
-
-        def still_busy() -> None:
-            nonlocal told
-            if transport.now() - told > transport.timeout / 4:
-                told = transport.now()
-                self._tell_others(False)
-
-        with parameters_from(self.model, x):
-            score = evaluate(self.model, self.data, transport.device, self.options.torch_dtype, still_busy)
+        with parameters_from(self.model, x), transport.while_busy(lambda: self._tell_others(False)):
+            score = evaluate(self.model, self.data, transport.device, self.options.torch_dtype)
         self._tell_others(True)
         return score
 
@@ -294,11 +304,11 @@ class _Rank:
             strategy.close()
         return RankResult(
             transport.rank,
-            self.recorder.frame(),
+            self.recorder.close(),
             hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
             strategy.descent.state_bytes,
             saved,
-            list(transport.arrivals),
+            transport.arrivals,
             list(self.recorder.deaths),
         )
 

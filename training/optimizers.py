@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
     if weight_decay and "weight_decay" not in takes:
         raise UsageError(f"--weight_decay {weight_decay}: {name} has none; leave it out, or take another --optimizer")
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
-    make: OptimizerFactory = partial(kind, **arguments)
+    make: OptimizerFactory = partial(_without_compiler(kind), **arguments)
     try:
         vector = torch.nn.Parameter(torch.zeros(2))
         vector.grad = torch.ones(2)
@@ -45,6 +45,22 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
             f"--optimizer {name}: does not work on one vector with these options: {one_line(error)}"
         ) from error
     return make
+
+
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Return `kind` without what torch wraps around its methods for torch.compile: the same steps.
+
+    The first call of any of these wrappers loads torch._dynamo and sympy, which takes as long as torch itself.
+    """
+
+    def step(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> float | None:
+        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
+            loss: float | None = inspect.unwrap(kind.step)(self, closure)
+            return loss
+
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), plain | {"step": step})
 
 
 def is_elementwise(make: OptimizerFactory) -> bool:

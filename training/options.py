@@ -87,7 +87,8 @@ class RunOptions:
     timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
     restarts: int = field(default=0, metadata=OF_THIS_RUN)
-    """Start workers that died again, at most N times in all, where a server lets them in."""
+    """Start workers that died again, at most N times in all, where a server lets them in. Not under torchrun, which ends
+    all when one dies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class DataOptions:
     """What is trained, and on what."""
 
     dataset: str = "digits"
-    """digits (comes with scikit-learn), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
+    """digits (is here), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
     yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
     data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
     """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""

@@ -12,6 +12,7 @@ from checkpoints.folder import SCORES, latest, listed
 from launchers import find_launcher
 from records import files
 from records.errors import UsageError, one_line
+from records.unfinished import check_name
 from strategies import RunSize
 from strategies.common.base import MAY_CHANGE
 from strategies.common.replica import trained
@@ -25,6 +26,9 @@ from workloads.datasets import Data, LazyData
 def prepare(options: Options) -> Data:
     """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
     launcher = find_launcher()
+    if launcher.is_first:
+        assert options.run_name is not None, "only of resolved options"
+        check_name(options.results_dir, options.run_name)
     data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
     with torch.random.fork_rng(devices=[]):
         model = build_model(options, data)
@@ -109,11 +113,6 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
             )
     if run["epoch"] > options.epochs:
         raise UsageError(f"--epochs {options.epochs}: {checkpoint} is of epoch {run['epoch']}; give at least as many")
-    record = Path(options.results_dir) / f"{options.run_name}.json"
-    if options.run_name == made_with.get("run_name") and record.exists():
-        raise UsageError(
-            f"--run_name {options.run_name}: has ended, and its records are there; give another --run_name"
-        )
     with naming("--resume"):
         for rank in run["ranks"]:
             state = checkpoint_files.load_rank(checkpoint, rank)

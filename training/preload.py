@@ -1,12 +1,5 @@
-"""Imported once by the fork server, so that no rank pays for it: everything a rank imports, now or lazily.
+"""Imported once by the fork server, so that no rank pays for it: everything a rank imports."""
 
-Making a first optimizer loads hundreds of torch's modules, a second of work.
-"""
+from training import loop
 
-import torch
-
-import training
-
-__all__ = ["training"]
-
-torch.optim.SGD([torch.zeros(1)], lr=0.1)
+__all__ = ["loop"]

@@ -1,10 +1,12 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
 import dataclasses
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,13 +15,15 @@ from tqdm import tqdm
 
 from checkpoints import replay
 from checkpoints.evaluator import Evaluator
-from checkpoints.folder import in_training, latest
+from checkpoints.folder import in_training, latest, listed
 from launchers import Launcher, find_launcher
 from records import files, tables
-from records.errors import RunFailed
+from records.errors import RunFailed, UsageError
+from records.events import RunEvents
+from records.unfinished import claimed
 from strategies.common.builtin import Builtin
 from training.checks import resolve
-from training.loop import REPORTER, RankResult, train_rank
+from training.loop import REPORTER, Job, RankResult, train_rank
 from training.options import Options
 from training.preflight import prepare
 
@@ -38,22 +42,56 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
         print("\n".join([_where(options), *_remarks(options)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
-    with Evaluator(options.evaluator, options.checkpoint_folder, options.timeout) as evaluator:
+    evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
+    with _telling_what_is_written(options), evaluator, _claimed(options, launcher) as folder:
         with (
             _writing(options, evaluator, launcher),
             _Progress(options, data.n_train, quiet or not launcher.is_first) as progress,
         ):
             everything = launcher.launch(
-                train_rank, options.world_size, options, data,
+                train_rank, options.world_size, Job(options, folder), data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                 on_report=progress, expendable=_expendable(options), restarts=options.restarts, seed=options.seed,
             )  # fmt: skip
         if not launcher.is_first:
             return pd.DataFrame()
         results = [result for result in everything if result is not None]
-        table = _write(options, results, data.n_train, quiet, launcher)
+        table = _write(options, results, data.n_train, launcher)
+        _conclude(options, results, table, quiet)
         evaluator.finish(quiet)
     return table
+
+
+@contextmanager
+def _claimed(options: Options, launcher: Launcher) -> Iterator[Path]:
+    """Hold the name of the run; yield the folder of what is not finished, the first process's for all ranks."""
+    assert options.run_name is not None
+    if not launcher.is_first:
+        yield Path()
+        return
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(claimed(options.results_dir, options.run_name))
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"--results_dir: cannot write in {options.results_dir}: {why}") from error
+        yield folder.absolute()
+
+
+@contextmanager
+def _telling_what_is_written(options: Options) -> Iterator[None]:
+    """Let an interrupt of the block say what is on the disk."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        records = Path(options.results_dir) / f"{options.run_name}.json"
+        if records.exists():  # there was none when the run began
+            raise KeyboardInterrupt(number, f"the records are written: {records}") from interrupt
+        if options.checkpoint_every and listed(options.checkpoint_folder):
+            folder = options.checkpoint_folder
+            raise KeyboardInterrupt(number, f"no records were written; --resume {folder} continues") from interrupt
+        raise
 
 
 def _expendable(options: Options) -> list[int]:
@@ -87,6 +125,9 @@ def _where(options: Options) -> str:
 def _remarks(options: Options) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, remarks = options.strategy, []
+    launcher = find_launcher()
+    if strategy.workers_may_die and not launcher.restarts:
+        remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in strategy.defaults.items():
         if getattr(options, name) == value:
             remarks.append(f"--{name} {value} (the default of {strategy.name})")
@@ -124,11 +165,11 @@ def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | 
     return int((n_train - server["samples"]).sum())
 
 
-def _write(options: Options, results: list[RankResult], n_train: int, quiet: bool, launcher: Launcher) -> pd.DataFrame:
-    """Write the records and the model; show the summary. Raises RunFailed if replicas differ that must not."""
+def _write(options: Options, results: list[RankResult], n_train: int, launcher: Launcher) -> pd.DataFrame:
+    """Write the records and the model; return the table. Raises RunFailed."""
     assert options.run_name is not None
     strategy, name = options.strategy, options.strategy.name
-    events = pd.concat([result.events for result in results], ignore_index=True)
+    events = RunEvents(result.events for result in results)
     table = tables.epoch_table(events, name, options.n_gpus or 1, options.roles)
     carried_by, bytes_source = launcher.transport, "counted"
     if isinstance(strategy, Builtin):
@@ -136,18 +177,16 @@ def _write(options: Options, results: list[RankResult], n_train: int, quiet: boo
         if bytes_source.startswith("not counted"):
             table[list(tables.MESSAGE_COLUMNS)] = None
             table = table.astype(tables.COLUMNS)
-    hashes = {result.rank: result.parameter_hash for result in results}
-    identical = len(set(hashes.values())) == 1
-    optimizer_bytes = {result.rank: result.optimizer_bytes for result in results}
+    hashes = _hashes(results)
     metadata = {
         "strategy": name,
         "n_gpus": options.n_gpus,
         "processes": options.world_size,
         "roles": options.roles,
         **tables.totals(table),
-        "replicas_identical": identical,
+        "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
-        "optimizer_bytes": optimizer_bytes,
+        "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
         "deaths": [death for result in results for death in result.deaths],
         "samples_lost": _samples_lost(options, table, n_train),
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
@@ -162,18 +201,27 @@ def _write(options: Options, results: list[RankResult], n_train: int, quiet: boo
     saved = next((result.saved_model for result in results if result.saved_model is not None), None)
     model = {} if saved is None or options.save is None else {options.save: saved}
     try:
-        paths = files.write_run(options.results_dir, options.run_name, events, table, metadata, model)
+        files.write_run(options.results_dir, options.run_name, events, table, metadata, model)
     except OSError as error:
         where = error.filename or options.results_dir
-        raise RunFailed(f"cannot write {where}: {error.strerror}; nothing was written") from error
+        raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
+    return table
+
+
+def _hashes(results: list[RankResult]) -> dict[int, str]:
+    return {result.rank: result.parameter_hash for result in results}
+
+
+def _conclude(options: Options, results: list[RankResult], table: pd.DataFrame, quiet: bool) -> None:
+    """Show the summary; compare the parameters. Raises RunFailed if some differ that must not."""
+    strategy, hashes = options.strategy, _hashes(results)
     if not quiet:
-        world = {"strategy": name, "n_gpus": options.n_gpus, "device": options.device}
+        world = {"strategy": strategy.name, "n_gpus": options.n_gpus, "device": options.device}
         print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
-        if sizes := [f"{rank}: {nbytes / 1e6:.1f}" for rank, nbytes in optimizer_bytes.items() if nbytes]:
+        if sizes := [f"{one.rank}: {one.optimizer_bytes / 1e6:.1f}" for one in results if one.optimizer_bytes]:
             print(f"optimizer MB   of state, by rank {', '.join(sizes)}")
-        print(f"records        {paths['table'].with_suffix('')}.{{csv,json,events.csv.gz}}")
+        print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
     if options.replay:
         replay.compare(options.replay, hashes[REPORTER], quiet)
-    if strategy.replicas_agree and not identical:
-        raise RunFailed(f"the replicas differ at the end, which {name} must never let happen: {hashes}")
-    return table
+    if strategy.replicas_agree and len(set(hashes.values())) > 1:
+        raise RunFailed(f"the replicas differ at the end, which {strategy.name} must never let happen: {hashes}")

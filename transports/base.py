@@ -6,9 +6,12 @@ dead peers, and records every message. How bytes get across is decided by its ki
 """
 
 import pickle
+import threading
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -74,7 +77,7 @@ class Transport(ABC):
         self.messages_sent = [0] * world_size
         self.bytes_sent = [0] * world_size
         self.peers = [peer for peer in range(world_size) if peer != rank]
-        self.arrivals: list[int] = []
+        self.arrivals = array("H")  # two bytes a message, however long the run
         self.replay: Iterator[int] | None = None
         self._closed = False
         self._on_gpu = device.type == "cuda"
@@ -96,6 +99,27 @@ class Transport(ABC):
     def cpu_seconds(self) -> float:
         """Return the seconds that this rank has computed."""
         return timing.cpu_seconds()
+
+    @contextmanager
+    def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Call `tell` now and then during the block, in which this rank computes and calls nothing of the transport.
+
+        Four times in a `timeout`, so that who waits for this rank knows that it is alive: a process that is stopped, or
+        dead, tells nothing. Here by the clock on the wall, as what is computed takes its time.
+        """
+        over = threading.Event()
+
+        def keep_telling() -> None:
+            while not over.wait(self.timeout / 4):
+                tell()
+
+        thread = threading.Thread(target=keep_telling, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     # What each kind of transport does
 

@@ -150,12 +150,15 @@ class Strategy(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""
-        return {"x": self.replica.x.clone(), "b": self.replica.b.clone(), **self.descent.state_dict()}
+        replica = self.replica
+        vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts}
+        return {**vectors, **self.descent.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same model and rank."""
         self.replica.x.copy_(state["x"])
         self.replica.b.copy_(state["b"])
+        self.replica.counts = state["counts"]
         self.descent.load_state_dict(state)
 
 

@@ -13,7 +13,8 @@ class Replica:
     """One rank's copy of the model, its tensors being views of flat vectors that peers can read in place.
 
     `x` [n] holds the trainable parameters (a tied one once), `g` [n] their gradients, `b` [m] the floating-point
-    buffers (BatchNorm statistics). Frozen parameters and integer buffers are left alone. Raises ValueError if the model
+    buffers (BatchNorm statistics). Frozen parameters are left alone, and so are integer buffers (BatchNorm's count of
+    batches), which have no mean: see `counts`. Raises ValueError if the model
     has nothing to train, or more than one floating dtype or device.
     """
 
@@ -62,6 +63,15 @@ class Replica:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @property
+    def counts(self) -> torch.Tensor:
+        """The integer buffers as one int64 vector [k], a copy; setting it copies its elements into them."""
+        return integers_of(self.model)
+
+    @counts.setter
+    def counts(self, counts: torch.Tensor) -> None:
+        copy_into(integer_buffers(self.model), counts)
+
     def adopt(self, message: Message) -> None:
         """x <- the vector of `message`, read in the sender's memory until the next `collect`: it is read-only."""
         self._give_back()
@@ -95,6 +105,17 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 def float_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Return the floating-point buffers, a shared one once."""
     return list({id(b): b for b in model.buffers() if b.is_floating_point()}.values())
+
+
+def integer_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the buffers of integers or booleans, a shared one once."""
+    return list({id(b): b for b in model.buffers() if not (b.is_floating_point() or b.is_complex())}.values())
+
+
+def integers_of(model: nn.Module) -> torch.Tensor:
+    """Return the integer buffers as one int64 vector [k] on the CPU, a copy."""
+    parts = [b.detach().reshape(-1).to("cpu", torch.int64) for b in integer_buffers(model)]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
 @contextmanager

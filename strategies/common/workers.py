@@ -24,8 +24,9 @@ class Workers:
     """What a server knows of its workers, by rank.
 
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
-    those that have asked for a reply and have none yet. `steps[k]` counts the steps that worker k has taken,
-    `version_read[k]` is the version of x that it computes on.
+    those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
+    `steps[k]` counts the steps that worker k has taken, in all its lives: it never falls. `version_read[k]` is the
+    version of x that it computes on.
     """
 
     def __init__(self, replica: Replica, transport: Transport, descent: Descent) -> None:
@@ -36,6 +37,7 @@ class Workers:
         self.alive = set(transport.peers)
         self.present = set(transport.peers)
         self.waiting: set[int] = set()
+        self.returned: set[int] = set()
         self.steps = dict.fromkeys(transport.peers, 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(transport.peers, 0)
         self._buffers: dict[int, torch.Tensor] = {}
@@ -43,8 +45,13 @@ class Workers:
 
     @property
     def slowest(self) -> int:
-        """The fewest steps that a worker of this epoch has taken."""
-        return min((self.steps[k] for k in self.present), default=0)
+        """The fewest steps that a worker of this epoch has taken; the most of all if there is none."""
+        return min((self.steps[k] for k in self.present), default=max(self.steps.values()))
+
+    def limit_gap(self, s: int) -> None:
+        """Count the steps of a worker that is more than `s` behind the furthest as if it were `s` behind."""
+        least = max(self.steps.values()) - s
+        self.steps = {k: max(steps, least) for k, steps in self.steps.items()}
 
     # Receiving
 
@@ -69,16 +76,25 @@ class Workers:
             reply.wait()
 
     def messages(
-        self, request: str, *notices: str, until: float = math.inf, on_departure: Callable[[], None] = lambda: None
+        self,
+        request: str,
+        *notices: str,
+        until: float = math.inf,
+        on_departure: Callable[[], None] = lambda: None,
+        may_begin: Callable[[int], bool] = lambda k: True,
     ) -> Iterator[Message]:
         """Yield the messages of one epoch in the order in which they come.
 
         Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have
         said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
-        worker has said goodbye, has died or has returned. Raises PeerLost when nobody is left.
+        worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
+        allows it, if need be in a later epoch. Raises PeerLost when nobody is left.
         """
         self._begin_epoch()
         while not self._is_over(until):
+            for k in sorted(self.returned):
+                if may_begin(k):
+                    self._admit(k)
             message = self._receive(request, *notices)
             if message is None:
                 on_departure()
@@ -111,7 +127,7 @@ class Workers:
             return None
         except PeerReturned as returned:
             self._remove(returned.rank)
-            self._admit(returned.rank)
+            self.returned.add(returned.rank)
             return None
         if message.src not in self.alive:  # it died after it had sent this
             message.release()
@@ -177,10 +193,10 @@ class Workers:
     # Records
 
     def record_applied(self, message: Message) -> None:
-        """Record that what worker k computed on one version of x was applied to another."""
+        """Record that what worker k computed on one version of x, and sent with this tag, was applied to another."""
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
-            "update", now, now, peer=message.src, version_read=message.version, version_applied=version
+            "update", now, now, peer=message.src, tag=message.tag, version_read=message.version, version_applied=version
         )
 
     def drop(self, gradient: Message) -> None:
@@ -197,13 +213,15 @@ class Workers:
         """Worker k is dead."""
         if k in self.alive:
             self._transport.recorder.deaths.append({"rank": k, "samples": self._descent.samples, "returned": False})
-        for group in (self.alive, self.present, self.waiting):
+        for group in (self.alive, self.present, self.waiting, self.returned):
             group.discard(k)
 
     def _admit(self, k: int) -> None:
-        """Let worker k, which was started again, take part."""
+        """Let worker k, which was started again, take part, with no fewer steps than the slowest."""
         self._transport.admit(k)
         self._replies.pop(k, None)
+        self.steps[k] = max(self.steps[k], self.slowest)
+        self.returned.remove(k)
         self.alive.add(k)
         self.present.add(k)
         [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True
@@ -215,22 +233,28 @@ class Workers:
             self.welcome(k)
 
     def welcome(self, k: int) -> None:
-        """Tell worker k the epoch, the samples so far, its steps (no fewer than the slowest's), x and b."""
-        slowest = min((self.steps[other] for other in self.present - {k}), default=0)
-        self.steps[k] = max(self.steps[k], slowest)
+        """Tell worker k the epoch, the samples so far, its steps, x and b."""
         self.version_read[k] = self._descent.version
         position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
         self.send(position, k, "position")
         self.send_copy(self._replica.x, k, 0, "initial parameters")
         self.send(self._replica.b.clone(), k, "initial buffers")
+        if (counts := self._replica.counts).numel():
+            self.send(counts, k, "initial counts")
 
-    def end_epoch(self, b: torch.Tensor) -> None:
-        """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older."""
+    def end_epoch(self, b: torch.Tensor, counts: torch.Tensor) -> None:
+        """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older.
+
+        `counts` [k] become the greatest of theirs: see `Replica.counts`.
+        """
         total, n = torch.zeros_like(b), 0
         for message in self.gather("buffers"):
             with message:
                 total.add_(message.vector)
             n += 1
+            if counts.numel():
+                with self._transport.recv(message.src, "counts") as theirs:
+                    torch.maximum(counts, theirs.vector.cpu(), out=counts)
         if n:
             b.copy_(total.div_(n))
         behind = {k for k in self.waiting if self.version_read[k] < self._descent.version}
@@ -249,4 +273,7 @@ def join_server(replica: Replica, transport: Transport, descent: Descent) -> int
     descent.processed = descent.samples
     transport.recv(SERVER, "initial parameters").copy_to(replica.x)
     transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+    if replica.counts.numel():
+        with transport.recv(SERVER, "initial counts") as counts:
+            replica.counts = counts.vector
     return steps

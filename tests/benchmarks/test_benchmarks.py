@@ -24,13 +24,23 @@ def figures(
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", *arguments, "--json", str(path)],
+        [sys.executable, f"benchmarks/{name}.py", *arguments, "--out", str(path)],
         cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    rows: list[dict[str, Any]] = kept_rows(path)
     assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
     check(done.stdout, rows, heads)
+    return rows
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the figures in a kept file, what must stand beside them checked."""
+    kept = json.loads(path.read_text())
+    assert set(kept) == {"machine", "git_commit", "options", "rows"}
+    assert {"cpu", "cores", "torch", "python"} <= set(kept["machine"])
+    assert kept["options"]["repeats"] >= 1
+    rows: list[dict[str, Any]] = kept["rows"]
     return rows
 
 
@@ -91,10 +101,10 @@ def test_parameter_server_without_ray_says_so(
     monkeypatch.setattr(parameter_server, "ray_version", lambda: None)
     path = tmp_path / "figures.json"
     doc, kind = parameter_server.__doc__ or "", parameter_server.ServerSettings
-    assert common.main(doc, kind, parameter_server.measure, [*TINY, "--json", str(path)]) == 0
+    assert common.main(doc, kind, parameter_server.measure, [*TINY, "--out", str(path)]) == 0
     out = capsys.readouterr().out
     assert "ray       is not installed, its rows are left out: pip install ray\n" in out
-    rows = json.loads(path.read_text())
+    rows = kept_rows(path)
     check(out, rows, (*HEADS, "ray"))
     check_servers(
         rows,
@@ -126,17 +136,21 @@ def test_parameter_server_against_ray(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_startup(tmp_path: Path) -> None:
-    (row,) = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
-    assert (row["n_ranks"], row["ratio"]) == (2, 1)
-    assert row["seconds"] > 0
+    imports, first, ready = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
+    assert (imports["what"], imports["ratio"]) == ("import torch", 1)
+    assert first["ratio"] == pytest.approx(first["seconds"] / imports["seconds"])
+    assert first["ratio"] > 1
+    assert (ready["what"], ready["ratio"]) == ("2 ranks ready", 1)
+    assert ready["seconds"] > 0
 
 
 def test_startup_compares_to_the_first_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "seconds_to_first_step", lambda n_ranks: 1 + n_ranks / 10)
+    monkeypatch.setattr(startup, "seconds_of", lambda *command: 2.0 if "train.py" in command else 1.0)
     rows = list(startup.measure(startup.StartupSettings(ranks=(2, 8), repeats=3)))
-    assert [row["n_ranks"] for row in rows] == [2, 8]
-    assert [row["seconds"] for row in rows] == pytest.approx([1.2, 1.8])
-    assert [row["ratio"] for row in rows] == pytest.approx([1, 1.5])
+    assert [row["what"] for row in rows] == ["import torch", "first run, to its end", "2 ranks ready", "8 ranks ready"]
+    assert [row["seconds"] for row in rows] == pytest.approx([1, 2, 1.2, 1.8])
+    assert [row["ratio"] for row in rows] == pytest.approx([1, 2, 1, 1.5])
 
 
 @pytest.mark.slow
@@ -162,7 +176,7 @@ def test_recording(tmp_path: Path) -> None:
         ("startup", "StartupSettings", ["--ranks", "0"]),
         ("startup", "StartupSettings", ["--repeats", "0"]),
         ("recording", "RecordingSettings", ["--repeats", "many"]),
-        ("recording", "RecordingSettings", ["--json", "/dev/null/figures.json"]),
+        ("recording", "RecordingSettings", ["--out", "/dev/null/figures.json"]),
     ],
 )
 def test_bad_usage_exits_with_2_and_names_the_option(
@@ -182,3 +196,9 @@ def test_bad_usage_exits_with_2_and_names_the_option(
 def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
     for network, size in ((networks.cnn, 1_199_882), (networks.mlp, 5_824_522)):
         assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
+
+
+def test_memory(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "memory", "--steps", "1000", "2000", "--repeats", "1")
+    assert [row["steps"] for row in rows] == [1000, 2000]
+    assert [row["events_mb"] for row in rows] == pytest.approx([5001 * 76e-6, 10001 * 76e-6])

@@ -1,6 +1,8 @@
 """Runs with checkpoints, scripts beside them, and what they leave."""
 
 import csv
+import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 import evaluate
+from checkpoints import files
 from strategies import Strategy
 from tests.runs import ROOT, metadata, small
 from training import Options
@@ -76,6 +79,15 @@ def evaluators() -> list[psutil.Process]:
 def parameters(folder: Path, name: str = "run") -> dict[str, str]:
     found: dict[str, str] = metadata(folder, name)["parameter_hash"]
     return found
+
+
+def seal(checkpoint: Path) -> None:
+    """Give the files of a checkpoint their checksums again, after one of them was changed."""
+    run = json.loads((checkpoint / "run.json").read_text())
+    for rank in run["checksums"]:
+        content = (checkpoint / f"rank-{rank}.pt").read_bytes()
+        run["checksums"][rank] = hashlib.sha256(content).hexdigest()
+    (checkpoint / "run.json").write_text(json.dumps(files.sealed(run)))
 
 
 def score_here(folder: Path, **settings: Any) -> None:

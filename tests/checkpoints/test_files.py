@@ -1,4 +1,4 @@
-"""The files of a checkpoint: whole or not at all, and refused when they are foreign."""
+"""The files of a checkpoint: written atomically, and refused when they are damaged or foreign."""
 
 import shutil
 from pathlib import Path
@@ -9,9 +9,14 @@ import torch
 
 from checkpoints import files
 from checkpoints import folder as folder_of
+from launchers.fork_server import start_context
 from records.errors import RunFailed, UsageError
-from tests.checkpoints.samples import options, start
+from tests.checkpoints.samples import options, score_here, seal, start
+from tests.disk import note_disk
+from tests.ranks import LIMIT
 from training import run
+from transports.pipes import wire
+from transports.shared_memory import SharedMemory
 
 pytestmark = pytest.mark.xdist_group("checkpoint_files")  # a run of the module is made once
 
@@ -50,6 +55,46 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["rank-0.pt", "rank-1.pt", "run.json"])
+def test_a_flipped_bit_is_refused_in_one_line(whole: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(whole / "c", tmp_path / "c")
+    path = folder_of.latest(tmp_path / "c")
+    content = (path / name).read_bytes()
+    if name == "run.json":
+        flip(path / name, 8 * content.index(b'"epochs": 1') + 8 * len('"epochs": ') + 1)  # 1 becomes 3
+    else:
+        x = files.load_rank(path, int(name[5]))["strategy"]["x"]
+        flip(path / name, 8 * content.index(x.numpy().tobytes()) + 20)  # of the first parameter's exponent
+    with pytest.raises(UsageError, match=rf"^--resume .*{name} is damaged.*does not have its checksum") as error:
+        run(options(tmp_path, resume=str(path), run_name="resumed", epochs=3), quiet=True)
+    assert "\n" not in str(error.value)
+    with pytest.raises(RunFailed, match="1 of the checkpoints could not be scored"):
+        score_here(tmp_path / "c")
+
+
+def test_a_checkpoint_is_on_the_disk_before_and_after_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoints, _ = wire(1, start_context())
+    done = note_disk(monkeypatch)
+    with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
+        files.save(transport, files.Target(tmp_path / "c", 3, {}, ["worker"]), 7, {"x": torch.zeros(3)})
+    hidden = tmp_path / "c" / ".step-00000007"
+    assert done == [
+        ("sync", str(hidden / "rank-0.pt")),
+        ("sync", str(hidden / "run.json")),
+        ("sync", str(hidden)),
+        ("rename", str(tmp_path / "c" / "step-00000007")),
+        ("sync", str(tmp_path / "c")),
+    ]
+
+
 @pytest.mark.parametrize(
     "damage", ["torn", "foreign", "code", "absent", "other format", "other model", "other step", "other type"]
 )
@@ -70,11 +115,14 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp
     elif damage == "other type":
         run_json = (path / "run.json").read_text()
         (path / "run.json").write_text(run_json.replace('"seed": 0', '"seed": "zero"'))
+        seal(path)
     else:
         state = files.load_rank(path, 1)
         state["strategy"]["x"] = torch.zeros(3) if damage == "other model" else state["strategy"]["x"]
         state["position"]["step"] = 1
         torch.save(state, path / "rank-1.pt")
+    if damage in ("foreign", "code", "other model", "other step"):
+        seal(path)
     with pytest.raises(UsageError, match=r"^--resume ") as error:
         run(options(tmp_path, resume=str(path), run_name="resumed", epochs=1), quiet=True)
     assert not (tmp_path / "ran").exists()

@@ -18,18 +18,18 @@ __all__ = ["start"]
 def test_a_folder_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> None:
     run(options(tmp_path), quiet=True)
     with pytest.raises(UsageError, match=rf"^--checkpoint_dir .*step-00000018 of another run.*--resume {tmp_path}/c"):
-        run(options(tmp_path), quiet=True)
+        run(options(tmp_path, run_name="other"), quiet=True)
     first = folder_of.listed(tmp_path / "c")[0]
     with pytest.raises(UsageError, match=r"^--resume .*later ones, up to step-00000018"):
         run(options(tmp_path, resume=str(first), run_name="on"), quiet=True)
     run(options(tmp_path, resume=str(first), run_name="on", checkpoint_dir=str(tmp_path / "d")), quiet=True)
     with pytest.raises(UsageError, match=r"^--checkpoint_dir .*of another run"):
-        run(options(tmp_path, resume=str(first), run_name="on", checkpoint_dir=str(tmp_path / "d")), quiet=True)
+        run(options(tmp_path, resume=str(first), run_name="further", checkpoint_dir=str(tmp_path / "d")), quiet=True)
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "evaluation.csv").touch()
     with pytest.raises(UsageError, match=r"^--checkpoint_dir .*evaluation.csv of another run.*or delete it"):
-        run(options(tmp_path, checkpoint_dir=str(tmp_path / "e")), quiet=True)
-    prepare(resolve(options(tmp_path, resume=str(tmp_path / "c"), run_name="on", epochs=5)))
+        run(options(tmp_path, run_name="other", checkpoint_dir=str(tmp_path / "e")), quiet=True)
+    prepare(resolve(options(tmp_path, resume=str(tmp_path / "c"), run_name="further", epochs=5)))
 
 
 def test_one_run_at_a_time_writes_however_often_others_look(tmp_path: Path) -> None:

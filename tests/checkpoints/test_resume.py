@@ -12,11 +12,34 @@ import pytest
 from checkpoints import files
 from checkpoints import folder as folder_of
 from records.errors import RunFailed
+from records.files import load_table
 from tests.checkpoints.samples import BATCH_NORM, options, parameters, start
 from tests.ranks import LIMIT, wait_until
+from tests.runs import N_TRAIN, made, n_gpus_of, small
 from training import run
+from training.checks import resolve
 
 __all__ = ["start"]
+
+
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server", "ring_all_reduce_builtin"])
+def test_a_resumed_run_has_the_counts_among_the_buffers_and_counts_its_own_samples(
+    tmp_path: Path, strategy: str
+) -> None:
+    """BatchNorm that takes the mean over all batches must know how many there were."""
+    same: dict[str, Any] = {"model": "tests.workload:cumulative_batch_norm", "n_gpus": n_gpus_of(strategy, 2)}
+    made(tmp_path, strategy, "whole", **same, checkpoint_every=5)
+    path = folder_of.listed(tmp_path / "whole.checkpoints")[-1]
+    resumed = made(tmp_path, strategy, "resumed", **same, resume=str(path))
+    plan = resolve(small(tmp_path, strategy, **same)).plan(N_TRAIN)
+    first = files.load_run(path)["step"]
+    assert plan.n_steps < first < 2 * plan.n_steps, "in the last epoch"
+    whole, table = (load_table(tmp_path / f"{name}.csv") for name in ("whole", "resumed"))
+    for column in ("test_loss", "train_loss"):
+        assert table[column].dropna().tolist() == whole[whole["epoch"] == 2][column].dropna().tolist()
+    trained = sum(len(plan.batch(2, i)) for i in range(first - plan.n_steps, plan.n_steps))
+    assert table[table["role"] == "worker"]["samples"].sum() == trained < N_TRAIN
+    assert resumed["samples_per_s"] == pytest.approx(trained / table["epoch_s"].max())
 
 
 @pytest.mark.slow

@@ -255,6 +255,29 @@ def test_ranks_that_wait_for_each_other_time_out() -> None:
     assert "raise --timeout" in text
 
 
+def hang_behind_others(transport: Transport) -> None:
+    if transport.rank == 2:
+        time.sleep(600)
+    transport.recv(transport.rank + 1, "x", timeout=1.0 if transport.rank == 1 else 600.0)
+
+
+def test_of_ranks_that_wait_in_a_row_the_last_is_named() -> None:
+    text = str(failure(hang_behind_others, 3))
+    assert text.startswith("rank 2 (worker) was waited for in vain, itself waiting for nobody")
+    assert "rank 0 (worker) waited for 'x' from rank 1, rank 1 (worker) waited for 'x' from rank 2" in text
+
+
+def die_before_the_server_is_ready(transport: Transport) -> None:
+    if transport.rank == 1 and not transport.rejoined:
+        os.kill(os.getpid(), signal.SIGKILL)
+    transport.recv(1 - transport.rank, "hello")
+
+
+def test_a_death_during_the_start_is_told_though_the_rank_is_started_again() -> None:
+    text = str(failure(die_before_the_server_is_ready, 2, roles=["server", "worker"], expendable=[1], restarts=1))
+    assert text.startswith("rank 1 (worker) was killed by SIGKILL; meanwhile rank 0 (server) waited for 'hello'")
+
+
 def be_stuck(transport: Transport) -> None:
     if transport.rank == 1:
         raise ValueError("on purpose")

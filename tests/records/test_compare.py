@@ -1,4 +1,4 @@
-"""`python -m records.compare`: runs side by side, and one line for what is none."""
+"""`python -m records.compare`: runs side by side, the options that differ, and one line for what is no run."""
 
 import json
 import os
@@ -7,46 +7,58 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from records.compare import HEADER
-from records.files import (
-    write_run,
-)
+from records import compare
+from records.files import write_run
+from records.finished import shortened
 from records.tables import COLUMNS
 from tests.records.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
 from tests.runs import ROOT
 
-
-def compare(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "records.compare", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+OPTIONS: dict[str, Any] = {"strategy": "parameter_server", "n_gpus": 3, "run_name": "x", "lr": 0.1, "slow": []}
 
 
 def cells(line: str) -> list[str]:
     return re.split(r" {2,}", line)
 
 
+def write(folder: Path, name: str, **facts: Any) -> None:
+    write_run(folder, name, parameter_server_events(), parameter_server_table(), METADATA | facts)
+
+
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     events = parameter_server_events()
-    write_run(tmp_path, "ps.1", events, parameter_server_table(), METADATA)
+    write(tmp_path, "ps.1")
     write_run(tmp_path, "off", events, unrecorded_table(), METADATA | {"replicas_identical": False})
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "foreign.csv").write_text("a,b\n1,2\n")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "list.csv").write_bytes((tmp_path / "off.csv").read_bytes())
     (tmp_path / "list.json").write_text(json.dumps(list(METADATA)))
+    (tmp_path / "deep.csv").write_bytes((tmp_path / "off.csv").read_bytes())
+    (tmp_path / "deep.json").write_text("[" * 200_000)
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n1,2,3\n")
     (tmp_path / "unfinished.csv").write_text(",".join(COLUMNS) + "\n")
     (tmp_path / "alone.json").write_text(json.dumps(METADATA))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
     return tmp_path
 
 
-PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "25.0", "-"]
-OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    status = compare.main(arguments)
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    return out
+
+
+HEADER = ["run", *(name for name in compare.COLUMNS if name != "staleness")]
+PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "25.0"]
+OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -57,21 +69,68 @@ OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]
         (["ps*.json"], [[*PS, "yes"]]),
     ],
 )
-def test_compare_prints_runs_in_the_order_given(
-    results: Path, arguments: Sequence[str], rows: Sequence[Sequence[str]]
+def test_compare_prints_runs_in_the_order_given_without_empty_columns(
+    results: Path, arguments: Sequence[str], rows: Sequence[Sequence[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = compare(results, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    header, *lines = done.stdout.splitlines()
-    assert cells(header) == list(HEADER)
+    header, *lines = printed(capsys, *arguments).splitlines()
+    assert cells(header) == HEADER
     assert [cells(line) for line in lines] == rows
     assert len({len(line) for line in (header, *lines)}) == 1
 
 
-def test_compare_needs_no_json(results: Path) -> None:
+def test_a_column_that_one_run_fills_is_there(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "test accuracy" not in printed(capsys, "off.csv")
+    assert "test accuracy" in printed(capsys, "off.csv", "ps.1.csv")
+
+
+def test_compare_needs_no_json(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "ps.1.json").unlink()
-    done = compare(results, "ps.1.csv")
-    assert cells(done.stdout.splitlines()[1]) == [*PS, "-"]
+    assert cells(printed(capsys, "ps.1.csv").splitlines()[1]) == PS
+
+
+def test_compare_shows_the_options_that_differ(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(results, "a", options=OPTIONS | {"run_name": "a", "slow": ["1:3", "2:3"], "n_push": 4})
+    write(results, "b", options=OPTIONS | {"run_name": "b", "lr": 0.25})
+    header, *lines = printed(capsys, "a.json", "b.json").splitlines()
+    assert cells(header) == [*HEADER, "--lr", "--slow", "--n_push"]
+    assert [cells(line)[-3:] for line in lines] == [["0.1", "1:3,2:3", "4"], ["0.25", "-", "-"]]
+    assert "--" not in printed(capsys, "a.json"), "one run has nothing to differ from"
+
+
+@pytest.mark.parametrize("width", [40, 80, 131, 200])
+def test_no_line_is_longer_than_the_terminal(
+    results: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = ["n" * 150 + end + "n" * 60 for end in "123"]  # alike at both ends
+    for number, name in enumerate(names):
+        write(results, name, options=OPTIONS | {"lr": number, "dataset": "d" * number * 70, "o" * 90: number})
+    text = printed(capsys, *(f"{name}.json" for name in names))
+    assert max(map(len, text.splitlines())) <= width
+    for table in text.strip().split("\n\n"):  # each with a name for each run
+        header, *lines = map(cells, table.splitlines())
+        assert header[0] == "run"
+        assert len({line[0] for line in lines}) == len(names)
+    if width == 200:
+        assert "--lr" in text
+        assert "d" * 9 + ".." + "d" * 9 in text
+
+
+def test_the_last_runs_are_those_that_ended_last(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, ended in (("a", "2026-01-03 10:00:00"), ("b", "2026-01-02 10:00:00"), ("c", "2026-01-01 10:00:00")):
+        write(results, name, ended=ended)
+    lines = printed(capsys, "[abc].json", "--last", "2").splitlines()
+    assert [line.split()[0] for line in lines] == ["run", "b", "a"]
+    assert compare.main(["a.json", "--last", "0"]) == 2
+    assert capsys.readouterr().err == "compare: --last 0: must be 1 or more\n"
+
+
+def test_without_a_path_the_runs_are_those_in_results(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([]) == 2
+    assert capsys.readouterr().err == "compare: results/*.json: no such file; give the .json of a run\n"
+    (results / "results").mkdir()
+    write(results / "results", "mine")
+    assert printed(capsys).splitlines()[1].startswith("mine ")
 
 
 @pytest.mark.parametrize(
@@ -86,28 +145,41 @@ def test_compare_needs_no_json(results: Path) -> None:
         ("ragged.csv", "ragged.csv"),
         ("unfinished.csv", "unfinished.csv"),
         ("list.csv", "list.json"),
+        ("deep.csv", "deep.json"),
         ("off.events.csv.gz", "off.events.csv.gz"),
         (".", "."),
+        ("--lats", "unrecognized arguments: --lats; see --help"),
     ],
 )
-def test_compare_names_the_bad_file_in_one_line(results: Path, argument: str, named: str) -> None:
-    done = compare(results, "ps.1.csv", argument)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith(f"compare: {named}")
+def test_compare_names_the_bad_file_in_one_line(
+    results: Path, argument: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare.main(["ps.1.csv", argument]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith(f"compare: {named}")
 
 
-def test_compare_passes_over_the_traces_beside_the_runs(results: Path) -> None:
+def test_compare_passes_over_the_traces_beside_the_runs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "ps.1.trace.json").write_text('{"traceEvents": []}')
-    assert compare(results, "ps*.json").stdout == compare(results, "ps.1.json").stdout
-    done = compare(results, "ps.1.trace.json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "compare: ps.1.trace.json: the trace of a run; give its .json\n"
+    assert printed(capsys, "ps*.json") == printed(capsys, "ps.1.json")
+    assert compare.main(["ps.1.trace.json"]) == 2
+    assert capsys.readouterr().err == "compare: ps.1.trace.json: the trace of a run; give its .json\n"
 
 
-def test_compare_explains_itself(tmp_path: Path) -> None:
-    nothing, wanted = compare(tmp_path), compare(tmp_path, "--help")
-    assert (nothing.returncode, nothing.stdout) == (2, "")
-    assert nothing.stderr.startswith("usage:")
-    assert (wanted.returncode, wanted.stderr) == (0, "")
-    assert "pattern" in wanted.stdout
+def test_compare_runs_as_a_module_and_explains_itself(results: Path) -> None:
+    command = [sys.executable, "-m", "records.compare", "--help"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=results, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pattern" in done.stdout
+
+
+@pytest.mark.parametrize("width", range(3, 12))
+def test_shortened_keeps_both_ends(width: int) -> None:
+    text = shortened("abcdefghij", width)
+    assert len(text) == min(width, 10)
+    assert text[0] == "a"
+    if width >= 4:
+        assert text[-1] == "j"

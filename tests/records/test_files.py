@@ -1,4 +1,4 @@
-"""The files of a run: written whole or not at all, and read as they were written."""
+"""The files of a run: written atomically, and read as they were written."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from records.files import (
     write_atomically,
     write_run,
 )
+from tests.disk import note_disk
 from tests.records.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
 
 
@@ -71,6 +72,70 @@ def test_a_failed_write_leaves_the_older_result(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
         ("run.csv", "run.json", "run.events.csv.gz"), b"older"
     )
+
+
+@pytest.mark.parametrize("there", [("run.csv",), ("run.csv", "run.json", "run.events.csv.gz", "model.pt"), ()], ids=len)
+@pytest.mark.parametrize("n_renamed", [1, 2, 3])
+def test_if_one_file_cannot_have_its_name_none_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], n_renamed: int
+) -> None:
+    replace, left = os.replace, n_renamed
+
+    def fail_once(old: Any, new: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise OSError("no more names")
+        replace(old, new)
+
+    for name in there:
+        (tmp_path / name).write_text("older")
+    monkeypatch.setattr(os, "replace", fail_once)
+    with pytest.raises(OSError, match="no more names"):
+        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
+                  {str(tmp_path / "model.pt"): b"model"})  # fmt: skip
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(there, "older")
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "run.csv").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"Is a directory: '[^']*/run\.csv'$"):
+        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA)
+    assert os.listdir(tmp_path) == ["run.csv"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_full_disk_is_told_with_the_file_that_it_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+    monkeypatch.setattr(
+        Path, "write_bytes", lambda path, data: write(Path("/dev/full") if "model" in path.name else path, data)
+    )
+    with pytest.raises(OSError, match=r"No space left on device: '.*/elsewhere/model\.pt'"):
+        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
+                  {str(tmp_path / "elsewhere" / "model.pt"): b"model"})  # fmt: skip
+    assert os.listdir(tmp_path) == []
+
+
+def test_records_are_on_the_disk_before_and_after_they_have_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = note_disk(monkeypatch)
+    (tmp_path / "elsewhere").mkdir()
+    model = tmp_path / "elsewhere" / "model.pt"
+    paths = write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
+                      {str(model): b"model"})  # fmt: skip
+    names = [*map(str, paths.values()), str(model)]
+    renames = [i for i, (what, _) in enumerate(done) if what == "rename"]
+    assert [done[i][1] for i in renames] == names
+    before, after = done[: renames[0]], done[renames[-1] + 1 :]
+    assert {Path(path).name.removeprefix(f".{os.getpid()}.") for _, path in before} == {
+        *(Path(name).name for name in names), tmp_path.name,
+    }  # fmt: skip
+    assert before[0] == ("sync", str(tmp_path)), "by which the files are known as unfinished"
+    assert {path for _, path in after} == {str(tmp_path), str(model.parent)}
+    assert renames == list(range(renames[0], renames[-1] + 1))
 
 
 def test_write_atomically_keeps_the_suffix_and_replaces_only_on_success(tmp_path: Path) -> None:

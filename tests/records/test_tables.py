@@ -91,6 +91,7 @@ def test_summary_is_short_and_shows_the_numbers() -> None:
     assert rows["seconds"] == ["13.00"]
     assert rows["samples/s"][0] == "20.0"
     assert rows["wait"] == ["-", "-", "3.00", "25.0"]  # server, then worker: 3 of 12 s
+    assert "compress" not in rows, "a phase that no rank had"
     assert "time per rank  not recorded" in summary(unrecorded_table(), {})
 
 

@@ -28,6 +28,7 @@ def roles_of(kind: Kind) -> list[str]:
     return kind.roles(fit(kind, 4))
 
 
+@pytest.mark.slow
 def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) -> None:
     roles_of(survivor)
     for number, strategy in enumerate(variants(survivor, 4)):
@@ -103,6 +104,7 @@ def with_a_doomed_worker(transport: Transport, task: Task, calls: int, folder: s
     return accuracy(x), len(updates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16])
 def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, calls: int) -> None:
     roles = roles_of(survivor)
@@ -116,6 +118,7 @@ def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, ca
     assert all(result is not None for rank, result in enumerate(found) if rank != VICTIM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [0, 3, 6, 12])
 def test_a_worker_that_is_started_again_takes_part(survivor: Kind, calls: int, tmp_path: Path) -> None:
     if not survivor.asynchronous:

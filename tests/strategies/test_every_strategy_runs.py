@@ -29,6 +29,7 @@ def test_a_first_run_learns(kind: Kind, tmp_path: Path) -> None:
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
 
 
+@pytest.mark.slow
 @pytest.mark.with_baselines
 def test_the_same_run_twice_is_bit_identical_and_another_seed_is_not(determined: Kind, tmp_path: Path) -> None:
     first, second, other = (
@@ -52,6 +53,7 @@ def _refusal(strategy: Strategy, n_gpus: int) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(kind: Kind, tmp_path: Path) -> None:
     n_gpus, same = fit(kind, 4), BATCH_NORM | {"lr_schedule": "step"}
     for number, strategy in enumerate(variants(kind, n_gpus)):
@@ -77,6 +79,7 @@ CHECKPOINTED: dict[str, Any] = BATCH_NORM | {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.with_baselines
 def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind, tmp_path: Path) -> None:
     # DDP orders its buckets anew after its first step, and sums more than two ranks by their places in a bucket.
@@ -91,6 +94,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind,
         assert resumed["parameter_hash"] == expected, path.name
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_from_the_server(served: Kind, tmp_path: Path) -> None:
     same = CHECKPOINTED | {"lr": 0.01, "epochs": 4}
     made(tmp_path, "run", served(), **same, checkpoint_every=4)

@@ -1,22 +1,32 @@
 """The loop of one rank: what it counts, and where it says that it is."""
 
 import dataclasses
+import multiprocessing
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
+from launchers import launch
+from records.errors import RunFailed
 from records.files import load_events, load_table
 from strategies import STRATEGIES
 from strategies.common.traffic import NOTHING
 from strategies.none import NoCommunication
+from strategies.ring_all_reduce import RingAllReduce
+from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
 from training.checks import resolve
-from training.loop import build_model
+from training.loop import Job, build_model, train_rank
 from training.options import Options
 from training.run import run
+from transports.base import Transport
 from workloads import datasets
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
@@ -94,6 +104,63 @@ def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, resul
             assert nbytes == dict.fromkeys(nbytes, 6 * 4), "each rank has all of it"
 
 
+# An evaluation whose first batch takes long
+
+
+class Evaluating(nn.Linear):
+    """On rank 0, evaluation waits for the file `heard`, or the process stops itself."""
+
+    heard = Path()
+    stops = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training and multiprocessing.current_process().name == "rank 0":
+            if self.stops:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            assert wait_until(self.heard.exists, LIMIT), "rank 1 is told that rank 0 is alive"
+        return super().forward(x)
+
+
+def evaluating(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return Evaluating(input_shape[0], n_classes)
+
+
+def long_evaluation(transport: Transport, report: Any, job: Job, heard: Path, stops: bool) -> int:
+    """Be a rank of a run; the file `heard` comes to be when rank 1 has been told more often than in one time-out."""
+    Evaluating.heard, Evaluating.stops = heard, stops
+    recv, told = transport.recv, 0
+
+    def counting(src: int, tag: Any, *limit: Any) -> Any:
+        nonlocal told
+        message = recv(src, tag, *limit)
+        if tag == "evaluated":
+            told += 1
+            if told > 5:
+                heard.touch()
+        return message
+
+    if transport.rank == 1:
+        transport.recv = counting  # type: ignore[method-assign, assignment]
+    train_rank(transport, report, job, datasets.load(job.options.dataset, "."))
+    return told
+
+
+def evaluate_long(folder: Path, timeout: float, stops: bool) -> list[int]:
+    one = resolve(small(folder, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=timeout))
+    return launch(long_evaluation, 2, Job(one, folder), folder / "heard", stops,
+                  timeout=timeout, on_report=lambda rank, value: None)  # fmt: skip
+
+
+def test_a_rank_that_evaluates_one_batch_for_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
+    told = evaluate_long(tmp_path, 6.0, stops=False)
+    assert told[1] > 5, "four times in a time-out"
+
+
+def test_a_rank_that_is_stopped_amid_evaluation_is_found(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"rank 0 \(worker\) has not answered for more than 2 s"):
+        evaluate_long(tmp_path, 2.0, stops=True)
+
+
 def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alone() -> None:
     data = datasets.load("tests.workload:moons", ".")
     options = Options(dataset="tests.workload:moons", model="tests.workload:linear", seed=3)
@@ -123,3 +190,21 @@ def test_workers_are_numbered_by_their_roles_wherever_the_server_is(tmp_path: Pa
     table = run(Options(strategy=Between(), n_gpus=3, epochs=1, train_size=200, device="cpu",
                         results_dir=str(tmp_path)), quiet=True)  # fmt: skip
     assert table[table["role"] == "worker"]["samples"].tolist() == [100, 100]
+
+
+@dataclass(kw_only=True)
+class StopsBeforeItsPart(RingAllReduce):
+    """The ring, but rank 1 is stopped before it writes its part of a checkpoint, and rank 0 soon gives it up."""
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.transport.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self.transport.timeout = 0.5
+        return super().state_dict()
+
+
+def test_a_rank_that_is_stopped_amid_a_checkpoint_is_named_and_no_disk(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFailed, match=r"^rank 1 \(worker\) has not answered .*meanwhile rank 0 \(worker\) waited for"
+    ):
+        run(small(tmp_path, StopsBeforeItsPart(), n_gpus=2, checkpoint_every=1), quiet=True)

@@ -1,5 +1,6 @@
 """Any optimizer of torch on one vector, and which of them may see it in parts."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -57,6 +58,22 @@ def test_one_that_looks_at_all_of_x_is_refused_only_where_x_is_cut(tmp_path: obj
             resolve(options)
     else:
         assert resolve(options).optimizer == "adafactor"
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in REFUSED])
+def test_every_optimizer_takes_the_steps_of_torch_to_the_bit(name: str) -> None:
+    ours, torchs = (torch.nn.Parameter(torch.linspace(-1, 2, 8)) for _ in range(2))
+    make = made(name)
+    optimizers = make([ours]), OPTIMIZERS[name]([torchs], **make.keywords)  # type: ignore[attr-defined]
+    for step in range(5):
+        for parameter, optimizer in zip((ours, torchs), optimizers, strict=True):
+            optimizer.zero_grad()
+            parameter.sub(step).square().sum().backward()
+            optimizer.step()
+        if step == 2:  # as after a resume
+            optimizers[0].load_state_dict(deepcopy(optimizers[0].state_dict()))
+    assert torch.equal(ours, torchs)
+    assert str(optimizers[0].state_dict()) == str(optimizers[1].state_dict())
 
 
 def test_momentum_is_that_of_sgd_and_the_first_beta_of_the_adam_family() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from checkpoints import files
 from checkpoints.folder import latest
 from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
@@ -145,7 +146,7 @@ def test_the_command_line_takes_over_what_was_given_then(
     run_json["options"]["momentum"] = momentum
     checkpoint = tmp_path / "c" / latest(options.checkpoint_folder).name
     checkpoint.mkdir(parents=True)
-    (checkpoint / "run.json").write_text(json.dumps(run_json))
+    (checkpoint / "run.json").write_text(json.dumps(files.sealed(run_json)))
     path = str(tmp_path / "run") if how == "replay" else str(tmp_path / "c")
     taken = parse_run([f"--{how}", path], None, "")
     assert taken.momentum == momentum

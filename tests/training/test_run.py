@@ -1,6 +1,8 @@
 """The main job, end to end: on the command line, from a notebook."""
 
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,18 @@ import pandas as pd
 import pytest
 import torch
 
-from records.errors import RunFailed
+from records import files, tables
+from records.errors import RunFailed, UsageError
 from records.files import load_events, load_table
 from records.tables import ledger
+from records.unfinished import claimed
 from strategies import Strategy
 from strategies.param_server import ParamServer
 from strategies.single import Single
 from tests.runs import N_TRAIN, made, metadata, said, small
 from training import run
+from training.checks import resolve
+from training.run import _remarks
 from workloads import datasets, models
 
 HEADER = (
@@ -37,8 +43,9 @@ def test_trains_digits_to_95_percent(tmp_path: Path, strategy: str, n_gpus: int)
     assert "Traceback" not in text
     assert f"{n_gpus} CPU process" in text
     assert len(re.findall(rf"{strategy}: +0%.* 0/", text)) == 1, "one progress bar, not one per rank"
-    for word in ("test accuracy", "seconds", "samples/s", "MB sent", "data", "forward", "backward", "wait", "update"):
+    for word in ("test accuracy", "seconds", "samples/s", "MB sent", "data", "forward", "backward", "update"):
         assert word in text
+    assert ("wait  " in text) == (n_gpus > 1)
 
     table = load_table(tmp_path / "digits.csv")
     assert ",".join(table.columns) == HEADER
@@ -80,7 +87,7 @@ def test_run_returns_the_table_that_the_csv_holds(tmp_path: Path) -> None:
 
 
 def saved(folder: Path, strategy: str | Strategy, **changes: Any) -> dict[str, torch.Tensor]:
-    run(small(folder, strategy, save=str(folder / "model.pt"), dtype="float64", **changes), quiet=True)
+    run(small(folder, strategy, run_name=None, save=str(folder / "model.pt"), dtype="float64", **changes), quiet=True)
     state: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)
     return state
 
@@ -99,12 +106,14 @@ def test_workers_like_and_accumulate_leave_the_result_alone(tmp_path: Path) -> N
     assert not torch.allclose(other["weight"], expected["weight"])
 
 
-@pytest.mark.parametrize("strategy", ["param_server", "ring_all_reduce"])
+@pytest.mark.parametrize("strategy", ["param_server", "async_param_server", "ring_all_reduce"])
 def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path, strategy: str) -> None:
     run(small(tmp_path, strategy, n_gpus=3, model="tests.workload:batch_norm", save=str(tmp_path / "model.pt")),
         quiet=True)  # fmt: skip
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["1.running_var"].ne(1).all()
+    table = load_table(tmp_path / "run.csv")
+    assert state["1.num_batches_tracked"] == table[table["role"] == "worker"]["step"].max()
     assert metadata(tmp_path)["replicas_identical"] is True
 
 
@@ -137,3 +146,76 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_place(tmp_path: Path) -
     assert "--lr" in text
     assert "Traceback" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("torchrun", "said"), [(True, True), (False, False)])
+def test_that_no_worker_may_die_under_torchrun_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchrun: bool, said: bool
+) -> None:
+    if torchrun:
+        for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
+            monkeypatch.setenv(name, value)
+    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)))
+    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
+
+
+# What an interrupt leaves, and what is said of it
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt(signal.SIGTERM)
+
+
+def single(folder: Path, *more: str) -> tuple[int, str]:
+    """Run one process on the command line; return the exit code and the last line."""
+    code, text = said("--strategy", "single", "--dataset", "tests.workload:moons", "--model", "tests.workload:linear",
+                      "--epochs", "1", "--device", "cpu", "--results_dir", str(folder), "--run_name", "run",
+                      *more)  # fmt: skip
+    return code, text.splitlines()[-1]
+
+
+def test_an_interrupt_amid_the_renames_leaves_all_records_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def interrupted(old: Any, new: Any) -> None:
+        replace(old, new)
+        if str(new).endswith(".csv"):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    code, said_last = single(tmp_path)
+    assert (code, said_last) == (130, f"error: ended by SIGINT; the records are written: {tmp_path / 'run.json'}")
+    assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.events.csv.gz", "run.json"]
+
+
+def test_an_interrupt_after_the_records_says_that_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "summary", interrupt)
+    code, said_last = single(tmp_path)
+    assert (code, said_last) == (143, f"error: ended by SIGTERM; the records are written: {tmp_path / 'run.json'}")
+    assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.events.csv.gz", "run.json"]
+
+
+def test_an_interrupt_before_the_records_names_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "write_run", interrupt)
+    code, said_last = single(tmp_path, "--checkpoint_every", "2")
+    folder = tmp_path / "run.checkpoints"
+    assert (code, said_last) == (143, f"error: ended by SIGTERM; no records were written; --resume {folder} continues")
+    assert os.listdir(tmp_path) == [folder.name]
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = small(tmp_path, "single")
+    monkeypatch.setattr(datasets, "load", interrupt)
+    (tmp_path / "run.csv").write_text("older")
+    with pytest.raises(UsageError, match=r"^--run_name run: .*run.csv is there already; give another --run_name, or"):
+        run(one, quiet=True)
+    assert (tmp_path / "run.csv").read_text() == "older"
+    (tmp_path / "run.csv").unlink()
+    with claimed(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
+        run(one, quiet=True)

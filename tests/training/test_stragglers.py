@@ -112,6 +112,7 @@ def test_a_pass_that_fails_is_not_stretched(time: Time) -> None:
 BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [name for name in SYNCHRONOUS if name != SERVER_BUILTIN.name])
 def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
     one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}

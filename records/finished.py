@@ -1,0 +1,140 @@
+"""The finished runs that a command line names, read from their files; what is wrong with one is said in one line."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from glob import glob
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import pandas as pd
+
+from records.files import TRACE_SUFFIX, load_metadata, load_table
+from records.tables import finished_epochs
+
+Loaded = TypeVar("Loaded")
+DEFAULT = "results/*.json"
+
+
+class BadRun(Exception):
+    """A run that cannot be shown; the message is one line that names the file or option, and the cure."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Finds fault in one line, as a BadRun."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise it."""
+        raise BadRun(f"{message}; see --help")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: RESULTS_DIR/RUN_NAME, its table of epochs and ranks, and its metadata ({} without a .json)."""
+
+    path: Path
+    table: pd.DataFrame
+    metadata: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the run by name; {} if they are not known."""
+        options = self.metadata.get("options")
+        return options if isinstance(options, dict) else {}
+
+    @property
+    def ended(self) -> str:
+        """When it ended, as YYYY-MM-DD HH:MM:SS; without metadata, when its table was written."""
+        written = datetime.fromtimestamp(os.path.getmtime(f"{self.path}.csv"))
+        return str(self.metadata.get("ended") or f"{written:%Y-%m-%d %H:%M:%S}")
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Give a command line the arguments that `find_runs` takes: paths, and --last."""
+    parser.add_argument(
+        "paths", nargs="*", metavar="RUN", default=[DEFAULT],
+        help="the .json or .csv of a run (each finds the other), or a quoted pattern (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--last", type=int, metavar="N", help="only the N runs that ended last, the newest at the end")
+
+
+def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
+    """Return the runs behind `paths`, in the order given and each once; or the `last` that ended, by their end.
+
+    A path is the .csv or the .json of a run, or a pattern of such; traces beside the runs are passed over. Raises
+    BadRun.
+    """
+    if last is not None and last < 1:
+        raise BadRun(f"--last {last}: must be 1 or more")
+    found = [match for path in paths for match in _expand(path) if not match.name.endswith(TRACE_SUFFIX)]
+    if not found:
+        raise BadRun(f"{paths[0]}: the trace of a run; give its .json")
+    runs = [_read(path) for path in dict.fromkeys(_without_suffix(path) for path in found)]
+    return runs if last is None else sorted(runs, key=lambda run: run.ended)[-last:]
+
+
+def _expand(path: str) -> list[Path]:
+    if os.path.exists(path):
+        return [Path(path)]
+    matches = [Path(match) for match in sorted(glob(path))]
+    if not matches:
+        raise BadRun(f"{path}: no such file; give the .json of a run")
+    return matches
+
+
+def _without_suffix(path: Path) -> Path:
+    if path.suffix not in (".csv", ".json"):
+        raise BadRun(f"{path}: neither the .csv nor the .json of a run")
+    return path.with_suffix("")
+
+
+def _read(run: Path) -> Run:
+    # Appended, not with_suffix: the name of a run may hold dots.
+    table_path, metadata_path = f"{run}.csv", f"{run}.json"
+    table = _load(load_table, table_path)
+    if not finished_epochs(table):
+        raise BadRun(f"{table_path}: the run finished no epoch; repeat it, or leave it out")
+    return Run(run, table, _load(load_metadata, metadata_path) if os.path.exists(metadata_path) else {})
+
+
+def _load(load: Callable[[str], Loaded], path: str) -> Loaded:
+    try:
+        return load(path)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BadRun(f"{path}: {reason.splitlines()[0]}") from error
+
+
+_LEFT_OUT = ("strategy", "n_gpus", "epochs", "run_name", "results_dir", "save", "checkpoint_dir")
+
+
+def differing_options(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return the options that differ between the runs, by name: a value a run, "-" where a run has no such option.
+
+    Without what says only where files are, and without strategy, n_gpus and epochs, which every table shows.
+    """
+    names = dict.fromkeys(name for run in runs for name in run.options if name not in _LEFT_OUT)
+    values = {name: [_shown(run.options.get(name)) for run in runs] for name in names}
+    return {name: of_runs for name, of_runs in values.items() if len(set(of_runs)) > 1}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "-" if value is None or not text else text
+
+
+def shortened(text: str, width: int) -> str:
+    """Return `text` in at most `width` (3 or more) characters: where it is longer, without its middle."""
+    tail = (width - 2) // 2
+    return text if len(text) <= width else text[: width - 2 - tail] + ".." + text[len(text) - tail :]

@@ -1,0 +1,173 @@
+"""Draw how finished runs learned: `python -m records.plot RESULTS_DIR/*.json [--out FILE.png]`.
+
+Writes one picture of small panels: held-out accuracy and training loss, each against epochs, seconds and bytes, one
+line a run. Without --out it is RUN.curves.png for one run, and curves.png beside the first for several.
+"""
+
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from records.files import write_atomically
+from records.finished import BadRun, Parser, Run, add_runs, find_runs, shortened
+from records.tables import show, workers
+
+# Of Okabe and Ito, to be told apart by the colour-blind too; then again with other dashes.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_DASHES = ("-", "--", ":", "-.")
+MOST = len(_COLOURS) * len(_DASHES)
+_MEASURES = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+_NAME_WIDTH, _NAME_LINES = 30, 4  # characters of a run's name in one line, and lines
+_LOG_FROM = 100.0  # with a larger ratio of the greatest to the smallest loss, its axis is logarithmic
+
+
+def curve(run: Run) -> pd.DataFrame:
+    """Return one row per finished epoch: epoch, seconds and bytes since the start, accuracy (%), loss.
+
+    seconds: of the slowest rank, without evaluation; bytes: sent by all ranks; loss: the mean over the samples that
+    the workers trained in the epoch. NaN where a thing was not measured, or was not a finite number.
+    """
+    epochs = run.table.groupby("epoch")
+    trained = workers(run.table).assign(weight=lambda rows: rows["samples"].astype("float64"))
+    trained = trained.assign(weighted=trained["train_loss"] * trained["weight"]).groupby("epoch")
+    rows = pd.DataFrame(
+        {
+            "seconds": epochs["epoch_s"].max(),
+            "bytes": epochs["bytes_sent"].sum(min_count=1).astype("float64"),
+            "accuracy": 100 * epochs["test_accuracy"].first(),
+            "loss": trained["weighted"].sum(min_count=1) / trained["weight"].sum(min_count=1),
+        }
+    )
+    rows = rows[rows["seconds"].notna()]
+    rows = rows.assign(seconds=rows["seconds"].cumsum(), bytes=rows["bytes"].cumsum())
+    return rows.replace([np.inf, -np.inf], np.nan).reset_index()
+
+
+def picture(runs: Sequence[Run]) -> Figure:
+    """Return the panels of `curve` of each run, 900 pixels wide. Rows and columns that nothing measured are left out.
+
+    A loss that stopped being a number ends in a cross, and the legend says so.
+    """
+    curves = [curve(run) for run in runs]
+    every = pd.concat(curves)
+    most = every["bytes"].max()
+    scale, unit = next((size, name) for size, name in _UNITS if most >= 2 * size or size == 1)
+    for rows in curves:
+        rows["bytes"] /= scale
+    across = {"epoch": ("epochs", "epochs"), "seconds": ("seconds", "training time (s)")}
+    across |= {"bytes": ("bytes sent", f"sent by all ranks ({unit})")} if (every["bytes"] > 0).any() else {}
+    measures = [name for name in _MEASURES if every[name].notna().any()] or ["loss"]
+    names = [_name(run, rows) for run, rows in zip(runs, curves, strict=True)]
+    lines = 1 + sum(name.count("\n") + 1.4 for name in names)
+    figure = Figure((9.0, max(2.4 * len(measures) + 0.4, 0.17 * lines)), dpi=100, layout="constrained")
+    grid = figure.subplots(len(measures), len(across), sharex="col", sharey="row", squeeze=False)
+    for i, measure in enumerate(measures):
+        for j, (x, (against, label)) in enumerate(across.items()):
+            axes = grid[i, j]
+            for number, rows in enumerate(curves):
+                _line(axes, rows, x, measure, number)
+            axes.set_title(f"{'accuracy' if measure == 'accuracy' else 'loss'} against {against}", fontsize=9)
+            axes.grid(color="#e6e6e6", linewidth=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(labelsize=8, labelbottom=True)
+            axes.set_xlabel(label, fontsize=8)
+        grid[i, 0].set_ylabel(_MEASURES[measure], fontsize=8)
+    for axes in grid[:, 0]:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    for axes in grid[0, 1:]:
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    losses = every["loss"][every["loss"] > 0]
+    if "loss" in measures and len(losses) and losses.max() > _LOG_FROM * losses.min():
+        grid[-1, 0].set_yscale("log")
+        grid[-1, 0].yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
+    if len(runs) > 1:
+        handles = [Line2D([], [], label=name, **_style(number)) for number, name in enumerate(names)]
+        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7.5, handlelength=2.2)
+    figure.suptitle(_title(runs, names), fontsize=9)
+    return figure
+
+
+def _style(number: int) -> dict[str, Any]:
+    dashes = _DASHES[number // len(_COLOURS)]
+    colour = _COLOURS[number % len(_COLOURS)]
+    return {"color": colour, "linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.3}
+
+
+def _line(axes: Axes, rows: pd.DataFrame, x: str, measure: str, number: int) -> None:
+    known = rows[[x, measure]].dropna()
+    axes.plot(known[x], known[measure], **_style(number))
+    if _diverged(rows) and measure == "loss" and len(known):
+        axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=_style(number)["color"], markersize=8)
+
+
+def _diverged(rows: pd.DataFrame) -> bool:
+    return bool(rows["loss"].notna().any() and math.isnan(rows["loss"].iloc[-1]))
+
+
+def _name(run: Run, rows: pd.DataFrame) -> str:
+    """Return the name of a run in lines, broken behind a dash or an underscore, so that a legend is narrow."""
+    lines = [""]
+    for part in re.split(r"(?<=[-_])", shortened(run.name, _NAME_LINES * _NAME_WIDTH)):
+        if len(lines[-1]) + len(part) > _NAME_WIDTH and lines[-1]:
+            lines.append("")
+        lines[-1] += part
+    wrapped = [piece.strip() for line in lines for piece in textwrap.wrap(line, _NAME_WIDTH)]
+    return "\n".join([*wrapped, *(["(diverged)"] if _diverged(rows) else [])]).replace("$", r"\$")
+
+
+def _title(runs: Sequence[Run], names: Sequence[str]) -> str:
+    trained = {f"{run.options.get('model')} on {run.options.get('dataset')}" for run in runs if run.options}
+    ranks = {f"{run.table['strategy'].iloc[0]}, n_gpus {run.table['n_gpus'].iloc[0]}" for run in runs}
+    what = [*(ranks if len(ranks) == 1 else [f"{len(runs)} runs"]), *(trained if len(trained) == 1 else [])]
+    return textwrap.fill(", ".join(what), 110) + (f"\n{names[0]}" if len(runs) == 1 else "")
+
+
+def _write(paths: Sequence[str], last: int | None, out: str | None) -> Path:
+    runs = find_runs(paths, last)
+    if len(runs) > MOST:
+        raise BadRun(f"{len(runs)} runs are too many to tell apart; give {MOST} or fewer, or --last {MOST}")
+    beside = f"{runs[0].path}.curves.png" if len(runs) == 1 else runs[0].path.with_name("curves.png")
+    png = Path(out or beside)
+    if png.suffix != ".png":
+        raise BadRun(f"--out {png}: must end in .png")
+    try:
+        with write_atomically(png) as temporary:
+            picture(runs).savefig(temporary)
+    except OSError as error:
+        raise BadRun(f"cannot write {png}: {error.strerror or error}; give another --out") from error
+    return png
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the picture; return the exit status: 0, or 2 with one line on stderr if that cannot be."""
+    parser = Parser(prog="python -m records.plot", description="Draw accuracy and loss of finished runs.")
+    add_runs(parser)
+    parser.add_argument("--out", metavar="FILE.png", help="where the picture goes (default: beside the first run)")
+    try:
+        options = parser.parse_args(arguments)
+        png = _write(options.paths, options.last, options.out)
+    except BadRun as error:
+        print(f"plot: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nplot: ended by SIGINT; nothing was written", file=sys.stderr)
+        return 130
+    show(f"picture        {png}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The folder of what a run has not finished: its events as they come, then its records, until all have their names.
+
+    RESULTS_DIR/.RUN_NAME.unfinished/lock            locked as long as the run goes on, however it ends
+    RESULTS_DIR/.RUN_NAME.unfinished/rank-0.events   the events of a rank
+
+As long as the folder is there, files of that name beside it are no records: every reader refuses them. What a run
+that was killed has left, the next run removes.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from records.errors import UsageError
+
+EVENTS_SUFFIX = ".events.csv.gz"
+SUFFIXES = (EVENTS_SUFFIX, ".csv", ".json")  # of a run's files
+_UNFINISHED = ".unfinished"
+_LOCK = "lock"
+_PATIENCE_S = 10.0
+
+
+def folder_of(directory: str | os.PathLike[str], run_name: str) -> Path:
+    """Return where a run keeps what is not finished."""
+    return Path(directory) / f".{run_name}{_UNFINISHED}"
+
+
+def check_finished(path: Path, suffix: str) -> None:
+    """Raise ValueError if the file of a run at `path`, which ends with `suffix`, is one of those left unfinished."""
+    if folder_of(path.parent, path.name.removesuffix(suffix)).exists():
+        raise ValueError("unfinished: its run was ended while it wrote its records; the next run there removes them")
+
+
+def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
+    """Raise UsageError if there are records of a run of this name, or it is running."""
+    folder = folder_of(directory, run_name)
+    if _is_running(folder):
+        raise UsageError(f"--run_name {run_name}: such a run is writing to {directory}; give another --run_name")
+    if folder.exists():
+        return  # what is beside it goes with it
+    for suffix in SUFFIXES:
+        path = Path(directory) / f"{run_name}{suffix}"
+        if path.exists():
+            raise UsageError(
+                f"--run_name {run_name}: {path} is there already; give another --run_name, or delete that run's files"
+            )
+
+
+@contextmanager
+def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
+    """Hold the name of a run, and yield its folder, which is removed after the block.
+
+    What killed runs have left in `directory` is removed. Raises OSError; UsageError if the name is taken.
+    """
+    folder = folder_of(directory, run_name)
+    with _alone(Path(directory)):
+        check_name(directory, run_name)
+        for other in Path(directory).glob(f".*{_UNFINISHED}*"):
+            if not _is_running(other):
+                _remove_with_records(other)
+        folder.mkdir()
+        lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open as long as the run goes on
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock:
+        try:
+            yield folder
+        finally:
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder: what has its name by then is finished."""
+    gone = folder.with_name(f"{folder.name}.gone")
+    if folder.exists():
+        shutil.rmtree(gone, ignore_errors=True)
+        os.rename(folder, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def delete_records(directory: str | os.PathLike[str], run_name: str) -> None:
+    """Delete the files of a run, as far as they are there. Raises OSError."""
+    for suffix in SUFFIXES:
+        (Path(directory) / f"{run_name}{suffix}").unlink(missing_ok=True)
+
+
+def _remove_with_records(folder: Path) -> None:
+    """Remove what a killed run has left: the folder last, which says that the rest is unfinished."""
+    if folder.name.endswith(_UNFINISHED):  # there were no records when the run began
+        delete_records(folder.parent, folder.name[1:].removesuffix(_UNFINISHED))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(folder: Path) -> bool:
+    """Return whether the run is alive that has this folder."""
+    try:
+        with open(folder / _LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Let one run at a time look which names are free."""
+    give_up = time.monotonic() + _PATIENCE_S
+    number = os.open(directory, os.O_RDONLY)
+    try:
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise UsageError(f"--results_dir {directory}: another process holds a lock on it") from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(number)

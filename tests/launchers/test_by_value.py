@@ -1,0 +1,66 @@
+"""Ranks run what a script without a main guard or a notebook's cell defines, without running these again."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from launchers.local import launch
+from records.errors import UsageError
+from tests.ranks import LIMIT
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = """
+import sys
+from dataclasses import dataclass
+
+sys.path.insert(0, {root!r})
+import torch
+from strategies.common.collectives import ring_all_reduce
+from training import launch
+
+@dataclass
+class Sum:
+    value: float
+
+factor = 2.0
+
+def work(transport, start):
+    vector = torch.full((4,), start.value * factor + transport.rank)
+    ring_all_reduce(vector, transport)
+    return Sum(float(vector[0]))
+
+print(launch(work, 3, Sum(1.0)) == [Sum(9.0)] * 3)
+"""
+
+
+def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(WORK.format(root=str(ROOT)))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_notebook_may_launch_what_its_cells_define(tmp_path: Path) -> None:
+    cell = nbformat.v4.new_code_cell(WORK.format(root=str(ROOT)))
+    node = nbformat.v4.new_notebook(cells=[cell])
+    NotebookClient(
+        node, timeout=LIMIT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    assert node.cells[0].outputs[0]["text"] == "True\n"
+
+
+def test_a_function_in_a_function_may_be_launched() -> None:
+    base = 10
+    assert launch(lambda transport: base + transport.rank, 2) == [10, 11]
+
+
+def test_what_cannot_be_sent_is_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^cannot send the work .*lock.*make in the work itself") as refusal:
+        launch(lambda transport, lock: None, 2, threading.Lock())
+    assert "\n" not in str(refusal.value)

@@ -1,0 +1,105 @@
+"""What a killed run has left is known as unfinished by every reader, and the next run removes it."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import replay
+from records import compare, staleness, timeline
+from records.errors import UsageError
+from records.files import load_events, load_metadata, load_table, write_run
+from records.unfinished import SUFFIXES, check_name, claimed, folder_of
+from tests.records.samples import METADATA, parameter_server_events, parameter_server_table
+
+
+def killed_after(directory: Path, n_renamed: int) -> None:
+    """Write the records of a run in a process that is killed when so many files have their names."""
+    if pid := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        return
+    try:
+        replace, left = os.replace, n_renamed
+
+        def and_die(old: Any, new: Any) -> None:
+            nonlocal left
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+            replace(old, new)
+
+        with claimed(directory, "run"):
+            os.replace = and_die  # type: ignore[assignment]
+            write_run(directory, "run", parameter_server_events(), parameter_server_table(), METADATA)
+    finally:
+        os._exit(1)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".events.csv.gz": load_events,
+    ".csv": load_table,
+    ".json": load_metadata,
+}
+
+
+@pytest.mark.parametrize("n_renamed", [1, 2])
+def test_of_torn_records_every_reader_says_so_in_one_line(
+    tmp_path: Path, n_renamed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed_after(tmp_path, n_renamed)
+    there = [suffix for suffix in SUFFIXES if (tmp_path / f"run{suffix}").exists()]
+    assert len(there) == n_renamed
+    for suffix in there:
+        with pytest.raises(ValueError, match=r"^unfinished: "):
+            READERS[suffix](tmp_path / f"run{suffix}")
+    commands = [(timeline.main, "run"), (staleness.main, "run")]
+    if ".csv" in there:
+        commands.append((compare.main, "run.csv"))
+    for command, name in commands:
+        assert command([str(tmp_path / name)]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert "unfinished" in printed.err
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="unfinished"):
+        replay.load(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["run", "other"])
+def test_the_next_run_removes_what_a_killed_one_has_left(tmp_path: Path, name: str) -> None:
+    killed_after(tmp_path, 2)
+    (tmp_path / "third.csv").write_text("of another run")
+    check_name(tmp_path, name)
+    with claimed(tmp_path, name) as folder:
+        assert folder == folder_of(tmp_path, name)
+        assert sorted(os.listdir(tmp_path)) == [folder.name, "third.csv"]
+    assert os.listdir(tmp_path) == ["third.csv"]
+
+
+def test_runs_beside_each_other_leave_each_other_alone(tmp_path: Path) -> None:
+    with claimed(tmp_path, "first") as first:
+        (first / "rank-0.events").write_text("events")
+        with (
+            pytest.raises(UsageError, match=r"^--run_name first: such a run is writing to"),
+            claimed(tmp_path, "first"),
+        ):
+            pass
+        with claimed(tmp_path, "second"):
+            assert (first / "rank-0.events").read_text() == "events"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_name_is_taken_once(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"run{suffix}").mkdir()
+    with (
+        pytest.raises(UsageError, match=rf"^--run_name run: .*run{suffix} is there already; give another --run_name"),
+        claimed(tmp_path, "run"),
+    ):
+        pass
+    assert os.listdir(tmp_path) == [f"run{suffix}"]
+    with claimed(tmp_path, "ru"):
+        pass

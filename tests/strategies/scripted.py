@@ -1,0 +1,139 @@
+"""A server in this process, whose workers do what a script says: no processes, no time, no luck."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from records.events import Recorder
+from records.tables import applied
+from strategies import Replica
+from strategies.common.workers import SERVER
+from strategies.param_server import ParamServer
+from tests.strategies.loops import OPTIMIZERS
+from transports.base import Delivered, PeerReturned, Transport, WaitTimeout, Work
+
+Act = tuple[str, int]  # what a worker does, and its rank
+
+
+class Scripted(Transport):
+    """The server's view of workers that act when it waits: the next of `acts` that is possible, one at a time.
+
+    "push": a worker that computes sends a gradient of one sample. "die", "return": it is killed, started again.
+    "close": it closes its transport without a word. After the last act workers push in turn, so that epochs end.
+    """
+
+    def __init__(self, workers: int, acts: Iterable[Act] = ()) -> None:
+        super().__init__(SERVER, workers + 1, torch.device("cpu"), 60.0, Recorder(SERVER))
+        self.acts = iter(acts)
+        self.until = float("inf")
+        self.computing: set[int] = set()
+        self.asking: set[int] = set()  # to be let in
+        self.positions: list[tuple[int, Any]] = []  # where whom was told to begin
+        self.turn = 0
+        self.left = 2000  # acts after the last of the script
+
+    # Workers
+
+    def request(self, k: int) -> None:
+        """Worker k sends what it has computed."""
+        self.computing.remove(k)
+        self.send_to_server(k, "gradient", n=1)
+
+    def hear(self, k: int, tag: str, n: int) -> None:
+        """Worker k takes a message of the server."""
+        if tag == "parameters" and n >= self.until:
+            self.end_epoch(k)
+        elif tag in ("parameters", "initial buffers") or tag == "mean buffers":
+            self.computing.add(k)
+
+    def end_epoch(self, k: int) -> None:
+        """Worker k learns that the epoch has its samples."""
+        if k not in self.computing:  # else it is the x that comes with the mean of the buffers
+            self.send_to_server(k, "buffers")
+
+    def send_to_server(self, k: int, tag: str, n: int = 0) -> None:
+        """Put a message of worker k into the server's inbox."""
+        length = {"buffers": 0, "fetch": 0}.get(tag, 2)
+        self._arrive(k, tag, torch.zeros(length), None, 4 * length, n)
+
+    def act(self, what: str, k: int) -> bool:
+        """Do it; return whether it was possible."""
+        dead = k in self._gone
+        if what == "push" and k in self.computing:
+            self.request(k)
+        elif what == "die" and not dead:
+            self.computing.discard(k)
+            self._lose(k, "it died")
+        elif what == "close" and not dead:
+            self.computing.discard(k)
+            self._lose(k, "it has closed its transport", died=False)
+        elif what == "return" and dead and k not in self.asking:
+            self.asking.add(k)
+            self._news.append(PeerReturned(k))
+        else:
+            return False
+        return True
+
+    # Transport
+
+    def _progress(self, src: int, seconds: float) -> None:
+        if seconds == 0:
+            return
+        if any(self.act(*one) for one in self.acts):
+            return
+        self.left -= 1
+        assert self.left, "the epochs do not end"
+        in_turn = [*self.peers[self.turn :], *self.peers[: self.turn]]
+        for what in ("push", "return"):
+            for k in in_turn:
+                if self.act(what, k):
+                    self.turn = k % len(self.peers)
+                    return
+        raise WaitTimeout(SERVER, seconds, "a worker that waits for the server", self.peers)
+
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+        if tag == "position":
+            self.positions.append((dst, value))
+        self.hear(dst, tag, n)
+        return Delivered(), 0
+
+    def admit(self, peer: int) -> None:
+        del self._gone[peer]
+        self.asking.remove(peer)
+        for key in [key for key in self._inbox if key[0] == peer]:
+            del self._inbox[key]
+
+    def may_return(self) -> bool:
+        return True
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.zeros(numel, dtype=dtype)
+
+    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
+        return self.allocate(numel, dtype)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def start(server: ParamServer, transport: Scripted) -> None:
+    """Begin the run."""
+    server.start(Replica(nn.Linear(1, 1), transport), transport, OPTIMIZERS["unit"])
+
+
+def epochs(server: ParamServer, transport: Scripted, samples: int, number: int = 1) -> Iterator[int]:
+    """Serve so many epochs of so many samples, one after the other."""
+    for epoch in range(1, number + 1):
+        transport.recorder.epoch = epoch
+        server.until = transport.until = epoch * samples
+        server.serve()
+        server.finish()
+        yield epoch
+
+
+def staleness(transport: Scripted) -> list[tuple[int, int]]:
+    """Of what the server has applied, in its order: the worker, and how many versions late."""
+    rows = applied(transport.recorder.frame())[["peer", "staleness"]]
+    return [(int(peer), int(late)) for peer, late in rows.itertuples(index=False)]

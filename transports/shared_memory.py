@@ -186,6 +186,7 @@ class SharedMemory(Transport):
             while timing.now() < give_up:
                 if ready := poller.poll(0):
                     return ready
+                os.sched_yield()  # the peer may be on this core
         return poller.poll(math.ceil(seconds * 1000))
 
     def _read(self, peer: Peer) -> bool:

@@ -137,7 +137,7 @@ def text(events: pd.DataFrame, metadata: Mapping[str, Any]) -> str:
 def _write(path: str) -> tuple[str, str]:
     run, events, metadata = load(path)
     if applied(events).empty and dropped(events).empty:
-        raise BadRun(f"{run}: {metadata['strategy']} has no versions on record; a strategy with a server has")
+        raise BadRun(f"{run}: {metadata['strategy']} recorded no versions; a strategy with a server does")
     png = f"{run}.staleness.png"
     try:
         with write_atomically(png) as temporary:

@@ -7,11 +7,12 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from param_server_builtin import BuiltinParamServer
-from records.errors import UsageError
+from records.errors import INTERRUPTS, UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, RunSize, Strategy
 from tests.ranks import LIMIT
@@ -58,7 +59,7 @@ def made(folder: Path, strategy: str | Strategy, name: str = "run", **changes: A
 
 
 def metadata(folder: Path, name: str = "run") -> dict[str, Any]:
-    """Return what is on record of a run."""
+    """Return what is recorded of a run."""
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return found
 
@@ -69,18 +70,25 @@ def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Complet
     return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
-def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
-    """Give the arguments to the command line, in this process; return the exit code and what was printed."""
-    output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Give this process its handlers of signals back after the block, in which a command has set its own."""
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
     try:
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-            code = command_line.main("description", builtin, list(arguments))
-    except SystemExit as stop:  # --help
-        code = int(stop.code or 0)
+        yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
+    """Give the arguments to the command line, in this process; return the exit code and what was printed."""
+    output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), handlers_kept():
+        try:
+            code = command_line.main("description", builtin, list(arguments))
+        except SystemExit as stop:  # --help
+            code = int(stop.code or 0)
     return code, output.buffer.getvalue().decode(encoding)
 
 

@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 
 from launchers.local import launch
 from records.errors import UsageError
+from tests.ranks import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = """
@@ -40,7 +41,7 @@ print(launch(work, 3, Sum(1.0)) == [Sum(9.0)] * 3)
 def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(WORK.format(root=str(ROOT)))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.stdout == "True\n", done.stderr
 
 
@@ -48,7 +49,9 @@ def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path
 def test_a_notebook_may_launch_what_its_cells_define(tmp_path: Path) -> None:
     cell = nbformat.v4.new_code_cell(WORK.format(root=str(ROOT)))
     node = nbformat.v4.new_notebook(cells=[cell])
-    NotebookClient(node, timeout=110, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        node, timeout=LIMIT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     assert node.cells[0].outputs[0]["text"] == "True\n"
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sklearn.datasets
 import torch
-from sklearn.model_selection import train_test_split
 from torch.utils.data import TensorDataset
 
 from records.errors import UsageError
@@ -80,7 +78,10 @@ def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
-    x, y = sklearn.datasets.load_digits(return_X_y=True)
+    from sklearn.datasets import load_digits  # slow to load, and needed nowhere else
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
     parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
     with np.load(PROJECT / "workloads" / "digits.npz") as kept:
         for name, part in zip(("train_x", "test_x", "train_y", "test_y"), parts, strict=True):

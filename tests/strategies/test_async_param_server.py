@@ -207,7 +207,7 @@ def test_where_nobody_lives_it_begins_with_the_greatest_clock() -> None:
 
 def test_one_that_asks_too_late_for_an_epoch_begins_in_the_next() -> None:
     transport = serve_scripted(0, 2, [("push", 1), ("push", 2), *again(1)], samples=3, n=2)
-    assert transport.recorder.deaths == [{"rank": 1, "samples": 3, "returned": True}]
+    assert transport.recorder.deaths == [{"rank": 1, "samples": 3, "step": 4, "returned": True}]
     assert [k for k, _ in staleness(transport)] == [1, 2, 1, 2, 1, 2]
     assert transport.positions[-1] == (1, (2, 4, 2)), "epoch, samples, steps"
 

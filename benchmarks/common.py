@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ import tyro
 from torch import nn
 
 from records.errors import RunFailed, UsageError
-from records.files import check_writable, machine, write_atomically
+from records.files import check_writable, git_commit, machine, write_atomically
 from ring_all_reduce_builtin import join
 from strategies import Strategy
 from transports.base import Transport
@@ -32,8 +32,8 @@ class Settings:
 
     repeats: int = 15
     """How often the compared sides take turns; figures are medians over the repeats, with quartiles."""
-    json: Path | None = None
-    """Also write the figures to this file."""
+    out: Path | None = None
+    """Keep the figures in this file (JSON), with the hardware, the versions, the commit and the options."""
 
     def check(self) -> None:
         """Raise UsageError if there is nothing that could be measured."""
@@ -63,17 +63,19 @@ def main(
     settings = tyro.cli(kind, description=description, args=arguments, use_underscores=True)
     try:
         settings.check()
-        if settings.json:
-            check_writable(settings.json.parent)
+        if settings.out:
+            check_writable(settings.out.parent)
         on = machine()
         print("claim    ", " ".join(description.split("\n\n")[0].split()))
         print(f"hardware  {on['cpu']}, {on['cores']} cores, torch {on['torch']}")
         print(f"n         {settings.repeats} repeats of alternating blocks; median (quartiles)", flush=True)
         rows = list(measure(settings))
         print(table(rows))
-        if settings.json:
-            with write_atomically(settings.json) as path:
-                path.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        if settings.out:
+            options = {name: value for name, value in asdict(settings).items() if name != "out"}
+            kept = {"machine": on, "git_commit": git_commit(), "options": options, "rows": rows}
+            with write_atomically(settings.out) as path:
+                path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     except (UsageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,16 +11,14 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from experiments import recorded
-from experiments.runs import MODELS, SEEDS, TIMELINE, Case
-from records.errors import UsageError, one_line
-from records.files import TRACE_SUFFIX, load_table
+from experiments.runs import EXPERIMENTS, LABELS, SEEDS, TIMELINE, Case
+from experiments.store import Store, measured
+from records.errors import UsageError
 from records.tables import finished_epochs, phase_times, totals, workers
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
 CASE = [field.name for field in fields(Case)]
-_MODEL = {option: label for label, option in MODELS.items()}
 
 
 class Recorded(Protocol):
@@ -37,7 +35,7 @@ class Recorded(Protocol):
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured in one folder; the columns of CASE and `seed` are in all tables.
+    """What was measured; the columns of CASE and `seed` are in all tables.
 
     runs: one row a run: run (name of its files), workers, samples (of an epoch), accuracy (0 to 1, held out, of the
     last epoch), epoch_s (seconds, mean without the first), samples_per_s (likewise), mb_per_step (MB sent by all
@@ -56,46 +54,44 @@ class Results:
     metadata: dict[str, dict[str, Any]]
 
 
-def load(directory: str | Path | None = None) -> Results:
-    """Return the results in `directory`; by default those named by $EXPERIMENT_RESULTS, or those of the repository.
+def folder(directory: str | Path | None = None) -> Path:
+    """Return where the results are: `directory`, what $EXPERIMENT_RESULTS names, or those of the repository."""
+    return Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT)
 
-    Raises UsageError if there are none, or if runs of one case were not made alike.
+
+def load(*experiments: str, directory: str | Path | None = None) -> Results:
+    """Return the results of some experiments, by default of all three that compare strategies with the built-ins.
+
+    They are those in `folder(directory)`. Raises UsageError if there are none, or if runs of one case differ.
     """
-    folder = Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT)
-    paths = [path for path in sorted(folder.glob("[!.]*.json")) if not path.name.endswith(TRACE_SUFFIX)]
-    if not paths:
-        raise UsageError(f"no results in {folder}: make them with python experiments/run.py all")
+    where = folder(directory)
     parts: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": [], "phases": [], "traffic": []}
     metadata: dict[str, dict[str, Any]] = {}
     made: dict[tuple[Any, ...], tuple[str, list[Any]]] = {}
-    for path in paths:
-        try:
-            entry = metadata[path.stem] = recorded.load(path)
-            options = entry["options"]
-            case = {name: options[name] for name in CASE} | {"model": _MODEL.get(options["model"], options["model"])}
-            others = [value for name, value in recorded.measured(options).items() if name not in (*CASE, "seed")]
-            alike = [entry["machine"], *others]
-            tables = _tables(path, entry)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path}: not a whole run ({one_line(error)}); delete it and make it again") from error
-        # Machine and versions must be the same for all runs, the options for all of a case.
-        for key, what in ((tuple(case.values()), alike), ((), alike[:1])):
-            other, of_other = made.setdefault(key, (path.stem, what))
-            if of_other != what:
-                raise UsageError(f"{folder}: {path.stem} and {other} were not made alike; delete one and make it again")
-        if not path.name.startswith(TIMELINE):
-            for name, part in tables.items():
-                parts[name].append(part.assign(**case, seed=options["seed"]))
+    for experiment in experiments or EXPERIMENTS:
+        store = Store.load(where, experiment)
+        for name, entry in store.metadata.items():
+            if name in metadata or not len(store.rows(name)):
+                continue
+            metadata[name] = entry
+            options = measured(entry["options"])
+            case = {key: options[key] for key in CASE} | {"model": LABELS.get(options["model"], options["model"])}
+            alike = [entry["machine"], *(value for key, value in options.items() if key not in (*CASE, "seed"))]
+            # Machine and versions must be the same for all runs, the options for all of a case.
+            for of, made_so in ((tuple(case.values()), alike), ((), alike[:1])):
+                other, other_made_so = made.setdefault(of, (name, made_so))
+                if other_made_so != made_so and not name.startswith(TIMELINE):
+                    raise UsageError(f"{where}: {name} and {other} were not made alike; delete one, make it again")
+            if not name.startswith(TIMELINE):
+                for table_name, table in _tables(name, store.rows(name), entry).items():
+                    parts[table_name].append(table.assign(**case, seed=options["seed"]))
     if not parts["runs"]:
-        raise UsageError(f"no results in {folder}: make them with python experiments/run.py all")
+        what = experiments[0] if len(experiments) == 1 else "all"
+        raise UsageError(f"no results in {where}: make them with python experiments/run.py {what}")
     return Results(**{name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}, metadata=metadata)
 
 
-def _tables(path: Path, metadata: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    table, options = load_table(path.with_name(f"{path.stem}.csv")), metadata["options"]
-    found = (path.stem, table["strategy"].unique().tolist(), table["n_gpus"].unique().tolist(), finished_epochs(table))
-    if found != (options["run_name"], [metadata["strategy"]], [options["n_gpus"]], options["epochs"]):
-        raise ValueError("its table and its metadata are not of one whole run of this name")
+def _tables(name: str, table: pd.DataFrame, metadata: dict[str, Any]) -> dict[str, pd.DataFrame]:
     numbers, trained, steps = totals(table), workers(table), int(table["step"].max())
     later = table[table["epoch"] > 1] if finished_epochs(table) > 1 else table
     seconds = table.groupby("epoch")["epoch_s"].max()
@@ -104,7 +100,7 @@ def _tables(path: Path, metadata: dict[str, Any]) -> dict[str, pd.DataFrame]:
     sent = table.groupby(["rank", "role"], as_index=False)["bytes_sent"].sum(min_count=1)
     mb_sent = sent["bytes_sent"].astype(float) / steps / 1e6
     run = {
-        "run": path.stem,
+        "run": name,
         "workers": trained["rank"].nunique(),
         "samples": samples.iloc[0],
         "accuracy": numbers["test_accuracy"],

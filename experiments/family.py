@@ -1,17 +1,17 @@
-"""The results of the server family as tidy tables, from the files in `server_family/`, and what is shown of them."""
+"""The results of the server family as tidy tables, and what is shown of them."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from experiments import family_runs, plots, recorded
-from experiments.collect import KEPT, spread
-from experiments.family_runs import FAMILY, LOST_UPDATES, STALENESS_SUFFIX, is_made
-from records.errors import UsageError, one_line
-from records.files import load_table
+from experiments import family_runs, plots
+from experiments.collect import folder, spread
+from experiments.family_runs import FAMILY, LOST_UPDATES
+from experiments.store import Store
+from records.errors import UsageError
+from records.files import EVENTS_SUFFIX
 from records.tables import SERVER, workers
 from training import Options
 
@@ -68,51 +68,48 @@ def load(directory: str | Path | None = None) -> Family:
 
     Raises UsageError if some are missing, damaged, or of another machine.
     """
-    folder = Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT) / FAMILY
-    quick = any(folder.glob("[!.]*-quick.json"))
-    absent = missing(folder, quick)
+    where = folder(directory)
+    store = Store.load(where, FAMILY)
+    quick = any(name.endswith("-quick") for name in store.metadata)
+    absent = missing(store, quick)
     if absent:
         raise UsageError(
-            f"{folder}: {len(absent)} runs are missing or damaged, such as {absent[0]}; "
+            f"{where}: {len(absent)} runs of {FAMILY} are missing, such as {absent[0]}; "
             f"make them with python experiments/run.py {FAMILY}"
         )
-    grid = family_runs.grid(folder, quick)
+    grid = family_runs.grid(store, quick)
     rates = family_runs.tuned(grid)
     parts: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": [], "samples": [], "staleness": []}
     for one in family_runs.finals(rates, quick):
-        part, server = str(one.run_name).split("-")[:2]
-        try:
-            tables = _tables(one, folder / str(one.run_name))
-        except (OSError, ValueError, KeyError) as error:
-            raise UsageError(f"{folder / str(one.run_name)}: not a whole run ({one_line(error)}); delete it") from error
-        for name, table in tables.items():
-            parts[name].append(table.assign(part=part, server=server, seed=one.seed))
-    metadata = {path.stem: recorded.load(path) for path in sorted(folder.glob("[!.]*.json"))}
-    if len({str(entry["machine"]) for entry in metadata.values()}) > 1:
-        raise UsageError(f"{folder}: not all runs were made on one machine; delete some and make them again")
-    lost = pd.read_csv(folder / LOST_UPDATES)
+        name = str(one.run_name)
+        part, server = name.split("-")[:2]
+        staleness = store.staleness[store.staleness["run"] == name].drop(columns="run")
+        for key, table in _tables(one, store.rows(name), staleness).items():
+            parts[key].append(table.assign(part=part, server=server, seed=one.seed))
+    if len({str(entry["machine"]) for entry in store.metadata.values()}) > 1:
+        raise UsageError(f"{where}: not all runs were made on one machine; delete some and make them again")
+    lost = pd.read_csv(where / LOST_UPDATES)
     tables = {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
-    return Family(grid=grid, rates=rates, lost=lost, metadata=metadata, **tables)
+    return Family(grid=grid, rates=rates, lost=lost, metadata=store.metadata, **tables)
 
 
-def missing(folder: Path, quick: bool = False) -> list[str]:
-    """Return the names of what is not, or not whole, in the family's `folder`: runs of either device, and the file."""
+def missing(store: Store, quick: bool = False) -> list[str]:
+    """Return the names of what the store of the family does not have: runs of either device, and the files."""
 
     def absent(runs: list[Options]) -> list[str]:
-        placed = [replace(one, results_dir=str(folder)) for one in runs]
-        made = (any(is_made(replace(one, device=device)) for device in ("cpu", "cuda")) for one in placed)
-        return [str(one.run_name) for one, there in zip(placed, made, strict=True) if not there]
+        there = (any(store.has(replace(one, device=device)) for device in ("cpu", "cuda")) for one in runs)
+        return [str(one.run_name) for one, made in zip(runs, there, strict=True) if not made]
 
-    names = absent(family_runs.tuning(quick))
+    timeline = family_runs.timeline(quick)
+    names = absent([*family_runs.tuning(quick), timeline])
     if not names:  # else nobody knows the learning rates of the others
-        rates = family_runs.tuned(family_runs.grid(folder, quick))
+        rates = family_runs.tuned(family_runs.grid(store, quick))
         names = absent(family_runs.finals(rates, quick))
-    return names + [name for name in (LOST_UPDATES,) if not (folder / name).exists()]
+    files = (LOST_UPDATES, f"{timeline.run_name}{EVENTS_SUFFIX}")
+    return names + [name for name in files if not (store.folder / name).exists()]
 
 
-def _tables(options: Options, path: Path) -> dict[str, pd.DataFrame]:
-    table = load_table(f"{path}.csv")
-    staleness = pd.read_csv(f"{path}{STALENESS_SUFFIX}", dtype="int64")
+def _tables(options: Options, table: pd.DataFrame, staleness: pd.DataFrame) -> dict[str, pd.DataFrame]:
     server, trained = table[table["role"] == SERVER].set_index("epoch"), workers(table)
     updates, seconds = server["step"], table.groupby("epoch")["epoch_s"].max()
     mb = table.groupby("epoch")["bytes_sent"].sum().astype(float) / 1e6
@@ -164,10 +161,14 @@ def table(family: Family, part: str = "final") -> list[tuple[str, ...]]:
 
 def grid_table(family: Family) -> list[tuple[str, ...]]:
     """Return the grid as text, its head first: held-out accuracy in %, mean over seeds; a star at the rate chosen."""
-    means = family.grid.fillna({"accuracy": 0.0}).groupby(["server", "lr"])["accuracy"].mean()
+    cells = family.grid.groupby(["server", "lr"])["accuracy"]
+    means, diverged = cells.mean(), cells.apply(lambda accuracy: int(accuracy.isna().sum()))
     rates = sorted(family.grid["lr"].unique())
     rows: list[tuple[str, ...]] = [("server", *(f"{lr:g}" for lr in rates))]
     for server, best in family.rates.items():
-        cells = [f"{100 * means[server, lr]:.2f}" + ("*" if lr == best else " ") for lr in rates]
-        rows.append((name_of(server), *cells))
+        texts = [
+            "diverged " if diverged[server, lr] else f"{100 * means[server, lr]:.2f}" + ("*" if lr == best else " ")
+            for lr in rates
+        ]
+        rows.append((name_of(server), *texts))
     return rows

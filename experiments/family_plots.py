@@ -72,24 +72,39 @@ def against(axes: Axes, family: Family, x: str, part: str = "final") -> None:
         axes.plot(across, values["mean"], color=colour, marker="o", ms=4, label=name_of(server))
         axes.fill_between(across, values["min"], values["max"], color=colour, alpha=0.15, lw=0)
     axes.set(xlabel=AGAINST[x], ylabel="held-out accuracy, %", xlim=(0, None))
+    axes.set_title(f"accuracy against {x if x != 'mb' else 'MB'}", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.grid(alpha=0.3)
 
 
 def grid(family: Family) -> Figure:
-    """Draw the accuracy of every server with every learning rate of the grid; a ring is round the one chosen."""
-    figure = Figure((_WIDTH, 3.4), layout="constrained")
+    """Draw the accuracy of every server with every learning rate of the grid; a ring is round the one chosen.
+
+    A rate with which a run diverged has no accuracy: it is a cross below the axis of those that have one.
+    """
+    figure = Figure((_WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
-    rows = family.grid.fillna({"accuracy": 0.0})
+    axes.set_title("what each learning rate gives on the grid", fontsize=10)
+    low = 100 * float(family.grid["accuracy"].min())
     for number, server in enumerate(SERVERS):
-        values = 100 * rows[rows["server"] == server].groupby("lr")["accuracy"].agg(["mean", "min", "max"])
-        across = values.index * 1.03 ** (number - 2)  # whiskers beside, not over, one another
+        rows = family.grid[family.grid["server"] == server].groupby("lr")["accuracy"]
+        lost = rows.apply(lambda accuracy: bool(accuracy.isna().any()))
+        values = 100 * rows.agg(["mean", "min", "max"])[~lost]
+        aside = 1.03 ** (number - 2)  # whiskers beside, not over, one another
         whiskers = [values["mean"] - values["min"], values["max"] - values["mean"]]
         colour, label = colour_of(server), name_of(server)
-        axes.errorbar(across, values["mean"], whiskers, color=colour, marker="o", ms=4, capsize=2, label=label)
+        axes.errorbar(
+            values.index * aside, values["mean"], whiskers, color=colour, marker="o", ms=4, capsize=2, label=label
+        )
+        diverged = lost[lost].index
+        axes.plot(diverged * aside, [low - 4 - 3 * number] * len(diverged), "x", color=colour, ms=6, mew=1.5)
         best = family.rates[server]
-        axes.plot(best * 1.03 ** (number - 2), values["mean"][best], "o", ms=11, mfc="none", mec=colour, mew=1.5)
-    rates = sorted(rows["lr"].unique())
+        if best in values.index:
+            axes.plot(best * aside, values["mean"][best], "o", ms=11, mfc="none", mec=colour, mew=1.5)
+    if family.grid["accuracy"].isna().any():
+        axes.axhline(low - 2, color="#999999", lw=0.8, ls=":")
+        axes.annotate("diverged", (0.01, low - 9), xycoords=("axes fraction", "data"), fontsize=8, color="#555555")
+    rates = sorted(family.grid["lr"].unique())
     axes.set(xscale="log", xlabel="learning rate", ylabel="held-out accuracy, %")
     axes.set_xticks(rates, [f"{lr:g}" for lr in rates])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -134,6 +149,7 @@ def of_server(axes: Axes, family: Family, part: str = "final") -> None:
             axes.step(share.index, share, where="mid", color=colour_of(server))
             axes.fill_between(share.index, share, step="mid", color=colour_of(server), alpha=0.15, lw=0)
     axes.set(xlabel="staleness, versions", ylabel="% of gradients", ylim=(0, None))
+    axes.set_title("staleness, equal workers", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
@@ -250,6 +266,7 @@ def kept(axes: Axes, family: Family) -> None:
         axes.bar(0, 0, color=colour, label=name)
     axes.set_xticks(range(len(numbers)), [f"{n} client" + "s" * (n > 1) for n in numbers])
     axes.set(ylabel="% of the updates kept", ylim=(0, 135), yticks=range(0, 101, 25))
+    axes.set_title("updates that a server keeps", fontsize=9)
     axes.legend(fontsize=8, loc="upper right", ncols=1)
 
 

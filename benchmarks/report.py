@@ -1,0 +1,145 @@
+"""Write the Speed table into benchmarks/README.md, from the figures that `python -m benchmarks.run_all` has kept.
+
+python -m benchmarks.report
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.cases import markdown
+from experiments.collect import KEPT
+from records.errors import UsageError, one_line
+from records.files import write_atomically
+from training.command_line import guarded, parse
+
+README = Path(__file__).resolve().parent / "README.md"
+_PLACE = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
+Rows = list[dict[str, Any]]
+Lines = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Whose figures."""
+
+    results_dir: str = str(KEPT / "benchmarks")
+    """The folder with the figures."""
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what each benchmark of TABLE has kept. Raises UsageError if there is nothing, or not of one machine."""
+    kept: dict[str, dict[str, Any]] = {}
+    for name in TABLE:
+        path = folder / f"{name}.json"
+        if path.exists():
+            try:
+                kept[name] = json.loads(path.read_text(encoding="utf-8"))
+                kept[name]["rows"][0], kept[name]["machine"]["cpu"], kept[name]["git_commit"]
+            except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+                raise UsageError(f"{path}: not the figures of a benchmark ({one_line(error)}); run it again") from error
+    if not kept:
+        raise UsageError(f"no figures in {folder}: make them with python -m benchmarks.run_all")
+    if len({str(one["machine"]) for one in kept.values()}) > 1:
+        raise UsageError(f"{folder}: not all figures are of one machine; make them with python -m benchmarks.run_all")
+    return kept
+
+
+def _times(rows: Rows) -> str:
+    """Return the ratios of rows, with the first and third quartile of the repeats."""
+    cells = []
+    for row in rows:
+        low, high = row["ratio_quartiles"]
+        cells.append(f"{row['ratio']:.3g} ({low:.3g} to {high:.3g})")
+    return " / ".join(cells)
+
+
+def _all_reduce(rows: Rows) -> Lines:
+    ranks = rows[0]["world_size"]
+    sizes = " / ".join(f"{row['numel']:,}" for row in rows)
+    us = " / ".join(f"{row['ring_us']:.0f}" for row in rows)
+    return [
+        (f"ring against gloo's all-reduce, {ranks} ranks, {sizes} elements", f"{_times(rows)} times as fast"),
+        (f"the ring, {ranks} ranks, the same sizes", f"{us} µs"),
+    ]
+
+
+def _training(rows: Rows) -> Lines:
+    return [
+        (f"training the {row['model'].upper()}, {row['n_gpus']} processes: `{row['strategy']}` against `{row['peer']}`",
+         f"{_times([row])} times the samples/s")
+        for row in rows
+    ]  # fmt: skip
+
+
+def _parameter_server(rows: Rows) -> Lines:
+    lines = []
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        of_mode = [row for row in rows if row["mode"] == mode]
+        for peer in dict.fromkeys(row["server"] for row in of_mode[1:] if not row["server"].endswith("param_server")):
+            mine = [row for row in of_mode if row["server"] == peer]
+            workers = " / ".join(str(row["workers"]) for row in mine)
+            what = f"{mode} server against `{peer}`, {workers} workers, 5.8M-parameter MLP"
+            lines.append((what, f"{_times(mine)} times the samples/s"))
+    return lines
+
+
+def _startup(rows: Rows) -> Lines:
+    first, last = rows[0], rows[-1]
+    ranks = f"{first['n_ranks']} rank{'s' * (first['n_ranks'] > 1)}"
+    return [
+        (f"{last['n_ranks']} ranks ready for the first step, against {ranks}", f"{_times([last])} times the time"),
+        (f"{ranks} ready", f"{first['seconds']:.1f} s"),
+    ]
+
+
+def _recording(rows: Rows) -> Lines:
+    return [
+        (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
+         f"{_times([row])} times the time; expected {row['expected_percent']:.2f} % more")
+        for row in rows
+    ]  # fmt: skip
+
+
+TABLE: dict[str, Callable[[Rows], Lines]] = {
+    "all_reduce_2": _all_reduce,
+    "all_reduce_4": _all_reduce,
+    "training": _training,
+    "parameter_server": _parameter_server,
+    "startup": _startup,
+    "recording": _recording,
+}
+"""The lines of the table that are made of each kept file."""
+
+
+def table(kept: dict[str, dict[str, Any]]) -> str:
+    """Return the Speed table in Markdown, and below it on what and by which code it was measured."""
+    lines: Sequence[tuple[str, str]] = [line for name in kept for line in TABLE[name](kept[name]["rows"])]
+    machine = next(iter(kept.values()))["machine"]
+    commits = ", ".join(sorted({str(one["git_commit"])[:10] for one in kept.values()}))
+    about = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}"
+    below = "Medians of the repeats, in brackets their first and third quartile."
+    return f"{markdown([('compared', 'figure'), *lines])}\n\n{below} {about}; code at {commits}."
+
+
+def with_table(text: str, kept: dict[str, dict[str, Any]]) -> str:
+    """Return a Markdown text with the Speed table between its two marks."""
+    text, n = _PLACE.subn(lambda found: f"{found[1]}\n{table(kept)}\n\n{found[2]}", text)
+    assert n == 1, "there is one place for the table"
+    return text
+
+
+def main(settings: Settings) -> None:
+    """Write the table. Raises UsageError if there are no figures."""
+    text = with_table(README.read_text(encoding="utf-8"), load(Path(settings.results_dir)))
+    with write_atomically(README) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    print(f"table in {README}")
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "nothing was written"))

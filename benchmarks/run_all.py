@@ -1,0 +1,54 @@
+"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: 10 minutes on 2 cores.
+
+python -m benchmarks.run_all      # with nothing else running; then: python -m benchmarks.report
+
+A benchmark that fails is reported, and the others are run all the same.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.runs import hardware
+from records.errors import RunFailed
+from training.command_line import guarded, parse
+from transports.timing import now
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = {
+    "all_reduce_2": ("all_reduce.py", "--world_size", "2"),
+    "all_reduce_4": ("all_reduce.py", "--world_size", "4"),
+    "training": ("training.py",),
+    "parameter_server": ("parameter_server.py", "--repeats", "7"),
+    "startup": ("startup.py",),
+    "recording": ("recording.py",),
+}
+"""The kept files, and how each is made."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the figures are kept."""
+
+    results_dir: str | None = None
+    """The folder. Default: results/HARDWARE/benchmarks."""
+
+
+def main(settings: Settings) -> None:
+    """Run all. Raises RunFailed at the end if a benchmark failed."""
+    folder = Path(settings.results_dir or ROOT / "results" / hardware("cpu") / "benchmarks")
+    failed = []
+    for name, (script, *options) in COMMANDS.items():
+        print(f"\n{name}: {script} {' '.join(options)}", flush=True)
+        t0 = now()
+        command = [sys.executable, f"benchmarks/{script}", *options, "--out", str(folder.resolve() / f"{name}.json")]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            failed.append(name)
+        print(f"{now() - t0:.0f} s", flush=True)
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(COMMANDS)} benchmarks failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "finished benchmarks are kept"))

@@ -1,0 +1,118 @@
+"""The tidy files of an experiment: what is written is read again; only a run that is whole and good is there."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments import runs
+from experiments.family_runs import FAMILY, finals, tuning
+from experiments.store import Store, same_run
+from records.errors import UsageError
+from strategies.downpour import Downpour
+from tests.experiments import samples
+
+ONE, OTHER = (replace(one, device="cpu") for one in runs.declared("scaling")[:2])
+
+
+def test_one_table_has_all_runs_with_a_column_for_every_option_that_varies(tmp_path: Path) -> None:
+    store = Store.load(tmp_path, "scaling")
+    for one in (ONE, OTHER, replace(ONE, seed=1, run_name="again")):
+        samples.keep(store, one)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scaling.csv", "scaling.json"]
+    table = pd.read_csv(tmp_path / "scaling.csv")
+    assert {"run", "seed", "strategy", "epoch", "rank", "epoch_s"} <= set(table.columns)
+    assert "lr" not in table.columns, "it is the same for all"
+    assert not {"results_dir", "run_name"} & set(table.columns)
+    assert not table.duplicated(["run", "epoch", "rank"]).any()
+    again = Store.load(tmp_path, "scaling")
+    assert all(again.has(one) for one in (ONE, OTHER))
+    rows = again.rows(str(ONE.run_name)).drop(columns="run").reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows, samples.epochs_of(ONE), rtol=1e-6)
+    kept = json.loads((tmp_path / "scaling.json").read_text())
+    assert kept["all"]["options"]["lr"] == ONE.lr
+    assert set(kept["runs"]) == {ONE.run_name, OTHER.run_name, "again"}
+
+
+def test_a_run_that_is_made_again_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
+    store = Store.load(tmp_path, FAMILY)
+    one = next(one for one in finals(dict.fromkeys(("sync", "backup", "bounded", "async", "downpour"), 0.1))
+               if one.strategy.asynchronous)  # fmt: skip
+    samples.keep(store, one)
+    samples.keep(store, one)
+    again = Store.load(tmp_path, FAMILY)
+    assert len(again.table) == len(samples.epochs_of(one))
+    assert len(again.staleness) == len(samples.staleness_of(one))
+
+
+def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
+    store = Store.load(tmp_path, "scaling")
+    assert not store.has(ONE)
+    samples.keep(store, ONE)
+    assert store.has(ONE)
+    assert store.has(replace(ONE, data_dir="elsewhere", timeout=5.0))
+    for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
+        assert not store.has(replace(ONE, **change))
+    samples.keep(store, ONE, replicas_identical=False)
+    assert store.has(ONE) is not ONE.strategy.replicas_agree
+    table = samples.epochs_of(ONE)
+    store.add(str(ONE.run_name), table[table["epoch"] < ONE.epochs], samples.metadata_of(ONE))
+    assert not store.has(ONE), "its last epoch is missing"
+
+
+def test_an_option_that_came_later_counts_as_its_default() -> None:
+    one = replace(ONE, momentum=0.0, strategy=Downpour(n_push=4))
+    written = json.loads(json.dumps(one.recorded()))
+    assert same_run(one, {name: value for name, value in written.items() if name not in ("jitter", "n_fetch")})
+    older = {name: value for name, value in written.items() if name != "n_fetch"}
+    assert not same_run(replace(one, strategy=Downpour(n_push=4, n_fetch=2)), older)
+
+
+def test_a_run_that_diverged_is_there_without_rows(tmp_path: Path) -> None:
+    store, one = Store.load(tmp_path, FAMILY), replace(tuning()[0], device="cpu")
+    samples.diverge(store, one)
+    again = Store.load(tmp_path, FAMILY)
+    assert again.has(one)
+    assert not again.has(replace(one, epochs=7))
+    assert not len(again.table)
+
+
+def test_an_interruption_while_it_writes_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples.keep(Store.load(tmp_path, "scaling"), ONE)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def interrupted(self: pd.DataFrame, *args: Any, **kwargs: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        samples.keep(Store.load(tmp_path, "scaling"), OTHER)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_in_one_file_only_is_not_there(tmp_path: Path) -> None:
+    """As SIGKILL between two renames leaves it."""
+    store = Store.load(tmp_path, "scaling")
+    samples.keep(store, ONE)
+    older = {path: path.read_bytes() for path in store.paths if path.exists()}
+    samples.keep(store, OTHER)
+    for path, content in older.items():
+        newer = path.read_bytes()
+        path.write_bytes(content)
+        torn = Store.load(tmp_path, "scaling")
+        assert torn.has(ONE)
+        assert not torn.has(OTHER)
+        path.write_bytes(newer)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "a,b\n1,2\n", '{"all": {}, "runs": {"x": {}}}'])
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path, suffix: str, text: str) -> None:
+    samples.keep(Store.load(tmp_path, "scaling"), ONE)
+    (tmp_path / f"scaling{suffix}").write_text(text)
+    with pytest.raises(UsageError, match=r"the results of scaling are damaged .*measure again") as refusal:
+        Store.load(tmp_path, "scaling")
+    assert "\n" not in str(refusal.value)

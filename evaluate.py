@@ -1,11 +1,11 @@
 """Score the checkpoints of a training run as they appear, beside it, in a process of its own.
 
-python train.py --strategy param_server --n_gpus 4 --checkpoint_every 20 --checkpoint_dir checkpoints &
-python evaluate.py --checkpoint_dir checkpoints
+python train.py --strategy param_server --n_gpus 4 --checkpoint_every 20 --checkpoint_dir kept &
+python evaluate.py --checkpoint_dir kept
 
 Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, into evaluation.csv beside them.
-May be started before the training; ends when that has ended, however it did. Where no training is going on, it scores
-the checkpoints that are there. Started again, it goes on with the same evaluation.csv. It computes on one core.
+May be started before the training; ends when that has ended, however it did. Where nothing is being trained, it scores
+the checkpoints that are there. Started again, it continues the same evaluation.csv. It computes on one core.
 """
 
 import signal
@@ -32,7 +32,7 @@ from training.evaluation import evaluate
 from training.loop import build_model
 from training.options import DTYPES, Options
 from training.recorded import check_recorded
-from transports.timing import now, sleep
+from transports.timing import RunningClock, sleep
 from workloads import datasets
 
 COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
@@ -89,9 +89,9 @@ def main(settings: Settings) -> None:
 
 
 def _wait_for_training(directory: Path, limit: float) -> None:
-    begin = now()
+    running = RunningClock()
     while not (folder.is_training(directory) or folder.listed(directory)):
-        if now() - begin > limit:
+        if running() > limit:
             raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {limit:g} s")
         sleep(_POLL_S)
 

@@ -13,9 +13,15 @@ python train.py --strategy yourmodule:YourClass           # a strategy of your o
 python train.py --list                                    # all strategies, and what they send
 
 python -m records.compare results/*.json                  # runs side by side
+
+python -m records.plot results/*.json                     # accuracy and loss against epochs, seconds and bytes
 """
 
+import signal
 import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
+    sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 if __name__ == "__main__":
     try:
@@ -27,5 +33,6 @@ if __name__ == "__main__":
 
         sys.exit(main(__doc__))
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
         print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr)
         sys.exit(130)

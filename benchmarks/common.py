@@ -104,15 +104,15 @@ def table(rows: Sequence[Row]) -> str:
     ).to_string(index=False)
 
 
-def figure(name: str, values: Sequence[float] | np.ndarray, value: float | None = None) -> Row:
-    """Return `values` as {name: their median (or `value`), name_quartiles}."""
+def figure(name: str, values: Sequence[float] | np.ndarray) -> Row:
+    """Return `values` as {name: their median, name_quartiles}."""
     low, middle, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
-    return {name: middle if value is None else value, f"{name}_quartiles": [low, high]}
+    return {name: middle, f"{name}_quartiles": [low, high]}
 
 
 def ratio(over: np.ndarray, under: np.ndarray) -> Row:
-    """Return the ratio of the medians, and the quartiles of the repeats' ratios."""
-    return figure("ratio", over / under, float(np.median(over) / np.median(under)))
+    """Return the median of the repeats' ratios, which need not be the ratio of the medians, and their quartiles."""
+    return figure("ratio", over / under)
 
 
 def alternate(transport: Transport, sides: Mapping[str, Callable[[], None]], repeats: int) -> Seconds:

@@ -89,12 +89,21 @@ def _parameter_server(rows: Rows) -> Lines:
 
 
 def _startup(rows: Rows) -> Lines:
+    lines, base = [], ""
+    for row in rows:
+        is_base = row["ratio_quartiles"] == [1, 1]  # it is compared to itself
+        base = row["what"] if is_base else base
+        text = "" if is_base else f"; {_times([row])} times that of `{base}`"
+        lines.append((f"start: `{row['what']}`", f"{row['seconds']:.2f} s{text}"))
+    return lines
+
+
+def _memory(rows: Rows) -> Lines:
     first, last = rows[0], rows[-1]
-    ranks = f"{first['n_ranks']} rank{'s' * (first['n_ranks'] > 1)}"
     return [
-        (f"{last['n_ranks']} ranks ready for the first step, against {ranks}", f"{_times([last])} times the time"),
-        (f"{ranks} ready", f"{first['seconds']:.1f} s"),
-    ]
+        (f"most memory of a rank after {last['steps']:,} steps, against {first['steps']:,}",
+         f"{last['rank_mb']:.0f} MB, {first['rank_mb']:.0f} MB")
+    ]  # fmt: skip
 
 
 def _recording(rows: Rows) -> Lines:
@@ -112,6 +121,7 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "parameter_server": _parameter_server,
     "startup": _startup,
     "recording": _recording,
+    "memory": _memory,
 }
 """The lines of the table that are made of each kept file."""
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "parameter_server": ("parameter_server.py", "--repeats", "7"),
     "startup": ("startup.py",),
     "recording": ("recording.py",),
+    "memory": ("memory.py",),
 }
 """The kept files, and how each is made."""
 

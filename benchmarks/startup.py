@@ -3,8 +3,8 @@
 python benchmarks/startup.py
 
 Seconds of fresh Python processes, which take turns. Row 1: one that only imports torch. Row 2: the README's first
-command, 10 epochs of the digits mlp with one server and three workers, from its start to its end; its ratio is to row 1.
-Then: until all ranks of ring_all_reduce hold data, model and parameters; the ratio is to the first number of ranks.
+command, 10 epochs of the digits mlp with one server and three workers, from its start to its end; its ratio is to row
+1. Then: until all ranks of ring_all_reduce hold data, model and parameters; the ratio is to the first number of ranks.
 """
 
 import subprocess

@@ -26,7 +26,7 @@ class Recorded:
 
 
 def load(path: str) -> Recorded:
-    """Return what is on record of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
+    """Return what is recorded of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
     name = f"{path.removesuffix('.json')}.json"
     try:
         metadata = load_metadata(Path(name))

@@ -2,7 +2,7 @@
 
 import textwrap
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from experiments.collect import Results, pick, seconds_to
-from experiments.runs import BATCH, LINES, TWO_WORKERS, Case, strategy_class, strong, weak
+from experiments.runs import BATCH, LINES, TWO_WORKERS, WEAK_LINES, Case, strategy_class, strong, weak
 from records.events import PHASES
 from records.timeline import COLOURS as PHASE_COLOURS
 from strategies import STRATEGIES
@@ -210,12 +210,14 @@ def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
     def epoch_s(case: Case) -> pd.Series:
         return pick(results.runs, case)["epoch_s"]
 
-    for column, (make, name) in enumerate(
-        ((strong, f"strong: {BATCH} samples a step"), (weak, f"weak: {BATCH // 2} samples a worker"))
-    ):
+    ways = (
+        (LINES, strong, f"strong: {BATCH} samples a step"),
+        (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"),
+    )
+    for column, (lines, make, name) in enumerate(ways):
         times[column].set_title(name, fontsize=10)
-        against_ranks(times[column], make, epoch_s)
-        against_ranks(reached[column], make, lambda case: seconds_to(results, target, case))
+        against_ranks(times[column], lines, make, epoch_s)
+        against_ranks(reached[column], lines, make, lambda case: seconds_to(results, target, case))
         reached[column].set_ylabel(f"seconds to {100 * target:.0f} %")
         reached[column].set_title(f"time to {100 * target:.0f} % accuracy", fontsize=10)
     times[2].set_title("training set, two workers", fontsize=10)
@@ -229,10 +231,15 @@ def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
     return figure
 
 
-def against_ranks(axes: Axes, make: Callable[[str, int], Case], values: Callable[[Case], pd.Series]) -> None:
+def against_ranks(
+    axes: Axes,
+    lines: Mapping[str, Sequence[int]],
+    make: Callable[[str, int], Case],
+    values: Callable[[Case], pd.Series],
+) -> None:
     """Draw what `values` gives for a case, one line a strategy, against the number of ranks."""
     missed = []
-    for strategy, numbers in LINES.items():
+    for strategy, numbers in lines.items():
         aside = 0.06 * (list(LINES).index(strategy) - 2)  # whiskers beside, not over, one another
         measured = {n + aside: values(make(strategy, n)) for n in numbers}
         missed += _line(axes, strategy, measured, "{}, {:.0f} ranks")

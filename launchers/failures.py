@@ -1,12 +1,13 @@
 """Why a run failed, told in one message: the rank at fault, its role, and what the others were waiting for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from records.errors import RunFailed
 
 # What counts as the cause when several ranks failed: the first of these kinds.
-_CAUSES = ("usage", "stopped", "died", "raised", "silent", "timeout", "lost_peer")
+_CAUSES = ("usage", "stopped", "died", "raised", "silent", "timeout", "lost_peer", "busy")
+_WAITS = ("timeout", "lost_peer")
 
 
 @dataclass(frozen=True)
@@ -14,19 +15,29 @@ class Failure:
     """How one rank failed.
 
     `kind`: usage (bad input), stopped (training cannot go on), raised (an exception), died (the process ended), silent
-    (no heartbeat), timeout or lost_peer (it waited for `waited_for` in vain).
+    (no heartbeat), timeout or lost_peer (it waited for `waited_for`, from `ranks`, in vain), busy (it lives, but does
+    not take notice that others have failed).
     """
 
     kind: str
     message: str = ""
     waited_for: str = ""
+    ranks: tuple[int, ...] = ()
     trace: str = ""
 
 
-def explain(failures: dict[int, Failure], roles: Sequence[str], timeout: float) -> RunFailed:
-    """Return the error for the user: the cause first, then what the other ranks were waiting for."""
+def explain(
+    failures: dict[int, Failure], roles: Sequence[str], timeout: float, deaths: Mapping[int, Failure] | None = None
+) -> RunFailed:
+    """Return the error for the user: the cause first, then what the other ranks were waiting for.
+
+    Among ranks that waited for each other, the cause is the one that waited for nobody. `deaths` are those of ranks
+    without which the run could go on.
+    """
     rank = min(failures, key=lambda rank: _CAUSES.index(failures[rank].kind))
     cause = failures[rank]
+    if cause.kind in _WAITS:
+        rank, cause = _end_of_the_wait(rank, failures, deaths or {})
     if cause.kind == "usage":
         return RunFailed(cause.message, exit_code=2)
     name = f"rank {rank} ({roles[rank]})"
@@ -36,6 +47,8 @@ def explain(failures: dict[int, Failure], roles: Sequence[str], timeout: float) 
         "raised": f"{name} raised {cause.message}",
         "silent": f"{name} has not answered for more than {timeout:g} s (--timeout): stopped, or out of memory",
         "timeout": f"{name} waited {timeout:g} s for {cause.waited_for}: if a step takes that long, raise --timeout",
+        "busy": f"{name} was waited for in vain, itself waiting for nobody: it hangs, or if a step takes that long, "
+        "raise --timeout",
         "lost_peer": f"{name} {cause.message}",
     }[cause.kind]
     waits = [
@@ -46,3 +59,21 @@ def explain(failures: dict[int, Failure], roles: Sequence[str], timeout: float) 
     if waits and cause.kind != "stopped":
         text += "; meanwhile " + ", ".join(waits)
     return RunFailed(text + (f"\n{cause.trace}" if cause.trace else ""))
+
+
+def _end_of_the_wait(rank: int, failures: Mapping[int, Failure], deaths: Mapping[int, Failure]) -> tuple[int, Failure]:
+    """Return who waited for nobody among those that `rank` waited for, they waited for, and so on; else `rank`."""
+    seen = {rank: failures[rank]}
+    queue = [failures[rank]]
+    while queue:
+        failure = queue.pop()
+        # One that was started again may have failed once more: lost is its first life, waited for its last.
+        first, then = (deaths, failures) if failure.kind == "lost_peer" else (failures, deaths)
+        for peer in failure.ranks:
+            found = first.get(peer) or then.get(peer)
+            if found and peer not in seen:
+                seen[peer] = found
+                queue.append(found)
+    ends = {peer: found for peer, found in seen.items() if found.kind not in _WAITS} or {rank: failures[rank]}
+    culprit = min(ends, key=lambda peer: _CAUSES.index(ends[peer].kind))
+    return culprit, ends[culprit]

@@ -1,13 +1,27 @@
-"""What new processes are made from: a fork server that has loaded already what they import."""
+"""What new processes are made from: a fork server that has loaded already what they import.
+
+The server is multiprocessing's own. It may die or be stopped as any other process: then it is ended, and what waits for
+it fails.
+"""
 
 import multiprocessing
+import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
+from launchers.sockets import claim_folder
+from records.errors import INTERRUPTS, RunFailed
+from transports.timing import sleep
+
 _PRELOADED = ["torch"]
+_LEAST_PATIENCE_S = 60.0  # it may have to load torch first, on a machine that is busy
+_INTERRUPTED_S = 3.0  # how long a start may go on once it is interrupted
+_TICK_S = 0.25
 
 
 def preload(module: str) -> None:
@@ -22,22 +36,103 @@ def start_context() -> ForkServerContext | SpawnContext:
     if sys.platform != "linux" or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
+    # The kernel knows of parents that are threads, so only the main thread's fork server can be told to die with it.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    context.set_forkserver_preload([*(["launchers.dies_with_parent"] if in_main_thread else []), *_PRELOADED])
     return context
 
 
 def warm_up() -> None:
     """Start the fork server in the background: it loads torch while the caller does other things."""
+    claim_folder()
     if start_context().get_start_method() != "forkserver":
         return
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
         return
-    # Ctrl-C reaches the whole group, but it is the launcher that ends the ranks, with one message: they inherit that it
-    # is blocked. It is not lost meanwhile, as it would be if it were ignored: it arrives after the block.
-    resource_tracker.ensure_running()  # first, because it unblocks it
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Ctrl-C reaches the whole group, as does SIGHUP of a terminal that is closed, but it is the launcher that ends the
+    # ranks, with one message: they inherit that both are blocked. Neither is lost meanwhile, as it would be if it were
+    # ignored: it arrives after the block.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()  # first, because it unblocks SIGINT
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
+
+
+def _pid() -> int | None:
+    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    return pid
+
+
+def end_fork_server() -> None:
+    """Kill the fork server, if there is one: whoever waits for it gets an error. The next start makes a new one."""
+    pid = _pid()
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def death_of_fork_server() -> str:
+    """Return how the fork server has ended; "" if it has not, or there is none."""
+    pid = _pid()
+    for _ in range(4):  # whoever lost it may know it before its parent does
+        try:
+            # Not reaped: multiprocessing will do that.
+            end = pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ""
+        if end:
+            how = "ended with exit code" if end.si_code == os.CLD_EXITED else "was killed by"
+            return f"{how} {end.si_status if end.si_code == os.CLD_EXITED else signal.Signals(end.si_status).name}"
+        sleep(_TICK_S)
+    return ""
+
+
+@contextmanager
+def starting(timeout: float) -> Iterator[None]:
+    """In the block, processes are started; Ctrl-C, SIGTERM and SIGHUP act after it: amid it, nobody could end them all.
+
+    A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
+    Raises RunFailed, in one line, for what goes wrong.
+    """
+    came: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # which alone is interrupted
+        for number in INTERRUPTS:
+            handlers[number] = signal.signal(number, lambda number, _: came.append(number))
+    over, gave_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        left = max(timeout, _LEAST_PATIENCE_S)  # counted in ticks, which stop when this process is stopped
+        while not over.wait(_TICK_S):
+            left = min(left, _INTERRUPTED_S) if came else left
+            left -= _TICK_S
+            if left <= 0:
+                gave_up.set()
+                end_fork_server()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise RunFailed(_why(error, gave_up.is_set())) from error
+    finally:
+        over.set()
+        watcher.join()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for arrived in came:
+            signal.raise_signal(arrived)
+
+
+def _why(error: Exception, gave_up: bool) -> str:
+    if gave_up:
+        return "the processes could not be started: the fork server, from which they are made, did not answer; stopped?"
+    if how := death_of_fork_server():
+        return f"the processes could not be started: the fork server, from which they are made, {how}; out of memory?"
+    return f"the processes could not be started: {getattr(error, 'strerror', None) or error or 'no answer'}"

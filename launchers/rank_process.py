@@ -14,8 +14,9 @@ import cloudpickle
 
 from launchers.devices import set_up
 from launchers.failures import Failure
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
-from transports.base import OutOfSharedMemory, PeerLost, WaitTimeout
+from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
 from transports.timing import sleep
@@ -68,8 +69,10 @@ def rank_main(
     seed: int,
 ) -> None:
     """Be one rank, in its own process."""
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a terminal that was closed: the launcher ends the ranks
     sys.excepthook = _quiet_about_dead_peers
     link = _Link(pipe, endpoint.rank)
     threading.Thread(target=link.beat, daemon=True).start()
@@ -84,10 +87,13 @@ def rank_main(
     except (RunFailed, OutOfSharedMemory) as error:
         link.send("failed", Failure("stopped", str(error)))
     except PeerLost as error:
-        link.send("failed", Failure("lost_peer", str(error), error.what))
+        lost = transport.peers if error.rank == ANY else [error.rank]
+        link.send("failed", Failure("lost_peer", str(error), error.what, tuple(lost)))
     except WaitTimeout as error:
-        link.send("failed", Failure("timeout", str(error), error.what))
-    except Exception as error:
+        link.send("failed", Failure("timeout", str(error), error.what, error.ranks))
+    except SystemExit:
+        raise  # whose exit code is told
+    except BaseException as error:
         link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
     # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
     sys.stdout.flush()

@@ -3,23 +3,21 @@
 import os
 import pickle
 import queue
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from launchers.by_value import ByValue, hidden_main
+from launchers.child import Child
 from launchers.failures import Failure, explain
-from launchers.fork_server import start_context
+from launchers.fork_server import end_fork_server, start_context, starting
 from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from transports.timing import now
+from transports.segments import remove_segments
+from transports.timing import SLICE_S, RunningClock, now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
@@ -32,18 +30,20 @@ class Ranks:
     roles: list[str]
     expendable: frozenset[int]
     job: tuple[Any, ...]
-    processes: dict[int, BaseProcess] = field(default_factory=dict)
+    children: dict[int, Child] = field(default_factory=dict)
+    former: list[Child] = field(default_factory=list)  # of ranks that were started again
     pipes: dict[int, Connection] = field(default_factory=dict)
     notices: list[Connection] = field(default_factory=list)
     spares: list[dict[int, tuple[Connection, Connection]]] = field(default_factory=list)
     lives: dict[int, int] = field(default_factory=dict)
     inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
-    last_heard: dict[int, float] = field(default_factory=dict)
+    running: RunningClock = field(default_factory=RunningClock)
+    last_heard: dict[int, float] = field(default_factory=dict)  # by that clock
 
     def start(self, restarts: int) -> None:
         """Start all ranks, and have the pipes for so many restarts."""
         context = start_context()
-        with _interrupts_wait():
+        with starting(self.timeout):
             endpoints, self.notices = wire(len(self.roles), context)
             hosts = set(range(len(self.roles))) - self.expendable
             self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(restarts)]
@@ -57,11 +57,13 @@ class Ranks:
         process = context.Process(target=ByValue(rank_main, (endpoint, theirs, *self.job)), name=f"rank {rank}")
         with hidden_main():
             process.start()
-        self.processes[rank] = process
+        if rank in self.children:
+            self.former.append(self.children[rank])
+        self.children[rank] = Child(process)
         # Only the rank may hold its ends of the pipes: then their closing is its death.
         theirs.close()
         endpoint.close()
-        self.last_heard[rank] = now()
+        self.last_heard[rank] = self.running()
         threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
 
     def _restart(self, rank: int) -> None:
@@ -82,7 +84,7 @@ class Ranks:
         try:
             while True:
                 kind, value = pickle.loads(pipe.recv_bytes())
-                self.last_heard[rank] = now()
+                self.last_heard[rank] = self.running()
                 if kind != "alive":
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
@@ -96,10 +98,11 @@ class Ranks:
         results: dict[int, Any] = {}
         failures: dict[int, Failure] = {}
         dead: dict[int, Failure] = {}  # expendable ones
+        deaths: dict[int, Failure] = {}  # theirs, also of those that were started again
         give_up = float("inf")
-        while len(results) + len(failures) + len(dead) < len(self.roles) and now() < give_up:
+        while len(results) + len(failures) + len(dead) < len(self.roles) and self.running() < give_up:
             try:
-                rank, kind, value = self.inbox.get(timeout=HEARTBEAT_S)
+                rank, kind, value = self.inbox.get(timeout=SLICE_S)
             except queue.Empty:
                 rank, kind, value = -1, "nothing", None
             if kind == "result":
@@ -114,36 +117,33 @@ class Ranks:
                 death = self._death_of(rank)
                 (dead if rank in self.expendable else failures)[rank] = death
                 if rank in dead:
+                    deaths[rank] = death
                     self._tell(dead)
                 if rank in dead and self.spares and not (failures or results):
                     del dead[rank]
-                    with _interrupts_wait():
+                    with starting(self.timeout):
                         self._restart(rank)
             if not failures:
                 failures.update(self._silent())
             if failures and give_up == float("inf"):
-                give_up = now() + _GRACE_S
+                give_up = self.running() + _GRACE_S
                 self._tell(failures)
         if failures:
-            if all(failure.kind == "lost_peer" for failure in failures.values()):
-                failures = dead | failures  # there the others' deaths are the cause
             # Whoever has not spoken since may be the one the others waited for.
-            for rank in set(range(len(self.roles))) - set(results) - set(failures):
-                if now() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S:
-                    failures[rank] = Failure("silent")
-            raise explain(failures, self.roles, self.timeout)
+            for rank in set(range(len(self.roles))) - set(results) - set(failures) - set(dead):
+                silent = self.running() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S
+                failures[rank] = Failure("silent" if silent else "busy")
+            raise explain(failures, self.roles, self.timeout, deaths)
         return [results.get(rank) for rank in range(len(self.roles))]
 
     def _death_of(self, rank: int) -> Failure:
-        self.processes[rank].join(_GRACE_S)
-        _remove_shared_memory(self.processes[rank])
-        code = self.processes[rank].exitcode
-        if code is not None and code < 0:
-            return Failure("died", f"was killed by {signal.Signals(-code).name}")
-        return Failure("died", f"ended with exit code {code} before its work was done")
+        child = self.children[rank]
+        child.wait(_GRACE_S)
+        remove_segments(child.pid)
+        return Failure("died", child.how_it_ended(_GRACE_S))
 
     def _silent(self) -> dict[int, Failure]:
-        at = now()
+        at = self.running()
         return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.timeout}
 
     def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
@@ -157,36 +157,19 @@ class Ranks:
     def end(self, patience: float = 0.0) -> None:
         """Wait `patience` seconds for the processes to end, then end them; give the pipes back."""
         deadline = now() + patience
-        for process in self.processes.values():
-            process.join(max(0.0, deadline - now()))
-        for process in self.processes.values():
-            process.kill()
-        for process in self.processes.values():
-            process.join()
-            _remove_shared_memory(process)
+        children = [*self.children.values(), *self.former]
+        for child in children:
+            child.wait(max(0.0, deadline - now()))
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait(_GRACE_S)
+            remove_segments(child.pid)
+            if not child.is_reaped(_GRACE_S):
+                end_fork_server()  # which, stopped, would be waited for at the end of this process
+                child.is_reaped(_GRACE_S)
+            child.close()
+        self.children, self.former = {}, []
         spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
         for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
-
-
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM act after the block: amid it, a process may run that nobody could end yet."""
-    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
-        yield
-        return
-    came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    for arrived in came:
-        signal.raise_signal(arrived)
-
-
-def _remove_shared_memory(process: BaseProcess) -> None:
-    """Remove what a process that was killed between torch's opening and unlinking of a segment has left by its name."""
-    for path in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
-        path.unlink(missing_ok=True)

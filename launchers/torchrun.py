@@ -6,6 +6,7 @@ from typing import Any
 
 from launchers.devices import set_up
 from launchers.launcher import Launcher
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 from transports.base import PeerLost, Transport, WaitTimeout
 
@@ -43,6 +44,7 @@ def launch(
     """
     from transports.process_group import connect  # torch.distributed is slow to load
 
+    die_with_parent()
     rank = _rank()
     if world_size != _world_size() or restarts:
         raise UsageError(f"torchrun started {_world_size()} ranks, not {world_size}, and starts none again")

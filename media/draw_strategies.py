@@ -110,8 +110,11 @@ def _state(axes: Axes, x0: float, y0: float, N: int, s: int, half: str) -> None:
                 summed = N
             done = summed == N
             place = (x0 + c * _SIZE * 0.74, y0 - r * 0.42)
-            shade = {"alpha": 0.18 + 0.82 * (summed - 1) / (N - 1), "ec": "black" if done else "none", "lw": 1.4}
-            axes.add_patch(plt.Rectangle(place, _SIZE * 0.7, _SIZE, facecolor=CHUNKS[c], **shade))
+            chunk = plt.Rectangle(
+                place, _SIZE * 0.7, _SIZE, facecolor=CHUNKS[c], ec="black" if done else "none", lw=1.4
+            )
+            chunk.set_alpha(0.18 + 0.82 * (summed - 1) / (N - 1))
+            axes.add_patch(chunk)
             axes.text(place[0] + _SIZE * 0.35, place[1] + _SIZE / 2, str(summed), ha="center", va="center",
                       fontsize=7.5, color="white" if summed > 2 else "black")  # fmt: skip
 

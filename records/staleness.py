@@ -2,7 +2,8 @@
 
 The staleness of a gradient is the number of versions between the parameters that it was computed on and those that it
 was applied to. Where workers take steps of their own and push what these add up to (downpour, easgd), it is that of a
-push: the versions that others have made since the worker's last fetch. The table says which. Prints a table, one row a worker, and writes the histograms as RUN_NAME.staleness.png.
+push: the versions that others have made since the worker's last fetch. The table says which. Prints a table, one row a
+worker, and writes the histograms as RUN_NAME.staleness.png.
 """
 
 import math
@@ -145,7 +146,7 @@ def text(events: pd.DataFrame) -> str:
 def _write(path: str) -> tuple[str, str]:
     run, events, metadata = load(path)
     if applied(events).empty and dropped(events).empty:
-        raise BadRun(f"{run}: {metadata['strategy']} has no versions on record; a strategy with a server has")
+        raise BadRun(f"{run}: {metadata['strategy']} recorded no versions; a strategy with a server does")
     png = f"{run}.staleness.png"
     try:
         with write_atomically(png) as temporary:

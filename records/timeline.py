@@ -84,7 +84,8 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
         # The edge makes a span of microseconds a pixel wide.
         axes.broken_barh(bars, (rank - 0.4, 0.8), facecolor=colours, edgecolor=colours, linewidth=0.4)
     points_per_ms = axes.bbox.width / axes.figure.dpi * 72 / total
-    labelled = _label_versions(axes, events[events["t0"].between(start, stop - 0.02 * (stop - start))], roles, start)
+    shown = events[events["t0"].between(start, stop - 0.02 * (stop - start))]  # at the edge a label would be cut
+    labelled = _label_versions(axes, shown, roles, start) if has_stale(events) else set()
     for wait in spans[(spans["phase"] == "wait") & (spans["peer"] >= 0) & ~spans["rank"].isin(labelled)].itertuples():
         place = (wait.t0 + wait.ms / 2, wait.rank)
         for text in (f"← {wait.peer}", str(wait.peer)):  # the longest that has room
@@ -111,11 +112,9 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
 def _label_versions(axes: Axes, events: pd.DataFrame, roles: Sequence[str], start: float) -> set[int]:
     """Write "read→applied" where a gradient was applied, each worker's at a height of its own, the first on top.
 
-    Returns the ranks that applied them; none if no gradient was stale.
+    Returns the ranks that applied them.
     """
     gradients = applied(events)
-    if not (gradients["staleness"] > 0).any():
-        return set()
     workers = [rank for rank, role in enumerate(roles) if role != SERVER]
     box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     for gradient in gradients.itertuples():

@@ -1,20 +1,115 @@
-"""The README's complete examples run as printed."""
+"""README.md and docs/: what they quote is the code, where they point is something, what they print runs."""
 
+import ast
+import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from strategies.common import collectives
 from tests.ranks import LIMIT
+from tests.runs import ROOT
+from training import command_line
 
-ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EVERY = [*DOCS, ROOT / "benchmarks" / "README.md", ROOT / "experiments" / "README.md"]
+RING, OWN_LOOP, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-OWN_LOOP, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# What it quotes
+
+
+def test_the_ring_is_quoted_as_it_is() -> None:
+    functions = (collectives.ring_all_reduce, collectives.reduce_scatter, collectives.all_gather)
+    assert "\n\n".join(inspect.getsource(function) for function in functions).replace("\n\n\n", "\n\n") == RING.replace(
+        "\n\n\n", "\n\n"
+    )
+
+
+def test_the_readme_is_one_or_two_screens() -> None:
+    prose = re.sub(r"```.*?```|<!-- (\w+):.*?<!-- end of \1 -->", "", README, flags=re.DOTALL)
+    assert len(prose.split()) <= 1200
+
+
+# Where they point
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", EVERY, ids=name)
+def test_links_lead_to_something(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("path", DOCS, ids=name)
+def test_sources_that_are_named_are_there(path: Path) -> None:
+    for source in re.findall(r"`([a-z_]+/[\w/]+\.py)`", path.read_text(encoding="utf-8")):
+        assert (ROOT / source).exists() or "NAME" in source, source
+
+
+def test_every_page_of_the_docs_is_reached_from_the_readme() -> None:
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} == set(re.findall(r"\(docs/(\w+\.md)\)", README))
+
+
+# What they print
+
+NOT_HERE = ("-m venv", "yourmodule", "--download", "benchmarks", "experiments/")  # need a network, or much time
+
+
+def commands(path: Path) -> list[str]:
+    """The commands of a page that start something of this project, in the order in which they are printed."""
+    lines = re.findall(r"^    ((?:python|torchrun) [^#\n]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [line.strip() for line in lines if not any(word in line for word in NOT_HERE)]
+
+
+PAGES = [path for path in DOCS if commands(path)]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_commands_have_options_that_exist(path: Path) -> None:
+    for command in commands(path):
+        words = shlex.split(command)
+        if "train.py" in words and not {"--help", "--list", "--resume", "--replay"} & set(words):
+            given = words[words.index("train.py") + 1 :]
+            command_line.parse_run(given, None, "")  # raises UsageError
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_commands_run_as_printed_one_after_the_other(path: Path, tmp_path: Path) -> None:
+    for entry in ROOT.iterdir():
+        if entry.name != "results" and not entry.name.startswith("."):
+            (tmp_path / entry.name).symlink_to(entry)
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for command in commands(path):
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, env=os.environ | {"PATH": search}, capture_output=True, text=True,
+            timeout=2 * LIMIT, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
 @pytest.mark.slow
@@ -44,9 +139,52 @@ def test_the_example_of_ones_own_loop_runs_as_printed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     values = re.findall(r"(\w+) \[(.*)\]", done.stdout)
-    assert [name for name, _ in values] == ["param_server", "ring_all_reduce"]
+    assert [strategy for strategy, _ in values] == ["param_server", "ring_all_reduce"]
     for _, ranks in values:
         results = [float(value) for value in ranks.split(",")]
         assert len(results) == 4
         assert len(set(results)) == 1, "all ranks hold the same model"
         assert abs(results[0] - 0.25) < 0.05
+
+
+# An older Python, and the same versions for all
+
+
+def requirements(file: str) -> list[Requirement]:
+    lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
+    return [Requirement(line) for line in lines if line and not line.startswith("-r ")]
+
+
+def test_an_older_python_is_told_which_one_is_needed() -> None:
+    first = requirements("requirements.txt")[0]  # before anything large is downloaded
+    assert first.name == "this-needs-python-3.11-or-later"
+    assert first.url
+    assert first.url.startswith("file:///"), "a name that somebody could register must not be looked for"
+    assert first.marker
+    assert [first.marker.evaluate({"python_version": version}) for version in ("3.8", "3.10", "3.11", "3.14")] == [
+        *(True, True, False, False)
+    ]
+
+
+def test_the_main_job_says_so_before_it_imports_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    source = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"), feature_version=(3, 7))
+    _, imports, check = source.body[:3]  # after the docstring
+    assert ast.unparse(imports) == "import sys"
+    assert isinstance(check, ast.If)
+
+    class Old(tuple):
+        major, minor = 3, 10
+
+    class OldSys:
+        version_info = Old((3, 10))
+        exit = sys.exit
+
+    with pytest.raises(SystemExit) as stop:
+        exec(compile(ast.Module([check], []), "train.py", "exec"), {"sys": OldSys})
+    assert stop.value.code == "error: Python 3.10 is too old; this needs Python 3.11 or later"
+
+
+def test_the_constraints_name_a_version_of_all_that_is_required() -> None:
+    pins = {pin.name.lower(): str(pin.specifier).removeprefix("==") for pin in requirements("constraints.txt")}
+    for one in [*requirements("requirements.txt")[1:], *requirements("requirements-dev.txt")]:
+        assert one.specifier.contains(pins[one.name.lower()]), one.name

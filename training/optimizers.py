@@ -3,7 +3,7 @@
 import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +47,6 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
     return make
 
 
-@lru_cache
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """Return `kind` without what torch wraps around its methods for torch.compile: the same steps.
 

@@ -125,6 +125,9 @@ def _where(options: Options) -> str:
 def _remarks(options: Options) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, remarks = options.strategy, []
+    launcher = find_launcher()
+    if strategy.workers_may_die and not launcher.restarts:
+        remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in strategy.defaults.items():
         if getattr(options, name) == value:
             remarks.append(f"--{name} {value} (the default of {strategy.name})")

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from records.events import Recorder
+from transports import timing
 from transports.base import ANY, Delivered, OutOfSharedMemory, PeerLost, PeerReturned, Transport, Work, as_vector
 from transports.peer import Peer
 from transports.pipes import (
@@ -43,8 +44,11 @@ from transports.pipes import (
     to_vector,
     vector_frame,
 )
+from transports.segments import remove_segments
+from transports.timing import SLICE_S
 
 _DIED = "it died"
+_SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 
 
 class SharedMemory(Transport):
@@ -59,6 +63,8 @@ class SharedMemory(Transport):
         self._allocated: dict[int, tuple[int, torch.Tensor]] = {}  # number and vector, by the address of its memory
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
+        # A core of its own may look without sleeping; a shared one is for those who compute.
+        self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._anybody = select.poll()
         self._anybody.register(self._deaths, select.POLLIN)
         self._peers: dict[int, Peer] = {}
@@ -125,6 +131,7 @@ class SharedMemory(Transport):
         try:
             return vector if vector.is_cuda else vector.share_memory_()
         except RuntimeError as error:
+            remove_segments(os.getpid())
             raise OutOfSharedMemory(
                 f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
                 f"{' '.join(str(error).split())[:200]}"
@@ -162,7 +169,7 @@ class SharedMemory(Transport):
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         for peer in waiting:
             poller.register(peer.sink, select.POLLOUT)
-        ready = poller.poll(math.ceil(seconds * 1000))
+        ready = self._poll(poller, seconds)
         for peer in waiting:
             poller.unregister(peer.sink)
             peer.flush()
@@ -171,6 +178,15 @@ class SharedMemory(Transport):
                 self._read(self._sources[fd])
             elif fd == self._deaths:
                 self._read_deaths()
+
+    def _poll(self, poller: select.poll, seconds: float) -> list[tuple[int, int]]:
+        """Return what is ready: look again and again for a moment, since to be woken takes long, and sleep then."""
+        if seconds and self._spins:
+            give_up = timing.now() + min(seconds, _SPIN_S)
+            while timing.now() < give_up:
+                if ready := poller.poll(0):
+                    return ready
+        return poller.poll(math.ceil(seconds * 1000))
 
     def _read(self, peer: Peer) -> bool:
         """Take in what is in the pipe of `peer`; return whether there was anything."""
@@ -258,12 +274,15 @@ class SharedMemory(Transport):
         """See Transport. Waits, within `timeout`, until the pipes and the handles in them have been taken."""
         if self._closed:
             return
-        deadline = self.now() + self.timeout
+        deadline = self._running() + self.timeout
         peers = self._peers.values()
         for peer in peers:
             peer.write(goodbye_frame())
-        while any(peer.backlog or (peer.open and peer.untaken) for peer in peers) and self.now() < deadline:
-            self._progress(ANY, max(0.0, deadline - self.now()))
+        while any(peer.backlog or (peer.open and peer.untaken) for peer in peers):
+            remaining = deadline - self._running()
+            if remaining <= 0:
+                break
+            self._progress(ANY, min(remaining, SLICE_S))
         self._closed = True
         for peer in peers:
             peer.lose(died=True)
@@ -286,10 +305,10 @@ class _InPlace(Work):
         transport, peer = self._transport, self._peer
         if self._ticket not in peer.unreleased:
             return
-        t0 = transport.now()
+        t0, deadline = transport.now(), transport._running() + transport.timeout
         while self._ticket in peer.unreleased:
-            remaining = t0 + transport.timeout - transport.now()
+            remaining = deadline - transport._running()
             if remaining <= 0:
                 raise transport._overdue("the release of a message", peer.rank, transport.timeout)
-            transport._progress(peer.rank, remaining)
+            transport._progress(peer.rank, min(remaining, SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=peer.rank, tag="release")

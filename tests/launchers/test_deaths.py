@@ -31,7 +31,7 @@ def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: l
             one.kill()
             killed.add(one.pid)
     steps = progress(victim)
-    assert wait_until(lambda: progress(victim) > steps, LIMIT), "the server goes on"
+    assert wait_until(lambda: progress(victim) > steps, LIMIT), "the server continues"
     victim.process.terminate()
     assert "ended by SIGTERM" in victim.check_end()
 

@@ -27,7 +27,7 @@ def started_after(parent: int, n_numbers: int | None = None) -> Callable[[int], 
 
 
 class Victim:
-    """A run of train.py with 3 ranks that would go on for hours, in its own session."""
+    """A run of train.py with 3 ranks that would last for hours, in its own session."""
 
     def __init__(self, folder: Path, strategy: str, *options: str, script: str = "train.py") -> None:
         self.left_by_others = left_in_shared_memory()

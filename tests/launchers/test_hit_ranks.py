@@ -34,7 +34,7 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
 
 
 def hit(folder: Path, strategy: str, ranks: list[int], number: signal.Signals, when: str, **changes: Any) -> str:
-    """Start a run of 3 ranks that would go on for hours, send the signal to `ranks`; return the run's error.
+    """Start a run of 3 ranks that would last for hours, send the signal to `ranks`; return the run's error.
 
     They are hit when all are "started", or "training": when there is a checkpoint.
     """

@@ -255,6 +255,29 @@ def test_ranks_that_wait_for_each_other_time_out() -> None:
     assert "raise --timeout" in text
 
 
+def hang_behind_others(transport: Transport) -> None:
+    if transport.rank == 2:
+        time.sleep(600)
+    transport.recv(transport.rank + 1, "x", timeout=1.0 if transport.rank == 1 else 600.0)
+
+
+def test_of_ranks_that_wait_in_a_row_the_last_is_named() -> None:
+    text = str(failure(hang_behind_others, 3))
+    assert text.startswith("rank 2 (worker) was waited for in vain, itself waiting for nobody")
+    assert "rank 0 (worker) waited for 'x' from rank 1, rank 1 (worker) waited for 'x' from rank 2" in text
+
+
+def die_before_the_server_is_ready(transport: Transport) -> None:
+    if transport.rank == 1 and not transport.rejoined:
+        os.kill(os.getpid(), signal.SIGKILL)
+    transport.recv(1 - transport.rank, "hello")
+
+
+def test_a_death_during_the_start_is_told_though_the_rank_is_started_again() -> None:
+    text = str(failure(die_before_the_server_is_ready, 2, roles=["server", "worker"], expendable=[1], restarts=1))
+    assert text.startswith("rank 1 (worker) was killed by SIGKILL; meanwhile rank 0 (server) waited for 'hello'")
+
+
 def be_stuck(transport: Transport) -> None:
     if transport.rank == 1:
         raise ValueError("on purpose")
@@ -271,6 +294,30 @@ def return_what_cannot_be_sent(transport: Transport) -> Any:
 
 def test_a_result_that_cannot_be_pickled_is_told() -> None:
     assert "pickle" in str(failure(return_what_cannot_be_sent, 1))
+
+
+class Odd(BaseException):
+    """What no `except Exception` catches."""
+
+
+def raise_what_is_no_exception(transport: Transport, kind: type[BaseException]) -> None:
+    raise kind("on purpose")
+
+
+@pytest.mark.parametrize("kind", [Odd, GeneratorExit, KeyboardInterrupt])
+def test_what_is_raised_and_is_no_exception_is_told_too(kind: type[BaseException]) -> None:
+    error = str(failure(raise_what_is_no_exception, 1, kind))
+    assert error.startswith(f"rank 0 (worker) raised {kind.__name__}: on purpose")
+    assert "in raise_what_is_no_exception" in error
+
+
+def close_the_terminal(transport: Transport) -> int:
+    os.kill(os.getpid(), signal.SIGHUP)
+    return transport.rank
+
+
+def test_a_rank_takes_no_notice_of_a_terminal_that_closes() -> None:
+    assert launch(close_the_terminal, 2) == [0, 1]
 
 
 # The launcher itself

@@ -86,9 +86,12 @@ def test_a_rank_that_waits_in_vain_fails_by_its_name(monkeypatch: pytest.MonkeyP
     transport.__enter__.return_value, transport.__exit__.return_value = transport, None
     monkeypatch.setattr(torchrun, "set_up", lambda *_: (torch.device("cpu"), None))
     monkeypatch.setattr(process_group, "connect", lambda *_: transport)
+    tied = MagicMock()
+    monkeypatch.setattr(torchrun, "die_with_parent", tied)
     with pytest.raises(RunFailed, match=r"^rank 1: .*'never sent'"):
         torchrun.launch(wait, 3)
     transport.__exit__.assert_called_once()
+    tied.assert_called_once()
 
 
 @pytest.mark.usefixtures("rank_1_of_3")

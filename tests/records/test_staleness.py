@@ -1,4 +1,4 @@
-"""Versions on record: how stale gradients were, which came too late, what was read while it changed."""
+"""Recorded versions: how stale gradients were, which came too late, what was read while it changed."""
 
 import errno
 import os
@@ -275,7 +275,7 @@ def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -
     ("arguments", "said"),
     [
         (["missing"], "no such run"),
-        (["ring"], "ring: ring_all_reduce has no versions on record"),
+        (["ring"], "ring: ring_all_reduce recorded no versions"),
         (["silent"], "without events"),
         ([], "--help"),
         (["async", "--steep"], "--steep"),

@@ -340,3 +340,40 @@ def test_a_failed_write_leaves_nothing(
     for part in ("cannot write", "single.1.timeline.png", "single.1.trace.json", "No space left", "copy"):
         assert part in line
     assert sorted(os.listdir(own)) == before
+
+
+def asynchronous(staleness: int) -> pd.DataFrame:
+    """Return one step of two workers, whose gradients a server applies; worker 2's is so many versions late."""
+    ranks = [Recorder(rank) for rank in range(3)]
+    for recorder in ranks:
+        recorder.epoch = 1
+    for worker in (1, 2):
+        ranks[worker].add("forward", 0.0, 0.2)
+        ranks[0].add(
+            "update",
+            0.05 * worker,
+            0.05 * worker,
+            peer=worker,
+            version_read=3,
+            version_applied=3 + staleness * (worker - 1),
+        )
+        ranks[0].add("wait", 0.05 * worker, 0.05 * worker + 0.02, peer=worker)
+    return pd.concat([recorder.frame() for recorder in ranks], ignore_index=True)
+
+
+def test_stale_gradients_are_labelled_with_their_versions_each_worker_at_its_height() -> None:
+    figure = Figure((9, 3), layout="constrained")
+    axes = figure.subplots()
+    phases = draw(axes, asynchronous(2), ROLES, 1, 1)
+    placed = {text.get_text(): text.get_position() for text in axes.texts}
+    assert {"3→3", "3→5"} <= set(placed)
+    assert placed["3→3"][1] < 0 < placed["3→5"][1], "worker 1 above worker 2, on the server's lane"
+    assert placed["3→3"][0] == pytest.approx(50)
+    legend(figure, phases, versions=True)
+    assert "applied to version 5" in figure.legends[0].get_title().get_text()
+
+
+def test_where_no_gradient_is_stale_versions_are_not_shown() -> None:
+    axes = Figure((9, 3)).subplots()
+    draw(axes, asynchronous(0), ROLES, 1, 1)
+    assert not [text for text in axes.texts if "3→3" in text.get_text()]

@@ -97,7 +97,7 @@ def test_messages_come_in_their_order_with_the_version_that_was_read() -> None:
 
 
 def who_dies(transport: Transport) -> Any:
-    """Worker 1 sends a gradient and dies; worker 2 goes on."""
+    """Worker 1 sends a gradient and dies; worker 2 continues."""
     if transport.rank == 1:
         transport.isend(torch.ones(1), SERVER, "gradient", n=10)
         transport.recv(SERVER, "die")

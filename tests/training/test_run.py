@@ -20,6 +20,8 @@ from strategies.param_server import ParamServer
 from strategies.single import Single
 from tests.runs import N_TRAIN, made, metadata, said, small
 from training import run
+from training.checks import resolve
+from training.run import _remarks
 from workloads import datasets, models
 
 HEADER = (
@@ -144,6 +146,17 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_place(tmp_path: Path) -
     assert "--lr" in text
     assert "Traceback" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("torchrun", "said"), [(True, True), (False, False)])
+def test_that_no_worker_may_die_under_torchrun_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchrun: bool, said: bool
+) -> None:
+    if torchrun:
+        for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
+            monkeypatch.setenv(name, value)
+    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)))
+    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
 
 
 # What an interrupt leaves, and what is said of it

@@ -1,0 +1,87 @@
+"""The Speed table is what its generator makes of the kept figures; a number edited by hand is found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report, run_all
+from records.errors import RunFailed, UsageError
+
+MACHINE = {"cpu": "Abacus", "cores": 2, "torch": "2.0", "python": "3.11"}
+RATIO = {"ratio": 2.5, "ratio_quartiles": [2.25, 2.75]}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "all_reduce_2": [{"world_size": 2, "numel": 1000, "ring_us": 50.0, **RATIO}],
+    "all_reduce_4": [{"world_size": 4, "numel": 1000, "ring_us": 90.0, **RATIO}],
+    "training": [{"model": "mlp", "n_gpus": 2, "strategy": "ring_all_reduce", "peer": "ddp", **RATIO}],
+    "parameter_server": [
+        {"workers": 1, "mode": "synchronous", "server": "param_server", "ratio": 1, "ratio_quartiles": [1, 1]},
+        {"workers": 1, "mode": "synchronous", "server": "gloo", **RATIO},
+        {"workers": 2, "mode": "synchronous", "server": "gloo", **RATIO},
+    ],
+    "startup": [
+        {"what": "import torch", "seconds": 2.0, "ratio": 1, "ratio_quartiles": [1, 1]},
+        {"what": "first run", "seconds": 5.0, **RATIO},
+    ],
+    "recording": [{"model": "mlp", "events_per_step": 11.0, "expected_percent": 0.04, **RATIO}],
+    "memory": [{"steps": 1000, "rank_mb": 200.0}, {"steps": 2000, "rank_mb": 201.0}],
+}
+PLACE = "before\n<!-- speed: made by x -->\n<!-- end of speed -->\nafter\n"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A folder with made-up figures of all benchmarks."""
+    for name, rows in ROWS.items():
+        record = {"machine": MACHINE, "git_commit": "0123456789abcdef", "options": {"repeats": 3}, "rows": rows}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    return tmp_path
+
+
+def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
+    assert set(ROWS) == set(report.TABLE) == set(run_all.COMMANDS)
+    text = report.with_table(PLACE, report.load(kept))
+    for cell in (
+        "| ring against gloo's all-reduce, 2 ranks, 1,000 elements | 2.5 (2.25 to 2.75) times as fast |",
+        "| synchronous server against `gloo`, 1 / 2 workers, 5.8M-parameter MLP | 2.5 (2.25 to 2.75) / 2.5",
+        "| start: `first run` | 5.00 s; 2.5 (2.25 to 2.75) times that of `import torch` |",
+        "201 MB, 200 MB",
+        "Abacus, 2 cores, torch 2.0, Python 3.11; code at 0123456789.",
+    ):
+        assert cell in text
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+
+
+def test_a_number_that_is_edited_by_hand_is_not_what_the_generator_makes(kept: Path) -> None:
+    text = report.with_table(PLACE, report.load(kept))
+    edited = text.replace("2.5 (2.25", "2.9 (2.25", 1)
+    assert edited != text
+    assert report.with_table(edited, report.load(kept)) == text
+
+
+def test_the_readme_shows_the_committed_figures() -> None:
+    folder = report.KEPT / "benchmarks"
+    if not any(folder.glob("*.json")):
+        pytest.skip("python -m benchmarks.run_all has not been run yet")
+    text = report.README.read_text(encoding="utf-8")
+    assert report.with_table(text, report.load(folder)) == text, "python -m benchmarks.report does so"
+
+
+def test_figures_that_are_missing_damaged_or_of_two_machines_are_refused(kept: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"benchmarks\.run_all"):
+        report.load(tmp_path / "nothing")
+    other = json.loads((kept / "memory.json").read_text()) | {"machine": MACHINE | {"cores": 4}}
+    (kept / "memory.json").write_text(json.dumps(other))
+    with pytest.raises(UsageError, match="not all figures are of one machine"):
+        report.load(kept)
+    (kept / "memory.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"memory\.json: not the figures"):
+        report.load(kept)
+
+
+def test_a_benchmark_that_fails_is_told_and_the_others_are_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run_all, "COMMANDS", {"a": ("no_such.py",), "b": ("networks.py",)})
+    with pytest.raises(RunFailed, match="1 of 2 benchmarks failed: a"):
+        run_all.main(run_all.Settings(str(tmp_path)))

@@ -1,0 +1,164 @@
+"""A fork server that is stopped or killed: the launcher ends with one line, and leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launchers import fork_server
+from launchers.local import launch
+from records.errors import RunFailed
+from tests.ranks import wait_until
+from transports.base import Transport
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 100
+Report = Callable[[Any], None]
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], psutil.Process]:
+    """Gives a function that starts a fork server of this test's own, which loads nothing, and returns its process."""
+    own = forkserver.ForkServer()
+    monkeypatch.setattr(forkserver, "_forkserver", own)
+    for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
+        monkeypatch.setattr(forkserver, name, getattr(own, name))
+    monkeypatch.setattr(fork_server, "_PRELOADED", [])
+
+    def start() -> psutil.Process:
+        fork_server.warm_up()
+        return psutil.Process(own._forkserver_pid)  # type: ignore[attr-defined]
+
+    return start
+
+
+def get_rank(transport: Transport) -> int:
+    return transport.rank
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def one_line(error: pytest.ExceptionInfo[RunFailed]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_one_that_is_stopped_is_given_up(server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "_LEAST_PATIENCE_S", 0.5)
+    stopped = server()
+    stopped.suspend()
+    with pytest.raises(RunFailed) as error:
+        launch(get_rank, 2, timeout=0.5)
+    assert "the fork server, from which they are made, did not answer" in one_line(error)
+    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+
+
+def test_ctrl_c_is_heard_while_one_is_stopped(
+    server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_INTERRUPTED_S", 0.5)
+    stopped = server()
+    stopped.suspend()
+    wait_for_pid = forkserver.read_signed
+
+    def interrupted(fd: int) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return int(wait_for_pid(fd))
+
+    monkeypatch.setattr(forkserver, "read_signed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launch(get_rank, 2, timeout=600.0)
+    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+
+
+def test_one_that_is_killed_while_it_starts_a_rank_is_one_line(
+    server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = server()
+    victim.suspend()
+    wait_for_pid = forkserver.read_signed
+
+    def killed(fd: int) -> int:
+        victim.kill()
+        return int(wait_for_pid(fd))
+
+    monkeypatch.setattr(forkserver, "read_signed", killed)
+    with pytest.raises(RunFailed) as error:
+        launch(get_rank, 2)
+    assert "the fork server, from which they are made, was killed by SIGKILL" in one_line(error)
+
+
+def report_and_stay(transport: Transport, report: Report) -> None:
+    report(os.getpid())
+    if transport.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+def test_one_that_is_killed_in_a_run_takes_its_ranks_along_even_stopped_ones(
+    server: Callable[[], psutil.Process],
+) -> None:
+    victim = server()
+    ranks: list[psutil.Process] = []
+
+    def strike(rank: int, pid: int) -> None:
+        ranks.append(psutil.Process(pid))
+        if len(ranks) == 2:
+            assert wait_until(lambda: psutil.STATUS_STOPPED in [one.status() for one in ranks], LIMIT_S)
+            victim.kill()
+
+    with pytest.raises(RunFailed) as error:
+        launch(report_and_stay, 2, on_report=strike)
+    assert "ended with the fork server, its parent, which was killed by SIGKILL" in one_line(error)
+    assert wait_until(lambda: all(is_gone(one) for one in ranks), LIMIT_S)
+
+
+def stop_the_server(transport: Transport) -> int:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    return transport.rank
+
+
+def test_a_run_ends_well_though_its_server_is_stopped(
+    server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = server()
+    assert launch(stop_the_server, 1) == [0]
+    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+
+
+LAUNCHER = """
+import sys, time
+from multiprocessing import forkserver
+from launchers import fork_server
+fork_server._PRELOADED[:] = []
+fork_server.warm_up()
+print(forkserver._forkserver._forkserver_pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_stopped_one_does_not_outlive_its_launcher() -> None:
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER], cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        stopped = psutil.Process(int(launcher.stdout.readline()))
+        try:
+            waits = lambda: stopped.status() == psutil.STATUS_SLEEPING and stopped.cpu_times().user > 0  # noqa: E731
+            assert wait_until(waits, LIMIT_S)
+            stopped.suspend()
+        finally:
+            launcher.kill()
+        try:
+            assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+        finally:
+            if not is_gone(stopped):
+                stopped.kill()

@@ -118,6 +118,7 @@ def test_what_cannot_be_is_refused(options: dict[str, int], said: str) -> None:
     AsyncParamServer(aggregate=12, max_staleness=0).check(RunSize(4, 3, 4))
 
 
+@pytest.mark.slow
 def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> None:
     transport = Scripted(3)
     server = AsyncParamServer(max_staleness=2)
@@ -181,6 +182,7 @@ def again(k: int) -> list[Act]:
     return [("push", k), ("die", k), ("return", k)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_returns_again_and_again_keeps_to_the_bound() -> None:
     transport = serve_scripted(0, 2, again(1) * 5, samples=12)
     assert staleness(transport)[:4] == [(1, 0), (2, 1), (1, 0), (2, 1)]

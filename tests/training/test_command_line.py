@@ -292,6 +292,7 @@ OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE]
 LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=LINES)
 def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:

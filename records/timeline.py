@@ -116,7 +116,7 @@ def _label_versions(axes: Axes, events: pd.DataFrame, roles: Sequence[str], star
     """
     gradients = applied(events)
     workers = [rank for rank, role in enumerate(roles) if role != SERVER]
-    box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none"}
     for gradient in gradients.itertuples():
         height = (workers.index(gradient.peer) + 0.5) / len(workers) - 0.5
         axes.text(

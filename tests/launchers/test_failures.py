@@ -157,6 +157,7 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[V
     victim.check_end()
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(50))
 def test_chaos(tmp_path: Path, victims: list[Victim], seed: int) -> None:

@@ -32,7 +32,7 @@ from training.evaluation import evaluate
 from training.loop import build_model
 from training.options import DTYPES, Options
 from training.recorded import check_recorded
-from transports.timing import now, sleep
+from transports.timing import RunningClock, sleep
 from workloads import datasets
 
 COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
@@ -89,9 +89,9 @@ def main(settings: Settings) -> None:
 
 
 def _wait_for_training(directory: Path, limit: float) -> None:
-    begin = now()
+    running = RunningClock()
     while not (folder.is_training(directory) or folder.listed(directory)):
-        if now() - begin > limit:
+        if running() > limit:
             raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {limit:g} s")
         sleep(_POLL_S)
 

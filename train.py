@@ -17,6 +17,7 @@ python -m records.compare results/*.json                  # runs side by side
 python -m records.plot results/*.json                     # accuracy and loss against epochs, seconds and bytes
 """
 
+import signal
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
@@ -32,5 +33,6 @@ if __name__ == "__main__":
 
         sys.exit(main(__doc__))
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
         print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr)
         sys.exit(130)

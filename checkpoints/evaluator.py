@@ -1,6 +1,7 @@
 """evaluate.py beside a run, in a process of its own, which ends when its launcher does."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from typing import IO
 from checkpoints.folder import SCORES
 from launchers.torchrun import environment_of_others
 from records.errors import RunFailed
-from transports.timing import now, sleep
+from transports.timing import RunningClock, sleep
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
 _LONGEST_START_S = 60.0
@@ -29,7 +30,9 @@ class Evaluator:
     def __init__(self, wanted: bool, directory: Path, timeout: float) -> None:
         self._wanted = wanted
         self._directory = directory
-        self._limit = max(timeout, _LONGEST_START_S)
+        self._timeout = timeout
+        self._limit = max(timeout, _LONGEST_START_S)  # until it is first heard of
+        self._running = RunningClock()
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
 
@@ -43,7 +46,7 @@ class Evaluator:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # for data and models of the user's own
         }
-        self._heard = now()
+        self._heard = self._running()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, str(_SCRIPT), f"--checkpoint_dir={self._directory}", "--attached"],
@@ -58,7 +61,7 @@ class Evaluator:
     def _listen(self, pipe: IO[bytes]) -> None:
         with pipe:
             while os.read(pipe.fileno(), 4096):
-                self._heard = now()
+                self._limit, self._heard = self._timeout, self._running()
 
     def finish(self, quiet: bool) -> None:
         """Wait until it has scored what is left, and say where the scores are, or why they are not all there.
@@ -74,7 +77,7 @@ class Evaluator:
                 self._failure = self._wait(self._process)
             except KeyboardInterrupt as interrupt:
                 self._end()
-                code = 128 + interrupt.args[0] if interrupt.args else 130
+                code = 128 + next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
                 raise RunFailed(f"the evaluator was interrupted; {self._rest}", code) from interrupt
         if self._failure:
             print(f"warning: the evaluator {self._failure}; {self._rest}", file=sys.stderr)
@@ -88,7 +91,8 @@ class Evaluator:
     def _wait(self, process: "subprocess.Popen[bytes]") -> str:
         """Wait for the end; return what went wrong."""
         while process.poll() is None:
-            if now() - self._heard > self._limit:
+            if self._running() - self._heard > self._limit:
+                process.kill()  # one that is stopped takes notice of nothing else
                 return f"has not answered for more than {self._limit:g} s"
             sleep(0.05)
         if process.returncode == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from records.errors import UsageError
-from transports.timing import now, sleep
+from transports.timing import RunningClock, sleep
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 PREFIX = "step-"
@@ -30,9 +30,12 @@ def listed(directory: str | Path) -> list[Path]:
 
 def latest(path: str | Path) -> Path:
     """Return the checkpoint at `path`, or the newest in the folder `path`. Raises UsageError."""
-    if (Path(path) / "run.json").is_file():
-        return Path(path)
-    found = listed(path)
+    try:
+        if (Path(path) / "run.json").is_file():
+            return Path(path)
+        found = listed(path)
+    except OSError as error:
+        raise UsageError(f"--resume {str(path)[:100]}: cannot be read ({error.strerror}); give another") from error
     if not found:
         raise UsageError(f"--resume {path}: no checkpoint there; give a folder that --checkpoint_dir named")
     return found[-1]
@@ -70,10 +73,11 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
     """Hold the lock on the file at `path`; raise UsageError with `refusal` if another process does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
-        give_up = now() + _LOCK_PATIENCE_S
+        running = RunningClock()
+        give_up = running() + _LOCK_PATIENCE_S
         # Tried for a while, since `is_training` takes the lock for a moment in order to look.
         while not _take(file, fcntl.LOCK_EX):
-            if now() > give_up:
+            if running() > give_up:
                 raise UsageError(refusal)
             sleep(0.02)
         yield

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
-from records.errors import RunFailed
+from launchers.sockets import claim_folder
+from records.errors import INTERRUPTS, RunFailed
 from transports.timing import sleep
 
 _PRELOADED = ["torch"]
@@ -43,19 +44,22 @@ def start_context() -> ForkServerContext | SpawnContext:
 
 def warm_up() -> None:
     """Start the fork server in the background: it loads torch while the caller does other things."""
+    claim_folder()
     if start_context().get_start_method() != "forkserver":
         return
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
         return
-    # Ctrl-C reaches the whole group, but it is the launcher that ends the ranks, with one message: they inherit that it
-    # is blocked. It is not lost meanwhile, as it would be if it were ignored: it arrives after the block.
-    resource_tracker.ensure_running()  # first, because it unblocks it
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Ctrl-C reaches the whole group, as does SIGHUP of a terminal that is closed, but it is the launcher that ends the
+    # ranks, with one message: they inherit that both are blocked. Neither is lost meanwhile, as it would be if it were
+    # ignored: it arrives after the block.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()  # first, because it unblocks SIGINT
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
 
 
 def _pid() -> int | None:
@@ -89,7 +93,7 @@ def death_of_fork_server() -> str:
 
 @contextmanager
 def starting(timeout: float) -> Iterator[None]:
-    """In the block, processes are started; Ctrl-C and SIGTERM act after it: amid it, nobody could end all of them yet.
+    """In the block, processes are started; Ctrl-C, SIGTERM and SIGHUP act after it: amid it, nobody could end them all.
 
     A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
     Raises RunFailed, in one line, for what goes wrong.
@@ -97,7 +101,7 @@ def starting(timeout: float) -> Iterator[None]:
     came: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():  # which alone is interrupted
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in INTERRUPTS:
             handlers[number] = signal.signal(number, lambda number, _: came.append(number))
     over, gave_up = threading.Event(), threading.Event()
 

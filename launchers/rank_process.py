@@ -72,6 +72,7 @@ def rank_main(
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a terminal that was closed: the launcher ends the ranks
     sys.excepthook = _quiet_about_dead_peers
     link = _Link(pipe, endpoint.rank)
     threading.Thread(target=link.beat, daemon=True).start()
@@ -90,7 +91,9 @@ def rank_main(
         link.send("failed", Failure("lost_peer", str(error), error.what, tuple(lost)))
     except WaitTimeout as error:
         link.send("failed", Failure("timeout", str(error), error.what, error.ranks))
-    except Exception as error:
+    except SystemExit:
+        raise  # whose exit code is told
+    except BaseException as error:
         link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
     # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
     sys.stdout.flush()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
-from pathlib import Path
 from typing import Any
 
 from launchers.by_value import ByValue, hidden_main
@@ -17,7 +16,8 @@ from launchers.failures import Failure, explain
 from launchers.fork_server import end_fork_server, start_context, starting
 from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from transports.timing import now
+from transports.segments import remove_segments
+from transports.timing import SLICE_S, RunningClock, now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for
 
@@ -37,7 +37,8 @@ class Ranks:
     spares: list[dict[int, tuple[Connection, Connection]]] = field(default_factory=list)
     lives: dict[int, int] = field(default_factory=dict)
     inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
-    last_heard: dict[int, float] = field(default_factory=dict)
+    running: RunningClock = field(default_factory=RunningClock)
+    last_heard: dict[int, float] = field(default_factory=dict)  # by that clock
 
     def start(self, restarts: int) -> None:
         """Start all ranks, and have the pipes for so many restarts."""
@@ -62,7 +63,7 @@ class Ranks:
         # Only the rank may hold its ends of the pipes: then their closing is its death.
         theirs.close()
         endpoint.close()
-        self.last_heard[rank] = now()
+        self.last_heard[rank] = self.running()
         threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
 
     def _restart(self, rank: int) -> None:
@@ -83,7 +84,7 @@ class Ranks:
         try:
             while True:
                 kind, value = pickle.loads(pipe.recv_bytes())
-                self.last_heard[rank] = now()
+                self.last_heard[rank] = self.running()
                 if kind != "alive":
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
@@ -99,9 +100,9 @@ class Ranks:
         dead: dict[int, Failure] = {}  # expendable ones
         deaths: dict[int, Failure] = {}  # theirs, also of those that were started again
         give_up = float("inf")
-        while len(results) + len(failures) + len(dead) < len(self.roles) and now() < give_up:
+        while len(results) + len(failures) + len(dead) < len(self.roles) and self.running() < give_up:
             try:
-                rank, kind, value = self.inbox.get(timeout=HEARTBEAT_S)
+                rank, kind, value = self.inbox.get(timeout=SLICE_S)
             except queue.Empty:
                 rank, kind, value = -1, "nothing", None
             if kind == "result":
@@ -125,12 +126,12 @@ class Ranks:
             if not failures:
                 failures.update(self._silent())
             if failures and give_up == float("inf"):
-                give_up = now() + _GRACE_S
+                give_up = self.running() + _GRACE_S
                 self._tell(failures)
         if failures:
             # Whoever has not spoken since may be the one the others waited for.
             for rank in set(range(len(self.roles))) - set(results) - set(failures) - set(dead):
-                silent = now() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S
+                silent = self.running() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S
                 failures[rank] = Failure("silent" if silent else "busy")
             raise explain(failures, self.roles, self.timeout, deaths)
         return [results.get(rank) for rank in range(len(self.roles))]
@@ -138,11 +139,11 @@ class Ranks:
     def _death_of(self, rank: int) -> Failure:
         child = self.children[rank]
         child.wait(_GRACE_S)
-        _remove_shared_memory(child.pid)
+        remove_segments(child.pid)
         return Failure("died", child.how_it_ended(_GRACE_S))
 
     def _silent(self) -> dict[int, Failure]:
-        at = now()
+        at = self.running()
         return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.timeout}
 
     def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
@@ -163,7 +164,7 @@ class Ranks:
             child.kill()
         for child in children:
             child.wait(_GRACE_S)
-            _remove_shared_memory(child.pid)
+            remove_segments(child.pid)
             if not child.is_reaped(_GRACE_S):
                 end_fork_server()  # which, stopped, would be waited for at the end of this process
                 child.is_reaped(_GRACE_S)
@@ -172,9 +173,3 @@ class Ranks:
         spares = (end for pipes in self.spares for pair in pipes.values() for end in pair)
         for connection in (*self.pipes.values(), *self.notices, *spares):
             connection.close()
-
-
-def _remove_shared_memory(pid: int) -> None:
-    """Remove what a process that was killed between torch's opening and unlinking of a segment has left by its name."""
-    for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
-        path.unlink(missing_ok=True)

@@ -5,9 +5,9 @@ the sending or receiving of one message, or a mark (a value measured once, such 
 
 Versions of the parameters are recorded where an algorithm lets them differ:
 
-- a gradient, or a push of several, that was applied: phase update, no op, peer the worker, tag that of its message,
-  version_read what it was computed on, version_applied what it was applied to; their difference is its staleness. The
-  versions that a worker has made itself with pushes since its last fetch count as read
+- a gradient, or a push of several, that was applied: phase update, no op, peer the worker, version_read
+  what it was computed on, version_applied what it was applied to; their difference is its staleness. The versions that
+  a worker has made itself with pushes since its last fetch count as read
 - a gradient that came too late and was dropped: phase communicate, op drop, no length, the same peer and versions
 - a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
   version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from records.errors import INTERRUPTS
 from records.events import Events, Recorder, chunks
 from records.tables import COLUMNS, VERSION_COLUMNS
 from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
@@ -54,7 +55,7 @@ def write_atomically(path: AnyPath) -> Iterator[Path]:
 def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
     """`write_atomically` for several files: all get their names, or none does.
 
-    An interrupt (SIGINT, SIGTERM) acts when all have them.
+    An interrupt (SIGINT, SIGTERM, SIGHUP) acts when all have them.
     """
     temporaries = [path.with_name(f".{os.getpid()}.{path.name}") for path in paths]
     try:
@@ -114,12 +115,12 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Let SIGINT and SIGTERM act after the block."""
+    """Let SIGINT, SIGTERM and SIGHUP act after the block."""
     if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
         yield
         return
     came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in INTERRUPTS}
     try:
         yield
     finally:
@@ -217,9 +218,12 @@ def _load_csv(
 ) -> pd.DataFrame:
     try:
         # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
-        table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
+        with np.errstate(invalid="ignore"):  # of an infinite integer pandas warns before it refuses it
+            table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"damaged file: {error}") from error
+    except (TypeError, OverflowError) as error:  # of what is no number of its column: a fraction, or too large
+        raise ValueError(f"a column holds what it cannot: {error}") from error
     if list(table.columns) == [name for name in types if name not in may_lack]:
         return table.reindex(columns=list(types)).astype(dict(types))
     if list(table.columns) != list(types):
@@ -234,7 +238,10 @@ def load_metadata(path: AnyPath) -> dict[str, Any]:
     unfinished.
     """
     check_finished(Path(path), ".json")
-    metadata = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        metadata = json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(metadata, dict) or not all(key in metadata for key in METADATA_KEYS):
         raise ValueError(f"not the metadata of a run (it has {', '.join(METADATA_KEYS)})")
     return metadata

@@ -2,7 +2,8 @@
 
 The staleness of a gradient is the number of versions between the parameters that it was computed on and those that it
 was applied to. Where workers take steps of their own and push what these add up to (downpour, easgd), it is that of a
-push: the versions that others have made since the worker's last fetch. The table says which. Prints a table, one row a worker, and writes the histograms as RUN_NAME.staleness.png.
+push: the versions that others have made since the worker's last fetch. The table says which. Prints a table, one row a
+worker, and writes the histograms as RUN_NAME.staleness.png.
 """
 
 import math
@@ -18,13 +19,12 @@ from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
 from records.finished import BadRun, Parser
-from records.tables import aligned, applied, applied_in, dropped, number, show
+from records.tables import aligned, applied, dropped, number, show
 from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
 _BARS = 40  # as many as can be told apart in one panel
 _COLUMNS = 4
-_PLURAL = {"gradient": "gradients", "push": "pushes"}
 
 
 def histogram(events: pd.DataFrame, what: str = "applied") -> pd.DataFrame:
@@ -105,7 +105,7 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
         panel.tick_params(labelbottom=True)
         panel.set_xlabel("staleness (versions)", fontsize=8)
     for panel in grid[:workers:columns]:
-        panel.set_ylabel(f"share of {_PLURAL[applied_in(events)]}", fontsize=8)
+        panel.set_ylabel(f"share of {_plural(metadata)}", fontsize=8)
     options = metadata["options"]
     title = (
         f"{metadata['strategy']}, {workers} workers, {options.get('model')} on {options.get('dataset')}; dotted: mean"
@@ -117,22 +117,14 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def text(events: pd.DataFrame) -> str:
+def text(events: pd.DataFrame, metadata: Mapping[str, Any]) -> str:
     """Return `per_worker` and all workers together as aligned text."""
     table = per_worker(events)
     reads = bool(table["reads"].any())
     # As if all were of one worker, and all read by one.
     every = per_worker(events.assign(peer=-1, rank=-1)).rename({-1: "all"})
-    rows = [
-        [
-            "worker",
-            f"{_PLURAL[applied_in(events)]} applied",
-            "dropped",
-            "staleness mean",
-            "max",
-            *(["reads", "mixed %", "most"] if reads else []),
-        ]
-    ]
+    header = ("worker", f"{_plural(metadata)} applied", "dropped", "staleness mean", "max")
+    rows = [[*header, *(("reads", "mixed %", "most") if reads else ())]]
     for name, worker in pd.concat([table, every]).iterrows():
         row = [str(name), number(worker["applied"], 0), number(worker["dropped"], 0)]
         row += [number(worker["staleness_mean"], 2), number(worker["staleness_max"], 0)]
@@ -153,7 +145,11 @@ def _write(path: str) -> tuple[str, str]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise BadRun(f"cannot write {png}: {reason}; copy the run to a writable folder") from error
-    return text(events), png
+    return text(events, metadata), png
+
+
+def _plural(metadata: Mapping[str, Any]) -> str:
+    return "pushes" if metadata.get("staleness_of") == "push" else "gradients"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

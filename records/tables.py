@@ -42,8 +42,8 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
     names what a rank does. Times are in seconds, sizes in bytes; `step` counts the steps finished since the start of
     the run. A cell is empty (NaN) where a thing does not apply; message columns are 0 for a silent rank, and empty if
     the run recorded no phases. dropped, staleness_mean and staleness_max (in versions, of the gradients or pushes
-    applied, see `applied_in`) stand on the row of the rank that applied them, and only if it told of which version each
-    was. Raises IndexError if an event's rank has no role.
+    applied) stand on the row of the rank that applied them, and only if it told of which version each was. Raises
+    IndexError if an event's rank has no role.
     """
     table = reduce(lambda so_far, chunk: _join([so_far, chunk]), map(_totals_of, chunks(events)))
     recorded, hidden = table["spans"].sum() > 0, table["hidden"].sum() > 0
@@ -111,11 +111,6 @@ def applied(events: pd.DataFrame) -> pd.DataFrame:
     return _stale(events[(events["phase"] == "update") & (events["version_read"] >= 0)])
 
 
-def applied_in(events: pd.DataFrame) -> str:
-    """Return what was applied, and has a staleness, one by one: "gradient" or "push" (of a worker's own steps)."""
-    return "push" if set(applied(events)["tag"]) & {"push", "rest"} else "gradient"
-
-
 def dropped(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of gradients that came too late, with the `staleness` that they would have had."""
     return _stale(events[events["op"] == "drop"])
@@ -174,11 +169,11 @@ def phase_times(table: pd.DataFrame) -> pd.DataFrame:
     return roles[[*PHASE_COLUMNS, "epoch_s"]].sum(min_count=1).div(roles["rank"].nunique(), axis=0)
 
 
-def summary(table: pd.DataFrame, world: Mapping[str, Any], unit: str = "gradient") -> str:
+def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "gradient") -> str:
     """Return the short text shown at the end of a run, at most 100 columns wide.
 
     `world` says what ran, in a few short entries (strategy, n_gpus, transport, ...); it becomes the first line.
-    `unit`: what was applied one by one, see `applied_in`.
+    `staleness_of`: what was applied one by one and has a staleness, "gradient" or "push".
     """
     run = totals(table)
     sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
@@ -195,7 +190,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], unit: str = "gradient
         lines.append(f"dropped        {drops} gradients")
     if table["staleness_max"].max() > 0:
         mean, most = staleness(table)
-        lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {unit}")
+        lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {staleness_of}")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
     return "\n".join([*wrapped, _time_spent(phase_times(table))])
 

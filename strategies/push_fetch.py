@@ -22,6 +22,7 @@ class PushFetch(ParamServer):
     its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
     """
 
+    staleness_of = "push"
     asynchronous = True
     workers_may_die = True
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from param_server_builtin import BuiltinParamServer
-from records.errors import UsageError
+from records.errors import INTERRUPTS, UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, RunSize, Strategy
 from tests.ranks import LIMIT
@@ -73,7 +73,7 @@ def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.Complet
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
     """Give this process its handlers of signals back after the block, in which a command has set its own."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS}
     try:
         yield
     finally:

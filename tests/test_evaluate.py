@@ -89,6 +89,7 @@ def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.slow
 def test_started_again_it_goes_on_with_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "c" / "evaluation.csv"
     run(options(tmp_path), quiet=True)

@@ -103,6 +103,8 @@ def _check_values(options: Options) -> None:
     for _, name, text in options.all_fields():
         if isinstance(text, str) and not _possible_in_a_path(text):
             raise UsageError(f"--{name} {text!r}: has characters that no file name can have")
+        if isinstance(text, str) and any(len(os.fsencode(part)) > 255 for part in Path(text).parts):
+            raise UsageError(f"--{name} {text[:40]!r}...: has a name of more than 255 bytes, which no file can have")
     for name in ("resume", "replay", "checkpoint_dir"):
         if getattr(options, name) == "":
             raise UsageError(f"--{name}: is empty; give a path, or leave it out")

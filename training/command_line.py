@@ -15,11 +15,12 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from records.errors import RunFailed, UsageError, nearest
+from records.errors import INTERRUPTS, RunFailed, UsageError, nearest
 from strategies import STRATEGIES, Strategy
 from training.catalogue import catalogue
 from training.names import make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
+from training.output import unread_output_is_no_error
 from training.recorded import naming, options_from
 from training.run import run
 
@@ -138,8 +139,18 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
 
     `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
+    for number in INTERRUPTS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _interrupt)
+    with unread_output_is_no_error() as output:
+        code = _exit_code(work, kept)
+        output.flush()
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)  # all is done, and said
+    return 128 + signal.SIGPIPE if output.unread and code == 0 else code
+
+
+def _exit_code(work: Callable[[], object], kept: str | None) -> int:
     try:
         work()
     except UsageError as error:
@@ -149,7 +160,7 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        number = next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
         kept = kept or (interrupt.args[1] if len(interrupt.args) > 1 else "nothing was written")
         print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
         return 128 + number
@@ -187,4 +198,9 @@ def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return  # one before this is ending the run, which is not to be interrupted
+        error = error.__context__
     raise KeyboardInterrupt(number)

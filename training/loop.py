@@ -252,7 +252,7 @@ class _Rank:
         state = files.load_rank(latest(path), self.transport.rank)
         try:
             position = state["position"]
-            self.done, self.recorder.epoch = int(position["step"]), int(position["epoch"])
+            self.done, self.recorder.epoch = position["step"], position["epoch"]
             self.loss_sum, self.samples = position["loss_sum"], position["samples"]
             self.samples_before = self.samples
             torch.set_rng_state(state["random"])

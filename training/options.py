@@ -87,8 +87,8 @@ class RunOptions:
     timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
     restarts: int = field(default=0, metadata=OF_THIS_RUN)
-    """Start workers that died again, at most N times in all, where a server lets them in. Not under torchrun, which ends
-    all when one dies."""
+    """Start workers that died again, at most N times in all, where a server lets them in. Not under torchrun, which
+    ends all when one dies."""
 
 
 @dataclass(frozen=True, kw_only=True)

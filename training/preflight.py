@@ -1,5 +1,6 @@
 """What is checked before any process is started, so that a run that cannot end well does not begin."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from strategies.common.replica import trained
 from training.loop import build_model
 from training.options import Options
 from training.recorded import check_recorded, naming
+from transports.segments import remove_segments
 from workloads import datasets, models
 from workloads.datasets import Data, LazyData
+
+_POSITION = {"step": int, "epoch": int, "loss_sum": float, "samples": int}  # of a rank in a checkpoint
 
 
 def prepare(options: Options) -> Data:
@@ -80,6 +84,7 @@ def _share(options: Options, data: Data) -> None:
             pickle.dumps(data)
         data.share_memory_()
     except RuntimeError as error:
+        remove_segments(os.getpid())
         raise UsageError(
             f"--dataset {options.dataset}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
             "take a smaller --train_size"
@@ -121,7 +126,12 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
                 raise UsageError(
                     f"{checkpoint}: rank-{rank}.pt does not hold the {n_parameters} parameters of the model"
                 )
-            if not isinstance(state["position"], dict) or state["position"].get("step") != run["step"]:
+            position = state["position"]
+            if not isinstance(position, dict) or any(
+                type(position.get(key)) is not of for key, of in _POSITION.items()
+            ):
+                raise UsageError(f"{checkpoint}: rank-{rank}.pt does not say in numbers where its run was")
+            if position["step"] != run["step"]:
                 raise UsageError(f"{checkpoint}: rank-{rank}.pt is of another step")
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -57,7 +57,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
             return pd.DataFrame()
         results = [result for result in everything if result is not None]
         table = _write(options, results, data.n_train, launcher)
-        _conclude(options, results, table, quiet)
+        _conclude(options, results, table, data.n_train, quiet)
         evaluator.finish(quiet)
     return table
 
@@ -157,12 +157,29 @@ class _Progress:
         self._bar.close()
 
 
-def _samples_lost(options: Options, table: pd.DataFrame, n_train: int) -> int | None:
-    """Return how many samples, of all epochs, no update has used; None where others give them, or it is not known."""
-    if not options.strategy.workers_may_die or options.strategy.asynchronous or options.resume:
-        return None
-    server = table[table["role"] == tables.SERVER]
-    return int((n_train - server["samples"]).sum())
+def _samples_unused(
+    options: Options, table: pd.DataFrame, n_train: int, deaths: Sequence[Mapping[str, Any]]
+) -> dict[str, int | None]:
+    """Return how many samples, of all epochs, no update has used, and how many of these were parts of dead workers.
+
+    The others came too late, or were skipped. None where other workers give them, or it is not known.
+    """
+    unused = of_the_dead = None
+    if options.strategy.workers_may_die and not options.strategy.asynchronous and not options.resume:
+        plan, roles = options.plan(n_train), options.roles
+        unused = int((n_train - table.loc[table["role"] == tables.SERVER, "samples"]).sum())
+        of_the_dead = 0
+        for death in deaths:
+            worker = roles[: death["rank"]].count("worker")
+            for step in range(death["step"], options.epochs * plan.n_steps):
+                start, stop = plan.part_bounds(step % plan.n_steps, worker)
+                of_the_dead += stop - start
+    return {"samples_unused": unused, "samples_unused_of_dead_workers": of_the_dead}
+
+
+def _unused_line(unused: Mapping[str, int | None], total: int) -> str:
+    all_of_them, of_the_dead = unused["samples_unused"], unused["samples_unused_of_dead_workers"]
+    return f"unused samples {all_of_them} of {total}, {of_the_dead} of them the parts of dead workers"
 
 
 def _write(options: Options, results: list[RankResult], n_train: int, launcher: Launcher) -> pd.DataFrame:
@@ -178,6 +195,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
             table[list(tables.MESSAGE_COLUMNS)] = None
             table = table.astype(tables.COLUMNS)
     hashes = _hashes(results)
+    deaths = [death for result in results for death in result.deaths]
     metadata = {
         "strategy": name,
         "n_gpus": options.n_gpus,
@@ -187,8 +205,9 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
         "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
-        "deaths": [death for result in results for death in result.deaths],
-        "samples_lost": _samples_lost(options, table, n_train),
+        "deaths": deaths,
+        **_samples_unused(options, table, n_train, deaths),
+        "staleness_of": strategy.staleness_of,
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
         "options": options.recorded(),
         "transport": carried_by,
@@ -212,12 +231,16 @@ def _hashes(results: list[RankResult]) -> dict[int, str]:
     return {result.rank: result.parameter_hash for result in results}
 
 
-def _conclude(options: Options, results: list[RankResult], table: pd.DataFrame, quiet: bool) -> None:
+def _conclude(options: Options, results: list[RankResult], table: pd.DataFrame, n_train: int, quiet: bool) -> None:
     """Show the summary; compare the parameters. Raises RunFailed if some differ that must not."""
     strategy, hashes = options.strategy, _hashes(results)
     if not quiet:
         world = {"strategy": strategy.name, "n_gpus": options.n_gpus, "device": options.device}
-        print(tables.summary(table, world | {"dataset": options.dataset, "model": options.model}))
+        world |= {"dataset": options.dataset, "model": options.model}
+        print(tables.summary(table, world, strategy.staleness_of))
+        unused = _samples_unused(options, table, n_train, [death for result in results for death in result.deaths])
+        if unused["samples_unused"]:
+            print(_unused_line(unused, options.epochs * n_train))
         if sizes := [f"{one.rank}: {one.optimizer_bytes / 1e6:.1f}" for one in results if one.optimizer_bytes]:
             print(f"optimizer MB   of state, by rank {', '.join(sizes)}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")

@@ -60,7 +60,8 @@ class Transport(ABC):
     The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
     `now`, among those that have arrived completely when `recv` looks. What is still on its way cannot be chosen. Ranks
     whose clocks differ are the concern of each kind of transport.
-    Time is the transport's: every deadline and every event, the recorder's own included, is timed by `now`.
+    Time is the transport's: every deadline and every event, the recorder's own included, is timed by `now`. The time in
+    which this process was stopped does not count towards a limit.
     """
 
     rejoined = False
@@ -79,6 +80,7 @@ class Transport(ABC):
         self.peers = [peer for peer in range(world_size) if peer != rank]
         self.arrivals = array("H")  # two bytes a message, however long the run
         self.replay: Iterator[int] | None = None
+        self._running = timing.RunningClock(self.now)  # for limits
         self._closed = False
         self._on_gpu = device.type == "cuda"
         self._inbox: dict[tuple[int, str], deque[Message]] = {}
@@ -151,7 +153,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _progress(self, src: int, seconds: float) -> None:
-        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something."""
+        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something.
+
+        `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
+        """
 
     def _look(self) -> None:
         """Move what has arrived to the inbox, without waiting."""
@@ -286,17 +291,17 @@ class Transport(ABC):
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""
         limit = self.timeout if timeout is None else timeout
-        deadline = self.now() + limit
+        deadline = self._running() + limit
         if timeout == 0 and src != ANY:  # for ANY, recv has looked
             self._progress(src, 0)
         while (message := self._pop(src, tag)) is None:
             self._raise_if_gone(src, tag)
             if timeout == 0:
                 return None
-            remaining = deadline - self.now()
+            remaining = deadline - self._running()
             if remaining <= 0:
                 raise self._overdue(_named(tag), src, limit)
-            self._progress(src, remaining)
+            self._progress(src, min(remaining, timing.SLICE_S))
         return message
 
     def _overdue(self, what: str, src: int, limit: float) -> WaitTimeout:

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from records.events import Recorder
 from transports.base import Message, Tags, Transport, Work, as_vector
+from transports.timing import SLICE_S
 
 _HEADER_BYTES = 256
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
@@ -73,11 +74,12 @@ class ProcessGroup(Transport):
         if self._closed:
             return
         self._closed = True
-        deadline = self.now() + self.timeout
+        deadline = self._running() + self.timeout
         for peer in self.peers:
             self._outgoing[peer].put(_Queued(_header(_GOODBYE), None))
         for thread in (*self._senders.values(), *self._receivers):
-            thread.join(max(0.0, deadline - self.now()))
+            while thread.is_alive() and (remaining := deadline - self._running()) > 0:
+                thread.join(min(remaining, SLICE_S))
         dist.destroy_process_group()
 
     # Sending
@@ -177,9 +179,13 @@ class _Delivery(Work):
     def wait(self) -> None:
         if self.done:
             return
-        transport, t0 = self._transport, self._transport.now()
-        if not self._sent.wait(transport.timeout) and not self.done:
-            raise transport._overdue("the release of a message", self._dst, transport.timeout)
+        transport = self._transport
+        t0, deadline = transport.now(), transport._running() + transport.timeout
+        while not self.done:
+            remaining = deadline - transport._running()
+            if remaining <= 0:
+                raise transport._overdue("the release of a message", self._dst, transport.timeout)
+            self._sent.wait(min(remaining, SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")
 
 

@@ -44,6 +44,8 @@ from transports.pipes import (
     to_vector,
     vector_frame,
 )
+from transports.segments import remove_segments
+from transports.timing import SLICE_S
 
 _DIED = "it died"
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
@@ -130,6 +132,7 @@ class SharedMemory(Transport):
         try:
             return vector if vector.is_cuda else vector.share_memory_()
         except RuntimeError as error:
+            remove_segments(os.getpid())
             raise OutOfSharedMemory(
                 f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
                 f"{' '.join(str(error).split())[:200]}"
@@ -280,12 +283,15 @@ class SharedMemory(Transport):
         """See Transport. Waits, within `timeout`, until the pipes and the handles in them have been taken."""
         if self._closed:
             return
-        deadline = self.now() + self.timeout
+        deadline = self._running() + self.timeout
         peers = self._peers.values()
         for peer in peers:
             peer.write(goodbye_frame())
-        while any(peer.backlog or (peer.open and peer.untaken) for peer in peers) and self.now() < deadline:
-            self._progress(ANY, max(0.0, deadline - self.now()))
+        while any(peer.backlog or (peer.open and peer.untaken) for peer in peers):
+            remaining = deadline - self._running()
+            if remaining <= 0:
+                break
+            self._progress(ANY, min(remaining, SLICE_S))
         self._closed = True
         for peer in peers:
             peer.lose(died=True)
@@ -308,10 +314,10 @@ class _InPlace(Work):
         transport, peer = self._transport, self._peer
         if self._ticket not in peer.unreleased:
             return
-        t0 = transport.now()
+        t0, deadline = transport.now(), transport._running() + transport.timeout
         while self._ticket in peer.unreleased:
-            remaining = t0 + transport.timeout - transport.now()
+            remaining = deadline - transport._running()
             if remaining <= 0:
                 raise transport._overdue("the release of a message", peer.rank, transport.timeout)
-            transport._progress(peer.rank, remaining)
+            transport._progress(peer.rank, min(remaining, SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=peer.rank, tag="release")

@@ -50,7 +50,9 @@ def import_user_object(option: str, spec: str) -> Any:
             f"{option} {spec}: there is no module {module_name}; put {module_name}.py in the current directory, "
             f"and leave .py out of {option}"
         ) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsageError(f"{option} {spec}: importing {module_name} raised {one_line(error)}; correct it") from error
     if not hasattr(module, name):
         raise UsageError(f"{option} {spec}: {module.__file__} has no {name}; define it there")
@@ -68,7 +70,9 @@ def call_user_function(option: str, spec: str, *args: Any) -> Any:
         raise UsageError(f"{option} {spec}: is no function; define it")
     try:
         return function(*args)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsageError(f"{option} {spec}: it raised {one_line(error)}; correct it") from error
 
 

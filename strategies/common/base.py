@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from records.errors import UsageError
+from records.errors import RunFailed, UsageError
 from strategies.common.collectives import broadcast
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.replica import Replica
@@ -52,6 +52,7 @@ class Strategy(ABC):
     asynchronous: ClassVar[bool] = False  # workers do not wait for each other: the order of arrival decides the result
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
     workers_may_die: ClassVar[bool] = False  # whether a server holds all that matters, so that a run can lose workers
+    staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
     exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
     cuts_x: ClassVar[bool] = False  # whether ranks update parts of x: then the optimizer must not look at all of it
 
@@ -106,10 +107,25 @@ class Strategy(ABC):
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
         self.descent.after_update = after_update
+        self.step = self._collecting(self.step)  # type: ignore[method-assign]
         self.setup()
         if state is not None:
             self.load_state_dict(state)
         self.join(resumed=state is not None)
+
+    def _collecting(self, step: Callable[[int], None]) -> Callable[..., None]:
+        """Return `step`, which raises RunFailed if it has not collected the gradient: then it has trained on none."""
+
+        def checked(n_samples: int) -> None:
+            self.replica.collected = False
+            step(n_samples)
+            if not self.replica.collected:
+                raise RunFailed(
+                    f"{type(self).__name__}.step() did not call self.replica.collect(), so it trained without the "
+                    "gradient of the last backward pass; let it begin with g = self.replica.collect()"
+                )
+
+        return checked
 
     def setup(self) -> None:  # noqa: B027 - most have nothing more
         """Allocate the algorithm's own state. Called by `start`, by all ranks."""
@@ -124,7 +140,8 @@ class Strategy(ABC):
     def step(self, n_samples: int) -> None:
         """Turn this worker's mean gradient over `n_samples` into new parameters, and forget the gradient.
 
-        Raises PeerLost, WaitTimeout.
+        It calls `replica.collect()`, without which it would train on no gradient: that is a RunFailed. Raises PeerLost,
+        WaitTimeout.
         """
 
     def serve(self) -> None:

@@ -35,6 +35,7 @@ class Replica:
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
         self._gradients = list(_views(self.g, self.parameters))
         self._adopted: Message | None = None
+        self.collected = False  # whether `collect` was called; whoever asks sets it back
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
             view.copy_(tensor.detach())
@@ -56,6 +57,7 @@ class Replica:
                     view.copy_(parameter.grad)
                 parameter.grad = view
         self._give_back()
+        self.collected = True
         return self.g
 
     def zero_grad(self) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from records.errors import RunFailed
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
-from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, Work
+from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
 
 SERVER = 0
 _NO_LIMIT = 1e6  # seconds
@@ -88,7 +89,8 @@ class Workers:
         Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have
         said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
         worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
-        allows it, if need be in a later epoch. Raises PeerLost when nobody is left.
+        allows it, if need be in a later epoch. Raises PeerLost when nobody is left, RunFailed when
+        in vain it has waited for one that has closed without goodbye.
         """
         self._begin_epoch()
         while not self._is_over(until):
@@ -125,6 +127,14 @@ class Workers:
             if lost.rank == ANY or not may_continue:
                 raise
             return None
+        except WaitTimeout as error:
+            silent = [str(k) for k in sorted(self.present) if self._transport.is_gone(k)]
+            if not silent:
+                raise
+            raise RunFailed(
+                f"rank {', '.join(silent)} has closed its transport without a goodbye: its loop must end with "
+                f"strategy.finish(); {error}"
+            ) from error
         except PeerReturned as returned:
             self._remove(returned.rank)
             self.returned.add(returned.rank)
@@ -193,10 +203,10 @@ class Workers:
     # Records
 
     def record_applied(self, message: Message) -> None:
-        """Record that what worker k computed on one version of x, and sent with this tag, was applied to another."""
+        """Record that what worker k computed on one version of x was applied to another."""
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
-            "update", now, now, peer=message.src, tag=message.tag, version_read=message.version, version_applied=version
+            "update", now, now, peer=message.src, version_read=message.version, version_applied=version
         )
 
     def drop(self, gradient: Message) -> None:
@@ -212,7 +222,9 @@ class Workers:
     def _remove(self, k: int) -> None:
         """Worker k is dead."""
         if k in self.alive:
-            self._transport.recorder.deaths.append({"rank": k, "samples": self._descent.samples, "returned": False})
+            step = self._descent.version + (k in self.waiting)  # the first that lacks its part, where all go in step
+            death = {"rank": k, "samples": self._descent.samples, "step": step, "returned": False}
+            self._transport.recorder.deaths.append(death)
         for group in (self.alive, self.present, self.waiting, self.returned):
             group.discard(k)
 

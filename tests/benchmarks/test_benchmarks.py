@@ -198,6 +198,7 @@ def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
         assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
 
 
+@pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     rows = figures(tmp_path, "memory", "--steps", "1000", "2000", "--repeats", "1")
     assert [row["steps"] for row in rows] == [1000, 2000]

@@ -91,15 +91,14 @@ def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
 
 
 @pytest.mark.slow
-def test_an_evaluator_that_is_stopped_is_not_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with folder_of.in_training(tmp_path / "c"), Evaluator(True, tmp_path / "c", 30) as evaluator:
+def test_an_evaluator_that_is_stopped_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with folder_of.in_training(tmp_path / "c"), Evaluator(True, tmp_path / "c", 2) as evaluator:
         evaluator.start()
+        assert evaluator._limit == 60, "it is longer in starting"
+        assert wait_until(lambda: evaluator._limit == 2, LIMIT), "that of all waits, when it was heard"
         evaluators()[0].suspend()
-        monkeypatch.setattr(evaluator, "_limit", 0.5)
         evaluator.finish(quiet=True)
-    assert "has not answered for more than 0.5 s" in capsys.readouterr().err
+    assert "has not answered for more than 2 s" in capsys.readouterr().err
     assert evaluators() == []
 
 

@@ -96,7 +96,19 @@ def test_a_checkpoint_is_on_the_disk_before_and_after_it_has_its_name(
 
 
 @pytest.mark.parametrize(
-    "damage", ["torn", "foreign", "code", "absent", "other format", "other model", "other step", "other type"]
+    "damage",
+    [
+        "torn",
+        "foreign",
+        "code",
+        "absent",
+        "other format",
+        "other model",
+        "other step",
+        "other type",
+        "one byte",
+        "endless epoch",
+    ],
 )
 def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(whole / "c", tmp_path / "c")
@@ -104,6 +116,8 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp
     if damage == "torn":
         content = (path / "rank-1.pt").read_bytes()
         (path / "rank-1.pt").write_bytes(content[: len(content) // 2])
+    elif damage == "one byte":
+        (path / "rank-1.pt").write_bytes(b"\x80")
     elif damage == "foreign":
         torch.save({"weights": torch.zeros(3)}, path / "rank-1.pt")
     elif damage == "code":
@@ -119,7 +133,10 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp
     else:
         state = files.load_rank(path, 1)
         state["strategy"]["x"] = torch.zeros(3) if damage == "other model" else state["strategy"]["x"]
-        state["position"]["step"] = 1
+        if damage == "endless epoch":
+            state["position"]["epoch"] = float("inf")
+        else:
+            state["position"]["step"] = 1
         torch.save(state, path / "rank-1.pt")
     if damage in ("foreign", "code", "other model", "other step"):
         seal(path)

@@ -159,6 +159,7 @@ def test_a_table_of_the_readmes_shows_the_committed_results(path: Path) -> None:
     assert report.with_table(text, results, report.TABLES[path]) == text, "python experiments/report.py does so"
 
 
+@pytest.mark.slow
 def test_a_number_that_is_edited_by_hand_is_not_what_the_generator_makes(made_up: Path) -> None:
     results = collect.load(directory=made_up)
     text = "before\n<!-- results: made by x -->\n<!-- end of results -->\nafter\n"
@@ -200,6 +201,7 @@ def test_every_panel_of_every_figure_has_a_title_and_is_drawn(made_up: Path, tmp
         assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_sentences_are_about_the_results(made_up: Path) -> None:
     results, of_family = collect.load(directory=made_up), family.load(made_up)
     for say in (sentences.param_server, sentences.first_try, sentences.ring_all_reduce, sentences.scaling):
@@ -227,6 +229,7 @@ def test_the_pictures_of_the_readme_exist() -> None:
     assert (ROOT / "media" / "ring_all_reduce.gif").stat().st_size < 1.5e6
 
 
+@pytest.mark.slow
 def test_what_shows_an_experiment_that_is_not_complete_is_left_alone(
     made_up: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_the_messages_to_draw_are_those_of_the_trace_step_by_step(trace: Path) -
     assert (held == 100).all()
 
 
+@pytest.mark.slow
 def test_the_animation(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "ring.gif"
     animate(trace, path, between=1)

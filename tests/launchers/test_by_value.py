@@ -38,6 +38,7 @@ print(launch(work, 3, Sum(1.0)) == [Sum(9.0)] * 3)
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(WORK.format(root=str(ROOT)))

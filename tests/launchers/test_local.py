@@ -296,6 +296,30 @@ def test_a_result_that_cannot_be_pickled_is_told() -> None:
     assert "pickle" in str(failure(return_what_cannot_be_sent, 1))
 
 
+class Odd(BaseException):
+    """What no `except Exception` catches."""
+
+
+def raise_what_is_no_exception(transport: Transport, kind: type[BaseException]) -> None:
+    raise kind("on purpose")
+
+
+@pytest.mark.parametrize("kind", [Odd, GeneratorExit, KeyboardInterrupt])
+def test_what_is_raised_and_is_no_exception_is_told_too(kind: type[BaseException]) -> None:
+    error = str(failure(raise_what_is_no_exception, 1, kind))
+    assert error.startswith(f"rank 0 (worker) raised {kind.__name__}: on purpose")
+    assert "in raise_what_is_no_exception" in error
+
+
+def close_the_terminal(transport: Transport) -> int:
+    os.kill(os.getpid(), signal.SIGHUP)
+    return transport.rank
+
+
+def test_a_rank_takes_no_notice_of_a_terminal_that_closes() -> None:
+    assert launch(close_the_terminal, 2) == [0, 1]
+
+
 # The launcher itself
 
 

@@ -52,6 +52,7 @@ def test_events_come_back_as_they_were_from_a_file_and_from_memory(
         assert pd.concat(pieces)["phase"].tolist() == [*frame["phase"], "data"]
 
 
+@pytest.mark.slow
 def test_the_epoch_table_is_the_same_from_chunks(tmp_path: Path) -> None:
     recorder = Recorder(0)
     for epoch in (1, 2):
@@ -87,6 +88,7 @@ def a_million(transport: Transport, path: Path) -> float:
     return memory().rss - before
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_rank_does_not_grow_with_its_steps(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.events"
     try:

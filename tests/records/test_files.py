@@ -177,6 +177,23 @@ def test_foreign_files_are_not_loaded(tmp_path: Path) -> None:
         load_events(path)
 
 
+def test_a_metadata_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[" * 200_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        load_metadata(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("value", ["1e400", "1.5", "99999999999999999999"])
+@pytest.mark.parametrize("column", ["step", "samples", "bytes_sent"])
+def test_a_number_that_its_column_cannot_hold_is_refused(tmp_path: Path, column: str, value: str) -> None:
+    table = parameter_server_table().astype({column: str})
+    table.loc[0, column] = value
+    table.to_csv(tmp_path / "run.csv", index=False)
+    with pytest.raises(ValueError, match=r".") as caught:
+        load_table(tmp_path / "run.csv")
+    assert str(caught.value)
+
+
 def test_machine_is_plain_data() -> None:
     description = machine()
     assert json.loads(json.dumps(description)) == description

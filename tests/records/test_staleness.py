@@ -143,10 +143,18 @@ def test_a_table_from_before_there_were_versions_is_read(tmp_path: Path) -> None
 def test_the_summary_has_a_line_only_for_what_happened() -> None:
     said = summary(table_of(served(SOME)), {})
     assert "\ndropped        1 gradients\n" in said
-    assert "\nstaleness      mean 2.0, at most 7 versions\n" in said, "the mean of the epochs' 3 and 1"
+    assert "\nstaleness      mean 2.0, at most 7 versions a gradient\n" in said, "the mean of the epochs' 3 and 1"
     fresh = summary(table_of(served([(1, 1, 0, False)])), {})
     assert "staleness" not in fresh
     assert "dropped" not in fresh
+
+
+def test_tables_and_picture_say_whether_it_is_of_gradients_or_of_pushes() -> None:
+    events, pushes = served(SOME), {"strategy": "any", "options": {}, "staleness_of": "push"}
+    assert "at most 7 versions a push\n" in summary(table_of(events), {}, "push")
+    assert text(events, pushes).startswith("worker  pushes applied  dropped")
+    assert text(events, {}).startswith("worker  gradients applied  dropped")
+    assert picture(events, pushes).axes[0].get_ylabel() == "share of pushes"
 
 
 def test_samples_that_a_server_counted_are_those_of_the_run() -> None:
@@ -173,14 +181,14 @@ def test_reads_that_saw_several_versions() -> None:
     workers = per_worker(events)
     assert workers.loc[2, ["applied", "dropped", "reads", "mixed", "span"]].tolist() == [1, 1, 4, 0.5, 3]
     assert workers.loc[1, "reads"] == 0
-    header, *lines = text(events).splitlines()
+    header, *lines = text(events, {}).splitlines()
     assert header.split()[-4:] == ["reads", "mixed", "%", "most"]
     assert [line.split() for line in lines] == [
         ["1", "3", "0", "1.00", "2", "0", "-", "-"],
         ["2", "1", "1", "7.00", "7", "4", "50.0", "3"],
         ["all", "4", "1", "2.50", "7", "4", "50.0", "3"],
     ]
-    assert "reads" not in text(served(SOME))
+    assert "reads" not in text(served(SOME), {})
 
 
 def test_a_server_records_what_it_applies_and_what_it_drops() -> None:

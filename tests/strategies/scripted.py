@@ -24,12 +24,16 @@ class Scripted(Transport):
     "close": it closes its transport without a word. After the last act workers push in turn, so that epochs end.
     """
 
+    rest = ("push", "return")  # what is done after the script
+
     def __init__(self, workers: int, acts: Iterable[Act] = ()) -> None:
         super().__init__(SERVER, workers + 1, torch.device("cpu"), 60.0, Recorder(SERVER))
         self.acts = iter(acts)
         self.until = float("inf")
         self.computing: set[int] = set()
+        self.dead: set[int] = set()
         self.asking: set[int] = set()  # to be let in
+        self.resting: set[int] = set()  # have pushed what they had left
         self.positions: list[tuple[int, Any]] = []  # where whom was told to begin
         self.turn = 0
         self.left = 2000  # acts after the last of the script
@@ -60,16 +64,17 @@ class Scripted(Transport):
 
     def act(self, what: str, k: int) -> bool:
         """Do it; return whether it was possible."""
-        dead = k in self._gone
+        gone = k in self._gone
         if what == "push" and k in self.computing:
             self.request(k)
-        elif what == "die" and not dead:
+        elif what == "die" and not gone:
+            self.dead.add(k)
             self.computing.discard(k)
             self._lose(k, "it died")
-        elif what == "close" and not dead:
+        elif what == "close" and not gone:
             self.computing.discard(k)
             self._lose(k, "it has closed its transport", died=False)
-        elif what == "return" and dead and k not in self.asking:
+        elif what == "return" and k in self.dead and k not in self.asking:
             self.asking.add(k)
             self._news.append(PeerReturned(k))
         else:
@@ -86,7 +91,7 @@ class Scripted(Transport):
         self.left -= 1
         assert self.left, "the epochs do not end"
         in_turn = [*self.peers[self.turn :], *self.peers[: self.turn]]
-        for what in ("push", "return"):
+        for what in self.rest:
             for k in in_turn:
                 if self.act(what, k):
                     self.turn = k % len(self.peers)
@@ -102,6 +107,7 @@ class Scripted(Transport):
     def admit(self, peer: int) -> None:
         del self._gone[peer]
         self.asking.remove(peer)
+        self.dead.remove(peer)
         for key in [key for key in self._inbox if key[0] == peer]:
             del self._inbox[key]
 
@@ -137,3 +143,35 @@ def staleness(transport: Scripted) -> list[tuple[int, int]]:
     """Of what the server has applied, in its order: the worker, and how many versions late."""
     rows = applied(transport.recorder.frame())[["peer", "staleness"]]
     return [(int(peer), int(late)) for peer, late in rows.itertuples(index=False)]
+
+
+class PushingWorkers(Scripted):
+    """Workers of a `PushFetch`: "push" sends a movement of one sample, and "fetch" asks for x.
+
+    After the last act, workers fetch in turn.
+    """
+
+    rest = ("fetch", "return")
+
+    def request(self, k: int) -> None:
+        """Worker k sends a push, and computes on."""
+        self.send_to_server(k, "push", n=1)
+
+    def hear(self, k: int, tag: str, n: int) -> None:
+        """Worker k takes a message of the server."""
+        if tag == "parameters" and n >= self.until and k not in self.resting:
+            self.resting.add(k)
+            self.send_to_server(k, "rest")
+        elif tag == "parameters" and n >= self.until:
+            self.send_to_server(k, "buffers")
+        elif tag in ("parameters", "initial buffers", "mean buffers"):
+            self.computing.add(k)
+            self.resting.discard(k)
+
+    def act(self, what: str, k: int) -> bool:
+        """Do it; return whether it was possible."""
+        if what == "fetch" and k in self.computing:
+            self.computing.remove(k)
+            self.send_to_server(k, "fetch")
+            return True
+        return super().act(what, k)

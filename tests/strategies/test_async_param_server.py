@@ -118,6 +118,7 @@ def test_what_cannot_be_is_refused(options: dict[str, int], said: str) -> None:
     AsyncParamServer(aggregate=12, max_staleness=0).check(RunSize(4, 3, 4))
 
 
+@pytest.mark.slow
 def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> None:
     transport = Scripted(3)
     server = AsyncParamServer(max_staleness=2)
@@ -181,6 +182,7 @@ def again(k: int) -> list[Act]:
     return [("push", k), ("die", k), ("return", k)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_returns_again_and_again_keeps_to_the_bound() -> None:
     transport = serve_scripted(0, 2, again(1) * 5, samples=12)
     assert staleness(transport)[:4] == [(1, 0), (2, 1), (1, 0), (2, 1)]
@@ -207,7 +209,7 @@ def test_where_nobody_lives_it_begins_with_the_greatest_clock() -> None:
 
 def test_one_that_asks_too_late_for_an_epoch_begins_in_the_next() -> None:
     transport = serve_scripted(0, 2, [("push", 1), ("push", 2), *again(1)], samples=3, n=2)
-    assert transport.recorder.deaths == [{"rank": 1, "samples": 3, "returned": True}]
+    assert transport.recorder.deaths == [{"rank": 1, "samples": 3, "step": 4, "returned": True}]
     assert [k for k, _ in staleness(transport)] == [1, 2, 1, 2, 1, 2]
     assert transport.positions[-1] == (1, (2, 4, 2)), "epoch, samples, steps"
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,12 +13,15 @@ from launchers import launch
 from records.errors import UsageError
 from records.files import load_events
 from strategies import RunSize
+from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
 from strategies.param_server import ParamServer
 from tests.ranks import LIMIT
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows
+from training.run import _samples_unused, _unused_line
 from transports.base import Transport
+from workloads.batches import BatchPlan
 
 
 def test_without_a_backup_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
@@ -25,7 +29,7 @@ def test_without_a_backup_it_is_the_synchronous_server_bit_for_bit(tmp_path: Pat
     expected = made(tmp_path, "synchronous", ParamServer(), **same)
     found = made(tmp_path, "none", BackupWorkers(n_backup=0), **same)
     assert found["parameter_hash"] == expected["parameter_hash"]
-    assert found["samples_lost"] == 0
+    assert found["samples_unused"] == found["samples_unused_of_dead_workers"] == 0
 
 
 def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_path: Path) -> None:
@@ -40,7 +44,8 @@ def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_
     assert (used.groupby("version_applied").size() == 2).all(), "two of three gradients close a step"
     assert len(sent) - len(used) == (events["op"] == "drop").sum() > 0
     table = pd.read_csv(tmp_path / "run.csv")
-    assert entry["samples_lost"] == 4 * N_TRAIN - server_rows(tmp_path, "run")["samples"].sum() > 0
+    assert entry["samples_unused"] == 4 * N_TRAIN - server_rows(tmp_path, "run")["samples"].sum() > 0
+    assert entry["samples_unused_of_dead_workers"] == 0, "they came too late"
     assert table["dropped"].sum() == (events["op"] == "drop").sum()
 
 
@@ -98,3 +103,18 @@ def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> 
     server.on_time[3] = 33  # type: ignore[assignment]
     server.close_step()
     assert closed == [[11, 22, 33]]
+
+
+def test_what_a_dead_worker_does_not_give_is_told_apart_from_what_came_too_late() -> None:
+    options: Any = SimpleNamespace(
+        strategy=BackupWorkers(), resume=None, epochs=2, roles=["server", "worker", "worker", "worker"],
+        plan=lambda n: BatchPlan(n, 3, 12, seed=0),
+    )  # fmt: skip
+    table = pd.DataFrame({"role": ["server", "worker"] * 2, "samples": [40, 13, 20, 9]})
+    found = _samples_unused(options, table, 47, [{"rank": 2, "step": 5}])
+    # in the second epoch worker 2 has a part of the first step only; each of its parts is of 4 samples
+    assert found == {"samples_unused": 7 + 27, "samples_unused_of_dead_workers": 4 + 4 + 4}
+    assert "34 of 94, 12 of them the parts of dead workers" in _unused_line(found, 94)
+    for other in (ParamServer(), AsyncParamServer()):
+        options.strategy = other
+        assert set(_samples_unused(options, table, 47, []).values()) == {None}

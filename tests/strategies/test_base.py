@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import strategies
-from records.errors import UsageError
-from strategies import STRATEGIES, Strategy, between
+from launchers import launch
+from records.errors import RunFailed, UsageError
+from strategies import STRATEGIES, Replica, Strategy, between
 from strategies.common.traffic import NOTHING
+from strategies.ring_all_reduce import RingAllReduce
+from tests.strategies.loops import OPTIMIZERS
+from tests.strategies.scripted import Scripted
+from transports.base import Transport
 
 
 @dataclass(kw_only=True)
@@ -72,3 +79,56 @@ def test_within_them_and_of_a_default_nothing_is_said(value: int, high: float | 
 def test_what_has_no_server_does_not_serve() -> None:
     with pytest.raises(RuntimeError, match="Own has no server rank"):
         Own().serve()
+
+
+# A step that forgets the gradient
+
+
+class Forgets(RingAllReduce):
+    """A ring that is given whatever lies in g."""
+
+    def step(self, n_samples: int) -> None:
+        """As the ring's, without `collect`."""
+        n = self.all_reduce(self.replica.g.mul_(n_samples), n_samples)
+        self.descent.step(self.replica.g.div_(n), n)
+        self.replica.zero_grad()
+
+
+class Derived(RingAllReduce):
+    """Collects in the step that it derives from."""
+
+    def step(self, n_samples: int) -> None:
+        """Count, too."""
+        super().step(n_samples)
+        self.descent.count(0)
+
+
+def steps(transport: Transport, strategy: Strategy, number: int) -> int:
+    """Take so many steps in a loop of its own; return the updates."""
+    model = nn.Linear(2, 1)
+    strategy.start(Replica(model, transport), transport, OPTIMIZERS["unit"])
+    for _ in range(number):
+        model(torch.ones(4, 2)).sum().backward()
+        strategy.step(4)
+    strategy.finish()
+    return strategy.descent.version
+
+
+def test_a_step_that_does_not_collect_is_named_in_one_line() -> None:
+    said = r"^rank [01] \(worker\): Forgets\.step\(\) did not call self\.replica\.collect\(\), "
+    with pytest.raises(RunFailed, match=said) as caught:
+        launch(steps, 2, Forgets(), 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_step_must_collect_also_the_later_ones() -> None:
+    assert steps(Scripted(0), RingAllReduce(), 2) == 2
+    assert steps(Scripted(0), Derived(), 2) == 4
+
+    class Once(RingAllReduce):
+        def step(self, n_samples: int) -> None:
+            if not self.descent.version:
+                super().step(n_samples)
+
+    with pytest.raises(RunFailed, match=r"Once\.step\(\) did not call"):
+        steps(Scripted(0), Once(), 2)

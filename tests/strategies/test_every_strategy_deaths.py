@@ -13,7 +13,7 @@ from launchers import launch
 from records.errors import RunFailed
 from strategies import Strategy
 from tests.ranks import LIMIT, wait_until
-from tests.strategies.loops import Rank, Task, accuracy, describe, fit, variants
+from tests.strategies.loops import Rank, Task, accuracy, describe, exact, fit, variants
 from tests.strategies.runs import N_TRAIN, made
 from transports.base import Transport
 
@@ -43,7 +43,10 @@ def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) 
         if survivor.asynchronous:
             assert samples >= 4 * N_TRAIN, f"the others give its samples: {where}"
         else:
-            assert facts["samples_lost"] == 4 * N_TRAIN - samples > 0, where
+            assert facts["samples_unused"] == 4 * N_TRAIN - samples, where
+            assert facts["samples_unused"] >= facts["samples_unused_of_dead_workers"] > 0, where
+            if strategy == exact(survivor):
+                assert facts["samples_unused"] == facts["samples_unused_of_dead_workers"], "none came too late"
 
 
 def test_the_run_ends_with_a_dead_worker_and_names_it(mortal: Kind, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def _train(rank: Rank) -> None:
         rank.epoch(number)
 
 
+@pytest.mark.slow
 def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind: Kind) -> None:
     n_gpus = with_workers(kind, 3)
     tasks = [Task(strategy, n_gpus, "plain", 0.5) for strategy in variants(kind, n_gpus)]
@@ -149,6 +150,7 @@ def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind:
 # Both transports
 
 
+@pytest.mark.slow
 def test_the_transport_does_not_decide_the_result(determined: Kind) -> None:
     task = Task(exact(determined), with_workers(determined, 3))
     shared, copied = (run(engine, trajectories, len(task.roles), [task]) for engine in ENGINES)

@@ -12,11 +12,14 @@ from torch import nn
 from launchers import launch
 from records.errors import RunFailed
 from strategies import STRATEGIES, Replica
+from strategies.async_param_server import AsyncParamServer
 from strategies.common.descent import Descent
 from strategies.common.workers import SERVER, Workers, join_server
+from strategies.param_server import ParamServer
 from tests.ranks import LIMIT, wait_until
 from tests.strategies.loops import OPTIMIZERS
-from transports.base import ANY, Transport
+from tests.strategies.scripted import Act, PushingWorkers, Scripted, start
+from transports.base import ANY, Transport, WaitTimeout
 
 
 def serve(transport: Transport, after_update: Callable[[], None] = lambda: None) -> tuple[Replica, Descent, Workers]:
@@ -132,7 +135,7 @@ def test_a_dead_worker_is_neither_waited_for_nor_sent_to() -> None:
     seen, departures, deaths, alive = launch(who_dies, 3, expendable=[1, 2], timeout=LIMIT)[SERVER]
     assert seen == [1, 2]
     assert departures == [[2]]
-    assert deaths == [{"rank": 1, "samples": 10, "returned": False}]
+    assert deaths == [{"rank": 1, "samples": 10, "step": 2, "returned": False}]
     assert alive == [2]
 
 
@@ -253,6 +256,28 @@ def without_finish(transport: Transport, name: str) -> None:
 def test_a_server_that_all_have_left_without_goodbye_says_so(name: str) -> None:
     with pytest.raises(RunFailed, match="it has closed its transport"):
         launch(without_finish, 3, name, timeout=LIMIT)
+
+
+@pytest.mark.parametrize("name", ["backup_workers", "async_param_server", "downpour"])
+def test_a_server_names_the_one_that_has_left_without_goodbye(name: str) -> None:
+    acts: list[Act] = [("close", 2)]
+    transport = (PushingWorkers if name == "downpour" else Scripted)(3, acts)
+    server = STRATEGIES[name]()
+    assert isinstance(server, ParamServer)
+    start(server, transport)
+    for k in (1, 3):
+        transport.computing.discard(k)
+        transport.send_to_server(k, "goodbye")
+    with pytest.raises(RunFailed, match=r"^rank 2 has closed its transport without a goodbye: .* strategy\.finish\(\)"):
+        server.serve()
+
+
+def test_a_server_that_waits_for_those_who_are_there_names_no_other() -> None:
+    transport, server = Scripted(2), AsyncParamServer()
+    start(server, transport)
+    transport.computing.clear()
+    with pytest.raises(WaitTimeout):
+        server.serve()
 
 
 def with_counts(transport: Transport) -> Any:

@@ -185,6 +185,10 @@ def test_a_strategys_own_default_yields_to_what_is_given(tmp_path: Path, parsed:
         (["--replay", ""], "--replay"),
         (["--replay", "/nowhere/run"], "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
         (["--resume", "/nowhere"], "--resume /nowhere: no checkpoint there"),
+        (["--resume", "x" * 300], "cannot be read (File name too long); give another"),
+        (["--replay", "x" * 300], "is not the record of a run"),
+        (["--checkpoint_dir", "x" * 300, "--checkpoint_every", "5"], "has a name of more than 255 bytes"),
+        (["--save", "x" * 300 + "/model.pt"], "has a name of more than 255 bytes"),
         (["--list=1", "--evaluator=x"], "--list"),
         (["--optimizer", "sdg"], "did you mean sgd?"),
         (["--dataset", "digit"], "did you mean digits?"),
@@ -288,6 +292,7 @@ OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE]
 LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=LINES)
 def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:

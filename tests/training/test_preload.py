@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 FIRST = """
@@ -37,6 +39,7 @@ def test_the_fork_server_is_started_before_anything_large_is_loaded() -> None:
         assert f"'{large}'" not in modules
 
 
+@pytest.mark.slow
 def test_neither_a_launcher_nor_a_rank_loads_what_a_usual_run_has_no_use_for() -> None:
     modules = loaded_by(UP_TO_A_STEP)
     assert "'torch'" in modules

@@ -31,6 +31,7 @@ HEADER = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "n_gpus"), [("param_server", 4), ("ring_all_reduce", 4), ("naive_all_reduce", 2), ("single", 1)]
 )
@@ -92,6 +93,7 @@ def saved(folder: Path, strategy: str | Strategy, **changes: Any) -> dict[str, t
     return state
 
 
+@pytest.mark.slow
 def test_workers_like_and_accumulate_leave_the_result_alone(tmp_path: Path) -> None:
     expected = saved(tmp_path, "ring_all_reduce", n_gpus=3)
     cases: list[tuple[Strategy, dict[str, int]]] = [

@@ -43,6 +43,7 @@ def send_thousands_first(transport: Transport) -> list[bool]:
     return complete
 
 
+@pytest.mark.slow
 def test_thousands_of_messages_each_way_may_be_on_their_way(engine: str) -> None:
     assert run(engine, send_thousands_first, 2) == [[True] * 3] * 2
 

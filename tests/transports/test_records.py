@@ -234,6 +234,7 @@ def follow(transport: Transport, room: torch.Tensor, schedule: Schedule, chance:
     return wrong + ["work not done" for work in works if not work.done]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=st.lists(st.tuples(schedules(), st.integers(0, 2**32)), min_size=1, max_size=5))
 @pytest.mark.parametrize("engine_name", ENGINES)

@@ -1,5 +1,6 @@
 """Time and reading: the transport's own methods, tried in one process."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from tests.transports.samples import pair
 from transports.shared_memory import SharedMemory
+from transports.timing import SLICE_S, RunningClock
 
 
 class Clockwork(SharedMemory):
@@ -34,11 +36,11 @@ def test_a_transport_with_its_own_time_times_everything_by_it() -> None:
         slow.timeout = 600
         slow.sleep(10)
         other.isend("text", 0, "x")
-        assert slow.recv(1, "x").object == "text"  # the wait took half of 600 s
-        assert slow.now() == 1310
+        assert slow.recv(1, "x").object == "text"  # the wait took half a slice
+        assert slow.now() == 1010 + SLICE_S / 2
         with pytest.raises(TimeoutError):
             slow.recv(1, "x", timeout=100)
-        assert 1409 < slow.now() <= 1410
+        assert slow.now() == pytest.approx(1110 + SLICE_S / 2)
         slow.time = 2000
         with slow.recorder.phase("forward"):
             slow.sleep(5)
@@ -54,12 +56,12 @@ def test_a_transport_with_its_own_time_times_everything_by_it() -> None:
         slow.time = 4000
     rows = slow.recorder.frame()[["phase", "op", "t0", "t1"]].values.tolist()
     assert rows == [
-        ["wait", "", 1010, 1310],
-        ["communicate", "recv", 1310, 1310],
+        ["wait", "", 1010, 1010 + SLICE_S / 2],
+        ["communicate", "recv", 1010 + SLICE_S / 2, 1010 + SLICE_S / 2],
         ["forward", "", 2000, 2005],
         ["epoch_s", "", 2005, 2005],
         ["communicate", "send", 2005, 2005],
-        ["wait", "", 3000, 3300],
+        ["wait", "", 3000, 3000 + SLICE_S / 2],
     ]
 
 
@@ -70,6 +72,47 @@ def test_the_usual_time_is_that_of_the_machine() -> None:
         transport.sleep(0.01)
         assert recorder_time() - before >= 0.01
         assert 0 <= transport.cpu_seconds() - computed <= transport.now() - before
+
+
+# Standing still
+
+
+class Stopped(Clockwork):
+    """A transport whose process is stopped for a day in each of its first waits; what it is sent comes after them."""
+
+    days = 3
+
+    def _progress(self, src: int, seconds: float) -> None:
+        if self.days:
+            self.days -= 1
+            self.time += 86400
+            return
+        super()._progress(src, seconds)
+
+
+def test_time_in_which_the_process_was_stopped_counts_towards_no_limit() -> None:
+    with pair(Stopped) as (stopped, other):
+        stopped.timeout = 5
+        other.isend("text", 0, "x")
+        assert stopped.recv(1, "x").object == "text"
+        assert stopped.now() > 3 * 86400
+        stopped.days = 3
+        work = stopped.isend(stopped.allocate(4), 1, "slice")
+        other.recv(0, "slice").release()
+        work.wait()
+        stopped.days = 3
+        with pytest.raises(TimeoutError, match="rank 0 waited 5 s for"):  # of running time, of which there is enough
+            stopped.recv(1, "nothing")
+        stopped.days = 3
+
+
+def test_a_clock_of_running_time_counts_no_more_than_a_slice_between_two_looks() -> None:
+    time = [100.0]
+    running = RunningClock(lambda: time[0])
+    for passed, counted in ((0.0, 0.0), (SLICE_S / 2, SLICE_S / 2), (SLICE_S, SLICE_S), (1e6, SLICE_S)):
+        before = running()
+        time[0] += passed
+        assert math.isclose(running() - before, counted, abs_tol=1e-9)
 
 
 # Reading

@@ -77,6 +77,7 @@ def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
     assert accuracy_of_a_linear_fit(data) > 0.8
 
 
+@pytest.mark.slow
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits  # slow to load, and needed nowhere else
     from sklearn.model_selection import train_test_split

@@ -1,0 +1,61 @@
+"""The folder of the sockets: short enough for them, and removed whatever became of its launcher."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from launchers import sockets
+from launchers.local import launch
+from transports.base import Transport
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def test_folders_of_launchers_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("pymp-gone", "pymp-living", "pymp-foreign", "other")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "listener-1").touch()
+    for folder in (*folders[:2], folders[3]):
+        (folder / "launcher").touch()
+    with open(folders[1] / "launcher") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        sockets._remove_abandoned(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(folders[1:])
+
+
+def test_this_launcher_holds_its_folder() -> None:
+    lock = Path(sockets.claim_folder().name).with_name("launcher")
+    with open(lock) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_folder_is_where_a_socket_may_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert sockets._parent() == tempfile.gettempdir()
+    (long := tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert sockets._parent() == "/tmp"
+
+
+def get_rank(transport: Transport) -> int:
+    return transport.rank
+
+
+def launch_and_print() -> None:
+    print(launch(get_rank, 2))
+
+
+@pytest.mark.slow
+def test_ranks_start_whatever_the_length_of_tmpdir(tmp_path: Path) -> None:
+    (long := tmp_path / ("x" * 100)).mkdir()
+    script = "from tests.launchers import test_sockets as test; test.launch_and_print()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=PROJECT, env={**os.environ, "TMPDIR": str(long)}, capture_output=True,
+        text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("[0, 1]\n", "", 0)

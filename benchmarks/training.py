@@ -55,9 +55,7 @@ class GlooServer(Strategy):
 
     def step(self, n_samples: int) -> None:
         """Worker: give n_k g_k and n_k, get x."""
-        gradients = [p.grad.reshape(-1) for p in self.replica.parameters if p.grad is not None]
-        torch.cat(gradients, out=self.g)
-        self.g.mul_(n_samples)
+        torch.mul(self.replica.collect(), n_samples, out=self.g)
         self.n.fill_(n_samples)
         dist.reduce(self.g_and_n, SERVER)
         dist.broadcast(self.replica.x, SERVER)

@@ -65,6 +65,7 @@ class SharedMemory(Transport):
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
         # A core of its own may look without sleeping; a shared one is for those who compute.
         self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
+        self._waited_briefly = True
         self._anybody = select.poll()
         self._anybody.register(self._deaths, select.POLLIN)
         self._peers: dict[int, Peer] = {}
@@ -180,14 +181,21 @@ class SharedMemory(Transport):
                 self._read_deaths()
 
     def _poll(self, poller: select.poll, seconds: float) -> list[tuple[int, int]]:
-        """Return what is ready: look again and again for a moment, since to be woken takes long, and sleep then."""
-        if seconds and self._spins:
-            give_up = timing.now() + min(seconds, _SPIN_S)
-            while timing.now() < give_up:
+        """Return what is ready: look again and again for a moment, since to be woken takes long, and sleep then.
+
+        After a long wait the next is expected to be long too: it begins with sleep, and the core is left to others.
+        """
+        if not seconds:
+            return poller.poll(0)
+        t0 = timing.now()
+        if self._spins and self._waited_briefly:
+            while timing.now() - t0 < min(seconds, _SPIN_S):
                 if ready := poller.poll(0):
                     return ready
                 os.sched_yield()  # the peer may be on this core
-        return poller.poll(math.ceil(seconds * 1000))
+        ready = poller.poll(math.ceil(seconds * 1000))
+        self._waited_briefly = timing.now() - t0 < _SPIN_S
+        return ready
 
     def _read(self, peer: Peer) -> bool:
         """Take in what is in the pipe of `peer`; return whether there was anything."""

@@ -32,3 +32,15 @@ def test_a_rank_looks_before_it_sleeps_if_it_has_a_core(
         assert ranks[0]._poll(poller, 1.5) == [(5, 1)]
         assert poller.limits == limits
         assert ranks[0]._poll(Poller(), 0) == [], "a poll looks once"
+
+
+def test_after_a_long_wait_a_rank_sleeps_at_once_until_a_wait_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(2), raising=False)
+    with world(2) as ranks:
+        monkeypatch.setattr(shared_memory, "_SPIN_S", 0)  # every wait is long
+        ranks[0]._poll(Poller(), 1.5)
+        monkeypatch.setattr(shared_memory, "_SPIN_S", 60)  # every wait is short
+        seen = [Poller(), Poller()]
+        for poller in seen:
+            ranks[0]._poll(poller, 1.5)
+        assert [poller.limits for poller in seen] == [[1500], [0, 0, 0]]

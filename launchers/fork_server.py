@@ -47,6 +47,26 @@ def warm_up() -> None:
     claim_folder()
     if start_context().get_start_method() != "forkserver":
         return
+    with _same_path():
+        _ensure_running()
+
+
+@contextmanager
+def _same_path() -> Iterator[None]:
+    """In the block, a Python that is started finds the modules that this one finds, whatever folder it is started in."""
+    # The fork server leaves out silently what it is to load and does not find, and looks in the current folder only.
+    former = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = former
+
+
+def _ensure_running() -> None:
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
         return

@@ -136,8 +136,9 @@ def test_a_run_ends_well_though_its_server_is_stopped(
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
 
 
-LAUNCHER = """
+LAUNCHER = f"""
 import sys, time
+sys.path.insert(0, {str(ROOT)!r})
 from multiprocessing import forkserver
 from launchers import fork_server
 fork_server._PRELOADED[:] = []
@@ -147,8 +148,9 @@ time.sleep(600)
 """
 
 
-def test_a_stopped_one_does_not_outlive_its_launcher() -> None:
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER], cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+def test_a_stopped_one_does_not_outlive_its_launcher_wherever_that_was_started(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", LAUNCHER]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         stopped = psutil.Process(int(launcher.stdout.readline()))
         try:

@@ -92,7 +92,7 @@ class Ranks:
             pass  # it is gone
         except Exception as error:  # what a rank sends may be of a class that cannot be made here
             last = "failed", Failure("raised", f"a result that cannot be unpickled: {error}")
-        self.last_heard[rank] = float("inf")  # nothing more is expected of it; it may be started again when this is told
+        self.last_heard[rank] = float("inf")  # nothing more is expected of it, until it is started again
         self.inbox.put((rank, *last))
 
     def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:

@@ -15,7 +15,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 from launchers.sockets import claim_folder
-from records.errors import INTERRUPTS, RunFailed
+from records.errors import RunFailed
+from records.interrupts import interrupts_wait
 from transports.timing import sleep
 
 _PRELOADED = ["torch"]
@@ -53,7 +54,7 @@ def warm_up() -> None:
 
 @contextmanager
 def _same_path() -> Iterator[None]:
-    """In the block, a Python that is started finds the modules that this one finds, whatever folder it is started in."""
+    """In the block, a Python that is started finds the modules that this one finds, wherever it is started."""
     # The fork server leaves out silently what it is to load and does not find, and looks in the current folder only.
     former = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -118,14 +119,9 @@ def starting(timeout: float) -> Iterator[None]:
     A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
     Raises RunFailed, in one line, for what goes wrong.
     """
-    came: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():  # which alone is interrupted
-        for number in INTERRUPTS:
-            handlers[number] = signal.signal(number, lambda number, _: came.append(number))
     over, gave_up = threading.Event(), threading.Event()
 
-    def watch() -> None:
+    def watch(came: list[int]) -> None:
         left = max(timeout, _LEAST_PATIENCE_S)  # counted in ticks, which stop when this process is stopped
         while not over.wait(_TICK_S):
             left = min(left, _INTERRUPTED_S) if came else left
@@ -135,19 +131,16 @@ def starting(timeout: float) -> Iterator[None]:
                 end_fork_server()
                 return
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    except (OSError, EOFError) as error:
-        raise RunFailed(_why(error, gave_up.is_set())) from error
-    finally:
-        over.set()
-        watcher.join()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for arrived in came:
-            signal.raise_signal(arrived)
+    with interrupts_wait() as came:
+        watcher = threading.Thread(target=watch, args=(came,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        except (OSError, EOFError) as error:
+            raise RunFailed(_why(error, gave_up.is_set())) from error
+        finally:
+            over.set()
+            watcher.join()
 
 
 def _why(error: Exception, gave_up: bool) -> str:

@@ -44,12 +44,17 @@ def start_context() -> ForkServerContext | SpawnContext:
 
 
 def warm_up() -> None:
-    """Start the fork server in the background: it loads torch while the caller does other things."""
-    claim_folder()
-    if start_context().get_start_method() != "forkserver":
-        return
-    with _same_path():
-        _ensure_running()
+    """Start the fork server in the background: it loads torch while the caller does other things.
+
+    Raises UsageError, RunFailed.
+    """
+    try:
+        claim_folder()
+        if start_context().get_start_method() == "forkserver":
+            with _same_path():
+                _ensure_running()
+    except OSError as error:
+        raise RunFailed(_why(error, gave_up=False)) from error
 
 
 @contextmanager
@@ -99,10 +104,12 @@ def end_fork_server() -> None:
 def death_of_fork_server() -> str:
     """Return how the fork server has ended; "" if it has not, or there is none."""
     pid = _pid()
+    if pid is None:
+        return ""
     for _ in range(4):  # whoever lost it may know it before its parent does
         try:
             # Not reaped: multiprocessing will do that.
-            end = pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return ""
         if end:

@@ -1,5 +1,6 @@
 """A fork server that is stopped or killed: the launcher ends with one line, and leaves nothing."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -96,6 +97,16 @@ def test_one_that_is_killed_while_it_starts_a_rank_is_one_line(
     with pytest.raises(RunFailed) as error:
         launch(get_rank, 2)
     assert "the fork server, from which they are made, was killed by SIGKILL" in one_line(error)
+
+
+def test_one_that_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(forkserver, "ensure_running", fail)
+    with pytest.raises(RunFailed) as error:
+        launch(get_rank, 2)
+    assert one_line(error) == "the processes could not be started: Resource temporarily unavailable"
 
 
 def report_and_stay(transport: Transport, report: Report) -> None:

@@ -105,14 +105,14 @@ def _is_in(lock: IO[str], folder: Path) -> bool:
 
 
 def _is_running(folder: Path) -> bool:
-    """Return whether the run is alive that has this folder."""
+    """Return whether the run is alive that has this folder, or nobody can tell."""
     try:
         with open(folder / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # it is locked; or it is another user's, whose run may go on
+        return True
     return False
 
 

@@ -93,6 +93,15 @@ def test_runs_beside_each_other_leave_each_other_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_what_nobody_can_look_into_is_left_alone(tmp_path: Path) -> None:
+    there = [folder_of(tmp_path, "foreign"), tmp_path / "foreign.csv"]
+    for path in there:
+        path.touch()
+    with claimed(tmp_path, "run"):
+        pass
+    assert sorted(tmp_path.iterdir()) == sorted(there)
+
+
 def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
     with ExitStack() as second:
         with claimed(tmp_path, "run"):

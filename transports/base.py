@@ -234,7 +234,8 @@ class Transport(ABC):
             self.arrivals.append(message.src)
         message._receiver, message._t0 = self, t0
         if message.tensor is not None:
-            message.tensor = message.tensor.to(self.device)  # a copy if it lies on another GPU
+            if message.tensor.device != self.device:  # it lies on another GPU
+                message.tensor = message.tensor.to(self.device)
         else:
             message.object = pickle.loads(message.object) if message.object else None
             message.release()

@@ -28,7 +28,7 @@ from transports.base import PeerLost, Transport, WaitTimeout
 from workloads import models
 from workloads.datasets import Data
 
-REPORTER = 0  # evaluates `model()`, which is the same on every rank, and tells of the progress; it must not be one
+REPORTER = 0  # evaluates `model()`, which is the same on every rank, and reports the progress; it must not be one
 # that may die
 _REPORT_S = 0.1
 
@@ -202,7 +202,7 @@ class _Rank:
         self.after_step(self.strategy.descent.version)
 
     def after_step(self, step: int) -> None:
-        """Write a checkpoint if one is due; report the progress now and then."""
+        """Write a checkpoint if one is due; report the progress, at intervals."""
         if self.options.checkpoint_every and step % self.options.checkpoint_every == 0:
             self.checkpoint(step)
         if self.transport.now() - self.reported > _REPORT_S:

@@ -43,7 +43,7 @@ class Job:
 
 @dataclass
 class RankResult:
-    """What a rank brings home: its events, a hash of its parameters; the reporter also the model to be saved."""
+    """What a rank returns: its events, a hash of its parameters; the reporter also the model to be saved."""
 
     rank: int
     events: EventFile
@@ -291,7 +291,7 @@ class _Rank:
                 continue  # whether the run can continue without it, others decide
 
     def result(self) -> RankResult:
-        """Return what this rank brings home."""
+        """Return the result of this rank."""
         strategy, transport = self.strategy, self.transport
         x = parameters_to_vector(trained(self.model)).detach()
         saved = None

@@ -4,7 +4,7 @@ import difflib
 import signal
 from collections.abc import Iterable
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a run that its user wants no more
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
 
 
 class UsageError(ValueError):

@@ -104,7 +104,7 @@ class Transport(ABC):
 
     @contextmanager
     def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Call `tell` now and then during the block, in which this rank computes and calls nothing of the transport.
+        """Call `tell` at intervals during the block, in which this rank computes and calls nothing of the transport.
 
         Four times in a `timeout`, so that who waits for this rank knows that it is alive: a process that is stopped, or
         dead, tells nothing. Here by the clock on the wall, as what is computed takes its time.

@@ -99,7 +99,7 @@ def _wait_for_training(directory: Path, limit: float) -> None:
 
 
 def _beat() -> None:
-    """Say for ever that this process lives; end it when nobody hears that."""
+    """Report at intervals that this process is alive; end it when nobody reads that."""
     try:
         while True:
             os.write(sys.stdout.fileno(), b".")

@@ -61,10 +61,11 @@ def _times(rows: Rows) -> str:
 def _all_reduce(rows: Rows) -> Lines:
     ranks = rows[0]["world_size"]
     sizes = " / ".join(f"{row['numel']:,}" for row in rows)
-    us = " / ".join(f"{row['ring_us']:.0f}" for row in rows)
+    us, naive_us = (" / ".join(f"{row[name]:.0f}" for row in rows) for name in ("ring_us", "naive_us"))
     return [
         (f"ring against gloo's all-reduce, {ranks} ranks, {sizes} elements", f"{_times(rows)} times as fast"),
         (f"the ring, {ranks} ranks, the same sizes", f"{us} µs"),
+        (f"naive all-reduce, {ranks} ranks, the same sizes", f"{naive_us} µs"),
     ]
 
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks.run_all      # with nothing else running; then: python -m benchmarks.report
 
-A benchmark that fails is reported, and the others are run all the same.
+A benchmark that fails is reported, and the others are still run.
 """
 
 import subprocess

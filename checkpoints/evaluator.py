@@ -22,7 +22,7 @@ _LONGEST_START_S = 60.0
 class Evaluator:
     """The process, if one is `wanted`, that scores the checkpoints in `directory`.
 
-    It does not outlive the `with` block, nor the process it is in.
+    It ends with the `with` block, and with the process that this is in.
 
     It says all the time that it lives, into a pipe that only this process reads: when writing there fails, it ends.
     """

@@ -49,7 +49,7 @@ _QUICK_SIZES = {"apart": 384, "apartslow": 384}
 
 
 def tuning(quick: bool = False) -> list[Options]:
-    """Return the runs of the grid. `quick`: three rates, on scikit-learn's digits."""
+    """Return the runs of the grid. `quick`: three rates, on digits."""
     rates = _QUICK_GRID if quick else GRID
     return [_options("tuning", server, seed, lr, quick) for seed in TUNING_SEEDS for lr in rates for server in SERVERS]
 
@@ -57,7 +57,7 @@ def tuning(quick: bool = False) -> list[Options]:
 def finals(rates: Mapping[str, float], quick: bool = False) -> list[Options]:
     """Return the runs that are compared, each server with its learning rate; the servers take turns, seed by seed.
 
-    `quick`: one seed, on scikit-learn's digits.
+    `quick`: one seed, on digits.
     """
     seeds = SEEDS[:1] if quick else SEEDS
     cases = [(part, server) for part in OF_ALL for server in SERVERS]

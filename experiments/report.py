@@ -4,7 +4,7 @@ python experiments/report.py                                   # of the results 
 python experiments/report.py --results_dir results/HARDWARE    # of your own
 
 Executes the notebooks in place, draws the figures with the notebooks' code, the timelines and the animation from the
-recorded events, and writes the tables. What shows an experiment that is not measured whole stays as it is. Reads
+recorded events, and writes the tables. What shows an experiment with missing runs stays as it is. Reads
 nothing but the results. Needs what requirements-dev.txt lists.
 """
 
@@ -146,7 +146,7 @@ def main(settings: Settings) -> None:
         bar.set_description(name)
         job()
     if folder.resolve() != KEPT:
-        print(f"The sentences in the README and in the notebooks are about {KEPT.name}; mend what is no longer so.")
+        print(f"The sentences in the README and in the notebooks are about {KEPT.name}; correct what differs.")
 
 
 def figure(experiment: str, folder: Path) -> Figure:

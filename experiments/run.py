@@ -7,7 +7,7 @@ python experiments/run.py all --quick       # all of it small, in two minutes: d
 On 2 cores with nothing else running: param_server 11 minutes, ring_all_reduce 9, scaling 18, server_family 8; all
 of them 38, for they share runs. The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are
 there already are skipped, so an interrupted command continues where it was, and experiments can be made one by one. A
-run that fails is reported, and the others are made all the same.
+run that fails is reported, and the others are still made.
 """
 
 import signal

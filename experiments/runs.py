@@ -104,7 +104,7 @@ TIMELINES = {"param_server": 3, "ring_all_reduce": 2}
 def declared(experiment: str, quick: bool = False) -> list[Options]:
     """Return the runs of an experiment, each once; the strategies take turns, seed by seed.
 
-    `quick`: the same cases on scikit-learn's digits, with one seed.
+    `quick`: the same cases on digits, with one seed.
     """
     seeds = SEEDS[:1] if quick else SEEDS
     cases = dict.fromkeys(EXPERIMENTS[experiment]())

@@ -89,7 +89,7 @@ class Store:
     def add(
         self, run: str, table: pd.DataFrame, metadata: Mapping[str, Any], staleness: pd.DataFrame | None = None
     ) -> None:
-        """Keep a run, in the place of an older one of its name. Raises OSError."""
+        """Keep a run; it replaces an older one of its name. Raises OSError."""
         parts = {"table": table.drop(columns="run", errors="ignore"), "staleness": staleness}
         for name, rows in parts.items():
             others = getattr(self, name)

@@ -15,8 +15,8 @@ class Failure:
     """How one rank failed.
 
     `kind`: usage (bad input), stopped (training cannot go on), raised (an exception), died (the process ended), silent
-    (no heartbeat), timeout or lost_peer (it waited for `waited_for`, from `ranks`, in vain), busy (it lives, but does
-    not take notice that others have failed).
+    (no heartbeat), timeout or lost_peer (it waited for `waited_for`, from `ranks`, and did not get it), busy (it lives,
+    but does not notice that others have failed).
     """
 
     kind: str
@@ -32,7 +32,7 @@ def explain(
     """Return the error for the user: the cause first, then what the other ranks were waiting for.
 
     Among ranks that waited for each other, the cause is the one that waited for nobody. `deaths` are those of ranks
-    without which the run could go on.
+    without which the run could continue.
     """
     rank = min(failures, key=lambda rank: _CAUSES.index(failures[rank].kind))
     cause = failures[rank]
@@ -47,7 +47,7 @@ def explain(
         "raised": f"{name} raised {cause.message}",
         "silent": f"{name} has not answered for more than {timeout:g} s (--timeout): stopped, or out of memory",
         "timeout": f"{name} waited {timeout:g} s for {cause.waited_for}: if a step takes that long, raise --timeout",
-        "busy": f"{name} was waited for in vain, itself waiting for nobody: it hangs, or if a step takes that long, "
+        "busy": f"{name} kept others waiting and itself waited for nobody: it hangs, or if a step takes that long, "
         "raise --timeout",
         "lost_peer": f"{name} {cause.message}",
     }[cause.kind]

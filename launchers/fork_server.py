@@ -21,7 +21,7 @@ from transports.timing import sleep
 
 _PRELOADED = ["torch"]
 _LEAST_PATIENCE_S = 60.0  # it may have to load torch first, on a machine that is busy
-_INTERRUPTED_S = 3.0  # how long a start may go on once it is interrupted
+_INTERRUPTED_S = 3.0  # how long a start may still take once it is interrupted
 _TICK_S = 0.25
 
 
@@ -121,7 +121,7 @@ def death_of_fork_server() -> str:
 
 @contextmanager
 def starting(timeout: float) -> Iterator[None]:
-    """In the block, processes are started; Ctrl-C, SIGTERM and SIGHUP act after it: amid it, nobody could end them all.
+    """In the block, processes are started; Ctrl-C, SIGTERM and SIGHUP act after it: during it, not all could be ended.
 
     A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
     Raises RunFailed, in one line, for what goes wrong.

@@ -45,7 +45,7 @@ class _Link:
             os._exit(1)
 
     def beat(self) -> None:
-        """Tell for ever that this process is alive."""
+        """Report at intervals that this process is alive; never return."""
         while True:
             self.send("alive")
             sleep(HEARTBEAT_S)

@@ -1,4 +1,4 @@
-"""The processes of one run as their launcher sees them: started, watched, told of each other's deaths, ended."""
+"""The processes of one run as their launcher sees them: started, watched, informed of deaths, ended."""
 
 import os
 import pickle

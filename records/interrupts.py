@@ -1,11 +1,11 @@
-"""What ends a run that its user wants no more, and how it is put off."""
+"""Interrupts, and how they are put off for a moment."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
 
 
 @contextmanager

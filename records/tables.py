@@ -42,7 +42,7 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
     names what a rank does. Times are in seconds, sizes in bytes; `step` counts the steps finished since the start of
     the run. A cell is empty (NaN) where a thing does not apply; message columns are 0 for a silent rank, and empty if
     the run recorded no phases. dropped, staleness_mean and staleness_max (in versions, of the gradients or pushes
-    applied) stand on the row of the rank that applied them, and only if it told of which version each was. Raises
+    applied) stand on the row of the rank that applied them, and only if it recorded which version each was of. Raises
     IndexError if an event's rank has no role.
     """
     table = reduce(lambda so_far, chunk: _join([so_far, chunk]), map(_totals_of, chunks(events)))

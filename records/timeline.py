@@ -193,7 +193,7 @@ def trace(
             slices.append({"ph": "i", "s": "t", "name": event.phase, "cat": "mark", **place, "args": args})
             continue
         place["tid"] += len(roles) * _lane(lanes[event.rank], event.t0, event.t1)
-        if event.epoch > 0 and roles[event.rank] != SERVER:  # the start is no step; a server is told of none
+        if event.epoch > 0 and roles[event.rank] != SERVER:  # the start is no step; a server knows none
             args["step"] = event.step + 1
         moved = ["bytes"] if event.op not in ("", "drop") else []
         fields = ("peer", "tag", "version_read", "version_applied", *moved)

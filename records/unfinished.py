@@ -1,6 +1,6 @@
 """The folder of what a run has not finished: its events as they come, then its records, until all have their names.
 
-    RESULTS_DIR/.RUN_NAME.unfinished/lock            locked as long as the run goes on, however it ends
+    RESULTS_DIR/.RUN_NAME.unfinished/lock            locked until the run ends, however it ends
     RESULTS_DIR/.RUN_NAME.unfinished/rank-0.events   the events of a rank
 
 As long as the folder is there, files of that name beside it are no records: every reader refuses them. What a run
@@ -64,7 +64,7 @@ def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
             if not _is_running(other):
                 _remove_with_records(other)
         folder.mkdir()
-        lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open as long as the run goes on
+        lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open until the run ends
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with lock:
         try:

@@ -1,4 +1,4 @@
-"""Downpour SGD: workers take steps of their own, and now and then send how far they have come.
+"""Downpour SGD: workers take steps of their own, and every few steps send how far they have come.
 
 Each worker runs the optimizer on its own x_k and adds up its movement d_k (-eta g for plain SGD). Every `n_push` steps
 it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetches the server's x; a fetch does not
@@ -23,7 +23,7 @@ from transports.base import Message
 
 @dataclass(kw_only=True)
 class Downpour(PushFetch):
-    """Workers take optimizer steps of their own; now and then they push their movement and fetch the parameters.
+    """Workers take optimizer steps of their own; every few steps they push their movement and fetch the parameters.
 
     Staleness is that of a push, of up to n_push gradients: the versions that others have made between the worker's last
     fetch and the adding of its push. One worker alone has 0.

@@ -1,4 +1,4 @@
-"""No communication: every worker trains a model of its own on its part of each batch, and nobody learns of it.
+"""No communication: every worker trains a model of its own on its part of each batch, and shares nothing.
 
 Not an algorithm but a limit: a strategy in which as many workers compute and update, and then also exchange something,
 takes longer for its steps. What that speed is worth is its accuracy, which is that of one worker's model: in every

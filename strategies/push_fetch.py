@@ -1,4 +1,4 @@
-"""Workers with parameters of their own, who push what the server is to add to its x, and fetch x, when they like.
+"""Workers with parameters of their own, who push what the server is to add to its x, and fetch x, at their own pace.
 
 An epoch ends when the server has added what was computed on as many samples as the training set has: then it answers no
 fetch until every worker fetches; all push what they have left, and get the same x.

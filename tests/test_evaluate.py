@@ -147,7 +147,7 @@ def save_on_the_server(transport: Transport, one: Options) -> None:
     state = {
         "strategy": {"x": replica.x, "b": replica.b, "counts": replica.counts},
         "model": replica.x,
-        "position": {"step": 7},
+        "position": {"step": 7, "epoch": 1, "loss_sum": 0.0, "samples": 0},
         "random": torch.zeros(1),
     }
     files.save(transport, files.Target(one.checkpoint_folder, 3, one.recorded(), one.roles), 7, state, ranks=[0])

@@ -1,4 +1,4 @@
-"""Whether the options have values that can be, and fit each other and this machine; every default filled in."""
+"""Whether the options have possible values, and fit each other and this machine; every default filled in."""
 
 import dataclasses
 import os

@@ -28,7 +28,7 @@ from transports.base import PeerLost, Transport, WaitTimeout
 from workloads import models
 from workloads.datasets import Data
 
-REPORTER = 0  # evaluates `model()`, which is the same on every rank, and tells of the progress; it must not be one
+REPORTER = 0  # evaluates `model()`, which is the same on every rank, and reports the progress; it must not be one
 # that may die
 _REPORT_S = 0.1
 
@@ -43,7 +43,7 @@ class Job:
 
 @dataclass
 class RankResult:
-    """What a rank brings home: its events, a hash of its parameters; the reporter also the model to be saved."""
+    """What a rank returns: its events, a hash of its parameters; the reporter also the model to be saved."""
 
     rank: int
     events: EventFile
@@ -202,7 +202,7 @@ class _Rank:
         self.after_step(self.strategy.descent.version)
 
     def after_step(self, step: int) -> None:
-        """Write a checkpoint if one is due; report the progress now and then."""
+        """Write a checkpoint if one is due; report the progress, at intervals."""
         if self.options.checkpoint_every and step % self.options.checkpoint_every == 0:
             self.checkpoint(step)
         if self.transport.now() - self.reported > _REPORT_S:
@@ -291,7 +291,7 @@ class _Rank:
                 continue  # whether the run can continue without it, others decide
 
     def result(self) -> RankResult:
-        """Return what this rank brings home."""
+        """Return the result of this rank."""
         strategy, transport = self.strategy, self.transport
         x = parameters_to_vector(trained(self.model)).detach()
         saved = None

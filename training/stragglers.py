@@ -1,4 +1,4 @@
-"""Stragglers on demand: a rank that computes as slowly as it is told, to see what a strategy makes of it."""
+"""Stragglers on demand: a rank that computes as slowly as it is told, to see the effect on a strategy."""
 
 import math
 from collections.abc import Iterator

@@ -104,7 +104,7 @@ class Transport(ABC):
 
     @contextmanager
     def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Call `tell` now and then during the block, in which this rank computes and calls nothing of the transport.
+        """Call `tell` at intervals during the block, in which this rank computes and calls nothing of the transport.
 
         Four times in a `timeout`, so that who waits for this rank knows that it is alive: a process that is stopped, or
         dead, tells nothing. Here by the clock on the wall, as what is computed takes its time.
@@ -234,7 +234,8 @@ class Transport(ABC):
             self.arrivals.append(message.src)
         message._receiver, message._t0 = self, t0
         if message.tensor is not None:
-            message.tensor = message.tensor.to(self.device)  # a copy if it lies on another GPU
+            if message.tensor.device != self.device:  # it lies on another GPU
+                message.tensor = message.tensor.to(self.device)
         else:
             message.object = pickle.loads(message.object) if message.object else None
             message.release()

@@ -75,7 +75,7 @@ class Receiver(Protocol):
 class Message:
     """A received message: `tensor` (a vector, None for an object) or `object`, and `n`, the number beside it.
 
-    `tensor` is good until `release()`, and for ever after `detach()`. `nbytes` is the payload's size.
+    `tensor` is good until `release()`; after `detach()`, as long as it is kept. `nbytes` is the payload's size.
     """
 
     __slots__ = (

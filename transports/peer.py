@@ -11,6 +11,7 @@ import torch
 from transports.pipes import buffer_frame, release_frame, shared_frame
 
 _READ_AT_MOST = 1 << 20
+_SLICES = 1000  # that are kept for a peer
 
 
 class Peer:
@@ -36,6 +37,7 @@ class Peer:
         self.unreleased: set[int] = set()  # those of them that it may still read
         self.untaken = 0  # handles of this rank's memory that it has not unpickled yet, for which this rank must live
         self.buffers: dict[int, torch.Tensor] = {}  # its memory, by its numbers
+        self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
         self._connections = (inbound, outbound)
 
     def hand_out(self, number: int, buffer: torch.Tensor) -> None:
@@ -52,6 +54,16 @@ class Peer:
     def release(self, ticket: int) -> None:
         """Tell the peer that its message with this ticket is not read any more."""
         self.write(release_frame(ticket))
+
+    def slice_of(self, buffer: int, offset: int, numel: int) -> torch.Tensor:
+        """Return `numel` elements from `offset` of the peer's memory with this number."""
+        key = (buffer, offset, numel)
+        found = self._slices.get(key)
+        if found is None:
+            if len(self._slices) >= _SLICES:
+                self._slices.clear()
+            found = self._slices[key] = self.buffers[buffer][offset : offset + numel]
+        return found
 
     def write(self, data: bytes) -> None:
         """Send a frame: what the pipe does not take at once waits for `flush`."""

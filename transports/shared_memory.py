@@ -49,6 +49,7 @@ from transports.timing import SLICE_S
 
 _DIED = "it died"
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
+_BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 
 
 class SharedMemory(Transport):
@@ -166,11 +167,16 @@ class SharedMemory(Transport):
 
     def _progress(self, src: int, seconds: float) -> None:
         from_one = self._peers.get(src)
-        poller = from_one.poller if from_one else self._anybody
         waiting = [peer for peer in self._peers.values() if peer.backlog]
+        if from_one and from_one.open and not waiting and self._look_at(from_one, seconds):
+            return
+        poller = from_one.poller if from_one else self._anybody
         for peer in waiting:
             poller.register(peer.sink, select.POLLOUT)
-        ready = self._poll(poller, seconds)
+        t0 = timing.now()
+        ready = poller.poll(math.ceil(seconds * 1000))
+        if seconds:
+            self._waited_briefly = timing.now() - t0 < _BRIEF_S
         for peer in waiting:
             poller.unregister(peer.sink)
             peer.flush()
@@ -180,22 +186,20 @@ class SharedMemory(Transport):
             elif fd == self._deaths:
                 self._read_deaths()
 
-    def _poll(self, poller: select.poll, seconds: float) -> list[tuple[int, int]]:
-        """Return what is ready: look again and again for a moment, since to be woken takes long, and sleep then.
+    def _look_at(self, peer: Peer, seconds: float) -> bool:
+        """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.
 
-        After a long wait the next is expected to be long too: it begins with sleep, and the core is left to others.
+        After a long wait the next is expected to be long too: then one look is enough, and the core is left to others.
         """
-        if not seconds:
-            return poller.poll(0)
-        t0 = timing.now()
-        if self._spins and self._waited_briefly:
-            while timing.now() - t0 < min(seconds, _SPIN_S):
-                if ready := poller.poll(0):
-                    return ready
+        if self._read(peer):
+            return True
+        if self._spins and self._waited_briefly and seconds:
+            end = timing.now() + min(seconds, _SPIN_S)
+            while peer.open and timing.now() < end:
                 os.sched_yield()  # the peer may be on this core
-        ready = poller.poll(math.ceil(seconds * 1000))
-        self._waited_briefly = timing.now() - t0 < _SPIN_S
-        return ready
+                if self._read(peer):
+                    return True
+        return not peer.open
 
     def _read(self, peer: Peer) -> bool:
         """Take in what is in the pipe of `peer`; return whether there was anything."""
@@ -228,7 +232,7 @@ class SharedMemory(Transport):
             if kind == RELEASE:
                 peer.unreleased.discard(ticket)
             elif kind == DESCRIPTOR:
-                vector = peer.buffers[buffer][offset : offset + numel]
+                vector = peer.slice_of(buffer, offset, numel)
                 nbytes = numel * vector.element_size()
                 self._arrive(peer.rank, tag, vector, None, nbytes, n, sent, partial(peer.release, ticket))
             elif kind == VECTOR:

@@ -21,7 +21,7 @@ class Descent:
     all workers to a factor of the learning rate.
 
     `version` counts the updates. `samples` are those whose gradients x has taken in, of all workers, as far as this
-    rank knows; `processed` counts also those that were computed on in vain, and is what the schedule goes by.
+    rank knows; `processed` counts also those whose gradients no update used, and is what the schedule counts.
     """
 
     def __init__(

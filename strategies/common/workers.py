@@ -90,7 +90,7 @@ class Workers:
         said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
         worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
         allows it, if need be in a later epoch. Raises PeerLost when nobody is left, RunFailed when
-        in vain it has waited for one that has closed without goodbye.
+        it has waited too long for one that has closed without goodbye.
         """
         self._begin_epoch()
         while not self._is_over(until):

@@ -137,7 +137,7 @@ def test_the_records_show_who_was_slow(tmp_path: Path, strategy: str) -> None:
     # DDP waits for the others inside its backward pass, and in one forward pass.
     phases = ["forward"] if strategy in BUILTIN else ["forward", "backward"]
     spans = events[events["phase"].isin(phases)]
-    passes = (spans["t1"] - spans["t0"]).groupby(spans["rank"]).median()
+    passes = (spans["t1"] - spans["t0"]).groupby(spans["rank"]).min()  # as long as any of them was undisturbed
     assert list(passes.index) == [rank for rank, role in enumerate(entry["roles"]) if role == "worker"]
     assert passes.idxmax() == 1
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from checkpoints import files, folder
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
 from records.files import check_writable, write_atomically
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
@@ -59,6 +60,7 @@ def main(settings: Settings) -> None:
     """Score checkpoints until the training has ended. Raises UsageError; RunFailed if one could not be scored."""
     torch.set_num_threads(1)
     if settings.attached:
+        die_with_parent()  # also if it is stopped
         threading.Thread(target=_beat, daemon=True).start()
     directory = Path(settings.checkpoint_dir)
     output = Path(settings.output or directory / folder.SCORES)

@@ -26,6 +26,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
 if __name__ == "__main__":
     try:
         from launchers import find_launcher, preload
+        from records.errors import RunFailed, UsageError
 
         preload("training.preload")
         find_launcher().warm_up()  # first: the fork server loads torch while this process does
@@ -36,3 +37,6 @@ if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
         print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr)
         sys.exit(130)
+    except (UsageError, RunFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else error.exit_code)

@@ -15,7 +15,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 from launchers.sockets import claim_folder
-from records.errors import INTERRUPTS, RunFailed
+from records.errors import RunFailed
+from records.interrupts import interrupts_wait
 from transports.timing import sleep
 
 _PRELOADED = ["torch"]
@@ -43,10 +44,35 @@ def start_context() -> ForkServerContext | SpawnContext:
 
 
 def warm_up() -> None:
-    """Start the fork server in the background: it loads torch while the caller does other things."""
-    claim_folder()
-    if start_context().get_start_method() != "forkserver":
-        return
+    """Start the fork server in the background: it loads torch while the caller does other things.
+
+    Raises UsageError, RunFailed.
+    """
+    try:
+        claim_folder()
+        if start_context().get_start_method() == "forkserver":
+            with _same_path():
+                _ensure_running()
+    except OSError as error:
+        raise RunFailed(_why(error, gave_up=False)) from error
+
+
+@contextmanager
+def _same_path() -> Iterator[None]:
+    """In the block, a Python that is started finds the modules that this one finds, wherever it is started."""
+    # The fork server leaves out silently what it is to load and does not find, and looks in the current folder only.
+    former = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = former
+
+
+def _ensure_running() -> None:
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         forkserver.ensure_running()
         return
@@ -78,10 +104,12 @@ def end_fork_server() -> None:
 def death_of_fork_server() -> str:
     """Return how the fork server has ended; "" if it has not, or there is none."""
     pid = _pid()
+    if pid is None:
+        return ""
     for _ in range(4):  # whoever lost it may know it before its parent does
         try:
             # Not reaped: multiprocessing will do that.
-            end = pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return ""
         if end:
@@ -98,14 +126,9 @@ def starting(timeout: float) -> Iterator[None]:
     A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
     Raises RunFailed, in one line, for what goes wrong.
     """
-    came: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():  # which alone is interrupted
-        for number in INTERRUPTS:
-            handlers[number] = signal.signal(number, lambda number, _: came.append(number))
     over, gave_up = threading.Event(), threading.Event()
 
-    def watch() -> None:
+    def watch(came: list[int]) -> None:
         left = max(timeout, _LEAST_PATIENCE_S)  # counted in ticks, which stop when this process is stopped
         while not over.wait(_TICK_S):
             left = min(left, _INTERRUPTED_S) if came else left
@@ -115,19 +138,16 @@ def starting(timeout: float) -> Iterator[None]:
                 end_fork_server()
                 return
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    except (OSError, EOFError) as error:
-        raise RunFailed(_why(error, gave_up.is_set())) from error
-    finally:
-        over.set()
-        watcher.join()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for arrived in came:
-            signal.raise_signal(arrived)
+    with interrupts_wait() as came:
+        watcher = threading.Thread(target=watch, args=(came,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        except (OSError, EOFError) as error:
+            raise RunFailed(_why(error, gave_up.is_set())) from error
+        finally:
+            over.set()
+            watcher.join()
 
 
 def _why(error: Exception, gave_up: bool) -> str:

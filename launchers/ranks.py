@@ -81,6 +81,7 @@ class Ranks:
 
     def _listen(self, rank: int, pipe: Connection) -> None:
         # A thread, since a rank stopped in the middle of a message would stop whoever reads it.
+        last: tuple[str, Any] = "gone", None
         try:
             while True:
                 kind, value = pickle.loads(pipe.recv_bytes())
@@ -88,10 +89,11 @@ class Ranks:
                 if kind != "alive":
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
-            self.inbox.put((rank, "gone", None))
+            pass  # it is gone
         except Exception as error:  # what a rank sends may be of a class that cannot be made here
-            self.inbox.put((rank, "failed", Failure("raised", f"a result that cannot be unpickled: {error}")))
-        self.last_heard[rank] = float("inf")  # nothing more is expected of it
+            last = "failed", Failure("raised", f"a result that cannot be unpickled: {error}")
+        self.last_heard[rank] = float("inf")  # nothing more is expected of it, until it is started again
+        self.inbox.put((rank, *last))
 
     def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
         """Wait for every rank's result, None from an expendable one that died. Raises RunFailed."""

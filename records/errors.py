@@ -1,10 +1,7 @@
 """The errors that every room may raise, and how a caught exception or an unknown name is put into one."""
 
 import difflib
-import signal
 from collections.abc import Iterable
-
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
 
 
 class UsageError(ValueError):

@@ -7,10 +7,8 @@ import math
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from records.errors import INTERRUPTS
 from records.events import Events, Recorder, chunks
+from records.interrupts import interrupts_wait
 from records.tables import COLUMNS, VERSION_COLUMNS
 from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
 
@@ -111,23 +109,6 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(number)
-
-
-@contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP act after the block."""
-    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
-        yield
-        return
-    came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in INTERRUPTS}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    for arrived in came[:1]:
-        signal.raise_signal(arrived)
 
 
 def write_run(

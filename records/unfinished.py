@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from records.errors import UsageError
 
@@ -69,7 +70,8 @@ def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            remove(folder)
+            if _is_in(lock, folder):  # when the records were written, and deleted since, another run may have the name
+                remove(folder)
 
 
 def remove(folder: Path) -> None:
@@ -94,15 +96,23 @@ def _remove_with_records(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _is_in(lock: IO[str], folder: Path) -> bool:
+    """Return whether this is the lock of the folder, and not that of one that was there before."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK))
+    except FileNotFoundError:
+        return False
+
+
 def _is_running(folder: Path) -> bool:
-    """Return whether the run is alive that has this folder."""
+    """Return whether the run is alive that has this folder, or nobody can tell."""
     try:
         with open(folder / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # it is locked; or it is another user's, whose run may go on
+        return True
     return False
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from param_server_builtin import BuiltinParamServer
-from records.errors import INTERRUPTS, UsageError
+from records.errors import UsageError
+from records.interrupts import INTERRUPTS
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, RunSize, Strategy
 from tests.ranks import LIMIT

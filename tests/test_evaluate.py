@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -150,6 +151,16 @@ def save_on_the_server(transport: Transport, one: Options) -> None:
         "random": torch.zeros(1),
     }
     files.save(transport, files.Target(one.checkpoint_folder, 3, one.recorded(), one.roles), 7, state, ranks=[0])
+
+
+def test_beside_a_run_it_does_not_outlive_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tied = MagicMock()
+    monkeypatch.setattr(evaluate, "die_with_parent", tied)
+    monkeypatch.setattr(evaluate, "_beat", lambda: None)
+    (tmp_path / "c").touch()
+    with pytest.raises(UsageError, match="--checkpoint_dir: cannot write in"):
+        evaluate.main(evaluate.Settings(str(tmp_path / "c"), attached=True))
+    tied.assert_called_once()
 
 
 def test_a_checkpoint_of_the_server_alone_is_scored_with_its_buffers(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from records.errors import INTERRUPTS, RunFailed, UsageError, nearest
+from records.errors import RunFailed, UsageError, nearest
+from records.interrupts import INTERRUPTS
 from strategies import STRATEGIES, Strategy
 from training.catalogue import catalogue
 from training.names import make_strategy, owners_of, strategy_class

@@ -42,7 +42,7 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
         if "--attached" in child.cmdline()
     )  # fmt: skip
     training.kill()
-    assert wait_until(lambda: not attached.is_running() or attached.status() == psutil.STATUS_ZOMBIE, 10)
+    assert wait_until(lambda: not attached.is_running() or attached.status() == psutil.STATUS_ZOMBIE, LIMIT)
     said, errors = beside.communicate(timeout=LIMIT)
     assert (beside.returncode, errors) == (0, "")
     assert "training has ended" in said

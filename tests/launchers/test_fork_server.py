@@ -1,5 +1,6 @@
 """A fork server that is stopped or killed: the launcher ends with one line, and leaves nothing."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -102,6 +103,16 @@ def test_one_that_is_killed_while_it_starts_a_rank_is_one_line(
     assert "the fork server, from which they are made, was killed by SIGKILL" in one_line(error)
 
 
+def test_one_that_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(forkserver, "ensure_running", fail)
+    with pytest.raises(RunFailed) as error:
+        launch(get_rank, 2)
+    assert one_line(error) == "the processes could not be started: Resource temporarily unavailable"
+
+
 def report_and_stay(transport: Transport, report: Report) -> None:
     report(os.getpid())
     if transport.rank == 1:
@@ -140,8 +151,9 @@ def test_a_run_ends_well_though_its_server_is_stopped(
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
 
 
-LAUNCHER = """
+LAUNCHER = f"""
 import sys, time
+sys.path.insert(0, {str(ROOT)!r})
 from multiprocessing import forkserver
 from launchers import fork_server
 fork_server._PRELOADED[:] = []
@@ -151,13 +163,15 @@ time.sleep(600)
 """
 
 
-def test_a_stopped_one_does_not_outlive_its_launcher() -> None:
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER], cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+def test_a_stopped_one_does_not_outlive_its_launcher_wherever_that_was_started(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", LAUNCHER]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         stopped = psutil.Process(int(launcher.stdout.readline()))
         try:
-            waits = lambda: stopped.status() == psutil.STATUS_SLEEPING and stopped.cpu_times().user > 0  # noqa: E731
-            assert wait_until(waits, LIMIT_S)
+            maps = Path(f"/proc/{stopped.pid}/maps")  # ctypes is what it tells the kernel with
+            assert wait_until(lambda: "_ctypes" in maps.read_text(), LIMIT_S)
+            assert wait_until(lambda: stopped.status() == psutil.STATUS_SLEEPING, LIMIT_S)
             stopped.suspend()
         finally:
             launcher.kill()

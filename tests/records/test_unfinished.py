@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,26 @@ def test_runs_beside_each_other_leave_each_other_alone(tmp_path: Path) -> None:
             pass
         with claimed(tmp_path, "second"):
             assert (first / "rank-0.events").read_text() == "events"
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_nobody_can_look_into_is_left_alone(tmp_path: Path) -> None:
+    there = [folder_of(tmp_path, "foreign"), tmp_path / "foreign.csv"]
+    for path in there:
+        path.touch()
+    with claimed(tmp_path, "run"):
+        pass
+    assert sorted(tmp_path.iterdir()) == sorted(there)
+
+
+def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
+    with ExitStack() as second:
+        with claimed(tmp_path, "run"):
+            write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA)
+            for suffix in SUFFIXES:
+                (tmp_path / f"run{suffix}").unlink()
+            folder = second.enter_context(claimed(tmp_path, "run"))
+        assert folder.exists()
     assert os.listdir(tmp_path) == []
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from records.errors import INTERRUPTS, RunFailed
+from records.errors import RunFailed
+from records.interrupts import INTERRUPTS
 from training.command_line import guarded
 
 

@@ -32,6 +32,7 @@ from transports.messages import (
 
 __all__ = [
     "ANY",
+    "NO_LIMIT",
     "Delivered",
     "Message",
     "OutOfSharedMemory",
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 ANY = -1
+NO_LIMIT = 1e6  # seconds: for who waits for what another rank may give when it likes
 Tags = str | tuple[str, ...]
 _BARRIER = "(barrier)"
 

@@ -23,7 +23,17 @@ import torch
 
 from records.events import Recorder
 from transports import timing
-from transports.base import ANY, Delivered, OutOfSharedMemory, PeerLost, PeerReturned, Transport, Work, as_vector
+from transports.base import (
+    ANY,
+    NO_LIMIT,
+    Delivered,
+    OutOfSharedMemory,
+    PeerLost,
+    PeerReturned,
+    Transport,
+    Work,
+    as_vector,
+)
 from transports.peer import Peer
 from transports.pipes import (
     BUFFER,
@@ -92,7 +102,8 @@ class SharedMemory(Transport):
             raise ValueError(f"shared vector {name!r}: rank {self.rank} is not one of {members}")
         tag = f"(shared {name})"
         if self.rank != members[0]:
-            message = self._receive(members[0], tag)
+            # A rank that was started again is let in when its server likes; if the server dies, PeerLost is raised.
+            message = self._receive(members[0], tag, NO_LIMIT if self.rejoined else self.timeout)
             assert message is not None
             vector = message.vector
         else:

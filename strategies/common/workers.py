@@ -15,10 +15,9 @@ import torch
 from records.errors import RunFailed
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
-from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
+from transports.base import ANY, NO_LIMIT, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
 
 SERVER = 0
-_NO_LIMIT = 1e6  # seconds
 
 
 class Workers:
@@ -279,7 +278,7 @@ class Workers:
 def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
     """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
     # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
-    position = transport.recv(SERVER, "position", _NO_LIMIT if transport.rejoined else transport.timeout)
+    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
     assert position is not None, "only a poll returns None"
     transport.recorder.epoch, descent.samples, steps = position.object
     descent.processed = descent.samples

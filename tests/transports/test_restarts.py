@@ -8,7 +8,7 @@ import torch
 from launchers.local import launch
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT
-from tests.transports.samples import die
+from tests.transports.samples import die, world
 from transports.base import ANY, PeerLost, PeerReturned, Transport
 
 
@@ -145,3 +145,18 @@ def share_with_a_newcomer(transport: Transport) -> Any:
 
 def test_a_newcomer_is_handed_the_shared_vectors_of_before() -> None:
     assert launch(share_with_a_newcomer, 2, timeout=LIMIT, expendable=[1], restarts=1) == [[5, 6, 7]] * 2
+
+
+def test_a_newcomer_waits_for_a_shared_vector_as_long_as_its_server_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(2) as (server, newcomer):
+        newcomer.rejoined, newcomer.timeout = True, 0.0
+        progress, shared = newcomer._progress, []
+
+        def let_in(src: int, seconds: float) -> None:
+            if not shared:
+                shared.append(server.shared_vector("x", 3, torch.float32, [0, 1]))
+            progress(src, seconds)
+
+        monkeypatch.setattr(newcomer, "_progress", let_in)
+        assert newcomer.shared_vector("x", 3, torch.float32, [0, 1]).tolist() == [0, 0, 0]
+        newcomer.timeout = LIMIT

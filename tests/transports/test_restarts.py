@@ -150,7 +150,8 @@ def test_a_newcomer_is_handed_the_shared_vectors_of_before() -> None:
 def test_a_newcomer_waits_for_a_shared_vector_as_long_as_its_server_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     with world(2) as (server, newcomer):
         newcomer.rejoined, newcomer.timeout = True, 0.0
-        progress, shared = newcomer._progress, []
+        progress = newcomer._progress
+        shared: list[torch.Tensor] = []
 
         def let_in(src: int, seconds: float) -> None:
             if not shared:

@@ -24,13 +24,27 @@ if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
     sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 if __name__ == "__main__":
+    came: list[int] = []  # interrupts
+
+    def interrupt(number: int, _: object) -> None:
+        """Remember it: an import may not let it through."""
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, in the background
+        signal.signal(signal.SIGINT, interrupt)
     try:
         from launchers import find_launcher, preload
         from records.errors import RunFailed, UsageError
 
         preload("training.preload")
         find_launcher().warm_up()  # first: the fork server loads torch while this process does
-        from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
+        try:
+            from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
+        except Exception:
+            if came:  # what is being imported may fail in a way of its own when it is interrupted
+                raise KeyboardInterrupt from None
+            raise
 
         sys.exit(main(__doc__))
     except KeyboardInterrupt:

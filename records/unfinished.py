@@ -106,6 +106,8 @@ def _is_in(lock: IO[str], folder: Path) -> bool:
 
 def _is_running(folder: Path) -> bool:
     """Return whether the run is alive that has this folder, or nobody can tell."""
+    if not folder.exists():
+        return False
     try:
         with open(folder / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
 """Ranks start fast: the fork server of the test session has loaded once what every test module imports."""
 
 import os
+import signal
 from multiprocessing import forkserver
 
 import pytest
@@ -10,6 +11,8 @@ from tests.ranks import ENGINES
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A job in the background ignores Ctrl-C, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return  # others run the tests
     context = start_context()

@@ -161,6 +161,26 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[V
     victim.check_end()
 
 
+INTERRUPTED = """
+import os, signal, sys
+if sys.argv[0].endswith("train.py"):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise AttributeError("half imported") from None
+"""
+
+
+@pytest.mark.slow
+def test_an_import_that_fails_because_it_is_interrupted_is_an_interrupt(tmp_path: Path) -> None:
+    (tmp_path / "tyro.py").write_text(INTERRUPTED)
+    command, path = [sys.executable, str(ROOT / "train.py"), "--strategy", "single"], {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, env=os.environ | path, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "\nerror: ended by SIGINT; nothing was written\n")
+
+
 @pytest.mark.slow
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(50))

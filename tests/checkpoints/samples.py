@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,13 @@ def steps(path: Path) -> list[int]:
 
 
 def evaluators() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "evaluate.py" in " ".join(child.cmdline())]
+    """Return the evaluators that this process has started and that have not ended."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "evaluate.py" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def parameters(folder: Path, name: str = "run") -> dict[str, str]:

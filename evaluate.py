@@ -8,14 +8,16 @@ May be started before the training; ends when that has ended, however it did. Wh
 the checkpoints that are there. Started again, it continues the same evaluation.csv. It computes on one core.
 """
 
-import signal
 import sys
 
+from records.interrupts import end_while_loading
+
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(signal.SIGINT, lambda *_: sys.exit("\nerror: ended by SIGINT; the scores so far are written"))
+    end_while_loading("the scores so far are written")
 
 import csv
 import os
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,15 +8,13 @@ collects outputs and gradients. Its batches are those of `--n_gpus` workers. Wit
 it is one process on the whole batch, which it says, and which its records say.
 """
 
-import signal
 import sys
 from dataclasses import dataclass
 
+from records.interrupts import end_while_loading
+
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(
-        signal.SIGINT,
-        lambda *_: (print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr), sys.exit(130)),
-    )
+    end_while_loading("nothing was written")
 
 import torch
 from torch import nn

@@ -9,14 +9,12 @@ the backward pass: its `communicate` and `wait` stay empty, and its bytes are th
 DDP also sends rank 0's BatchNorm statistics to all before each forward pass; the formula leaves that out.
 """
 
-import signal
 import sys
 
+from records.interrupts import end_while_loading
+
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(
-        signal.SIGINT,
-        lambda *_: (print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr), sys.exit(130)),
-    )
+    end_while_loading("nothing was written")
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -17,40 +17,27 @@ python -m records.compare results/*.json                  # runs side by side
 python -m records.plot results/*.json                     # accuracy and loss against epochs, seconds and bytes
 """
 
-import signal
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
     sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 if __name__ == "__main__":
-    came: list[int] = []  # interrupts
+    from records.interrupts import end_while_loading, interrupts_wait
 
-    def interrupt(number: int, _: object) -> None:
-        """Remember it: an import may not let it through."""
-        came.append(number)
-        raise KeyboardInterrupt
+    end_while_loading("nothing was written")  # it takes seconds, in which Ctrl-C may come
+    from launchers import find_launcher, preload
+    from launchers.sockets import remove_folder
+    from records.errors import RunFailed, UsageError
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, in the background
-        signal.signal(signal.SIGINT, interrupt)
+    end_while_loading("nothing was written", remove_folder)
     try:
-        from launchers import find_launcher, preload
-        from records.errors import RunFailed, UsageError
-
         preload("training.preload")
-        find_launcher().warm_up()  # first: the fork server loads torch while this process does
-        try:
-            from training.command_line import main  # here, since it takes seconds, in which Ctrl-C may come
-        except Exception:
-            if came:  # what is being imported may fail in a way of its own when it is interrupted
-                raise KeyboardInterrupt from None
-            raise
+        with interrupts_wait():
+            find_launcher().warm_up()  # first: the fork server loads torch while this process does
+        from training.command_line import main
 
         sys.exit(main(__doc__))
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough
-        print("\nerror: ended by SIGINT; nothing was written", file=sys.stderr)
-        sys.exit(130)
     except (UsageError, RunFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else error.exit_code)

@@ -13,6 +13,7 @@ from typing import IO
 from checkpoints.folder import SCORES
 from launchers.torchrun import environment_of_others
 from records.errors import RunFailed
+from records.interrupts import interrupts_wait
 from transports.timing import RunningClock, sleep
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
@@ -48,11 +49,12 @@ class Evaluator:
         }
         self._heard = self._running()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_SCRIPT), f"--checkpoint_dir={self._directory}", "--attached"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
-                process_group=0,  # Ctrl-C is for the launcher, which ends it
-            )  # fmt: skip
+            with interrupts_wait():  # until it is known here, so that it can be ended
+                self._process = subprocess.Popen(
+                    [sys.executable, str(_SCRIPT), f"--checkpoint_dir={self._directory}", "--attached"],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
+                    process_group=0,  # Ctrl-C is for the launcher, which ends it
+                )  # fmt: skip
         except OSError as error:
             self._failure = f"could not be started: {error.strerror}"
             return

@@ -8,29 +8,28 @@ recorded events, and writes the tables. What shows an experiment with missing ru
 nothing but the results. Needs what requirements-dev.txt lists.
 """
 
-import signal
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from records.interrupts import end_while_loading
 
 FINISHED = "what was finished is written"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(
-        signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {FINISHED}", file=sys.stderr), sys.exit(130))
-    )
+    end_while_loading(FINISHED)
 
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import nbformat
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments import cases, collect, family, family_plots, ring_animation
 from experiments.collect import KEPT, ROOT, Results

@@ -10,14 +10,16 @@ there already are skipped, so an interrupted command continues where it was, and
 run that fails is reported, and the others are still made.
 """
 
-import signal
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from records.interrupts import end_while_loading
 
 KEPT = "finished runs are kept, and the same command continues from there"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    signal.signal(
-        signal.SIGINT, lambda *_: (print(f"\nerror: ended by SIGINT; {KEPT}", file=sys.stderr), sys.exit(130))
-    )
+    end_while_loading(KEPT)
 
 import json
 import shutil
@@ -25,14 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 from tqdm import tqdm
 from tyro.conf import Positional
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments import family_runs, lost_updates, ring_animation
 from experiments.family_runs import FAMILY, LOST_UPDATES

@@ -39,6 +39,12 @@ def claim_folder() -> IO[str]:
     return file
 
 
+def remove_folder() -> None:
+    """Remove the folder, for a process that ends without the interpreter's own end."""
+    if claim_folder.cache_info().currsize:
+        shutil.rmtree(Path(claim_folder().name).parent, ignore_errors=True)
+
+
 def _parent() -> str:
     for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         if len(os.fsencode(folder)) <= _LONGEST and os.access(folder, os.W_OK | os.X_OK):

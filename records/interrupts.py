@@ -1,11 +1,31 @@
-"""Interrupts, and how they are put off for a moment."""
+"""Interrupts: how they end a program that is still loading, and how they are put off for a moment."""
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
+
+
+def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) -> None:
+    """Let an interrupt call `clean_up`, say in one line what is `kept`, and end this process at once.
+
+    For a script that imports for seconds: an exception that a signal raises amid an import may be lost in it, and may
+    be passed through C++ code that aborts.
+    """
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # one is enough
+        clean_up()
+        with suppress(OSError):  # nobody may read it any more
+            os.write(2, f"\nerror: ended by {signal.Signals(number).name}; {kept}\n".encode())
+        os._exit(128 + number)
+
+    for number in INTERRUPTS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as it is in the background, and under nohup
+            signal.signal(number, end)
 
 
 @contextmanager

@@ -167,18 +167,20 @@ if sys.argv[0].endswith("train.py"):
     try:
         os.kill(os.getpid(), signal.SIGINT)
     except KeyboardInterrupt:
-        raise AttributeError("half imported") from None
+        pass  # lost, as in a destructor
 """
 
 
 @pytest.mark.slow
-def test_an_import_that_fails_because_it_is_interrupted_is_an_interrupt(tmp_path: Path) -> None:
+def test_an_interrupt_amid_an_import_cannot_be_lost(tmp_path: Path) -> None:
     (tmp_path / "tyro.py").write_text(INTERRUPTED)
-    command, path = [sys.executable, str(ROOT / "train.py"), "--strategy", "single"], {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "train.py"), "--strategy", "single"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        command, env=os.environ | path, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert (done.returncode, done.stderr) == (130, "\nerror: ended by SIGINT; nothing was written\n")
+    assert list(tmp_path.glob("pymp-*")) == []
 
 
 @pytest.mark.slow

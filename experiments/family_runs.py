@@ -29,7 +29,8 @@ SERVERS: dict[str, Strategy] = {
 SYNCHRONOUS = ("sync", "backup")
 N_GPUS = 4
 GRID = (0.05, 0.1, 0.2, 0.4)
-LEARNED = 0.5  # accuracy below which a run of the grid counts as diverged, whatever its loss
+GUESSING = 0.15  # accuracy below which a run of the grid has diverged, whatever its loss: one answer for all has 0.1
+LEARNED = 0.5  # accuracy that a run must have for the next smaller rate to be safe
 TUNING_SEEDS = (100,)  # not those that are compared
 TRAIN_SIZE = 20_000  # a third of the pictures
 EPOCHS = {"tuning": 3, "final": 4, "slow": 2, "apart": 2, "apartslow": 2}
@@ -106,8 +107,8 @@ def grid(store: Store, quick: bool = False) -> pd.DataFrame:
     rows = []
     for one in tuning(quick):
         name = str(one.run_name)
-        diverged = DIVERGED in store.metadata[name]
-        accuracy = float("nan") if diverged else float(store.metadata[name]["test_accuracy"])
+        accuracy = 0.0 if DIVERGED in store.metadata[name] else float(store.metadata[name]["test_accuracy"])
+        accuracy = accuracy if accuracy > GUESSING else float("nan")
         rows.append({"server": name.split("-")[1], "lr": one.lr, "seed": one.seed, "accuracy": accuracy})
     return pd.DataFrame(rows)
 

@@ -131,7 +131,12 @@ def grid(family: Family) -> str:
     diverged = family.grid[family.grid["accuracy"].isna()].groupby("lr", sort=True)["server"].unique()
     lost = "; ".join(f"with {lr:g}: {', '.join(map(name_of, servers))}" for lr, servers in diverged.items())
     chosen = ", ".join(f"{name_of(server)} {lr:g}" for server, lr in family.rates.items())
-    return _bullets(f"**Chosen:** {chosen}.", f"**Diverged** {lost}." if lost else "**No** run of the grid diverged.")
+    return _bullets(
+        f"**Chosen:** {chosen}.",
+        f"**Diverged** {lost}: the loss became infinite, or the answer the same for all pictures."
+        if lost
+        else "**No** run of the grid diverged.",
+    )
 
 
 def comparison(family: Family) -> str:

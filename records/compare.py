@@ -4,8 +4,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from records.finished import BadRun, Parser, Run, add_runs, differing_options, find_runs, shortened
-from records.tables import aligned, finished_epochs, number, show, staleness, totals, workers
+from records.finished import Parser, Run, add_runs, differing_options, find_runs, run_command, shortened
+from records.tables import aligned, finished_epochs, number, staleness, totals, workers
 
 COLUMNS = (
     *("strategy", "n_gpus", "epochs", "test accuracy", "seconds", "samples/s", "MB sent"),
@@ -73,19 +73,11 @@ def _row(run: Run) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the comparison; return the exit status: 0, or 2 with one line on stderr if a file is not usable."""
+    """Print the comparison; return the exit status."""
     parser = Parser(prog="python -m records.compare", description="Print finished runs side by side.")
     add_runs(parser)
-    try:
-        options = parser.parse_args(arguments)
-        show(compare(find_runs(options.paths, options.last), shutil.get_terminal_size().columns))
-    except BadRun as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ncompare: ended by SIGINT", file=sys.stderr)
-        return 130
-    return 0
+    width = shutil.get_terminal_size().columns
+    return run_command(parser, lambda given: compare(find_runs(given.paths, given.last), width), arguments)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import pandas as pd
 
 from records.files import TRACE_SUFFIX, load_metadata, load_table
-from records.tables import finished_epochs
+from records.tables import finished_epochs, show
 
 Loaded = TypeVar("Loaded")
 DEFAULT = "results/*.json"
@@ -28,6 +29,23 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise it."""
         raise BadRun(f"{message}; see --help")
+
+
+def run_command(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Sequence[str] | None) -> int:
+    """Call `work` with the options and print the text that it returns; what goes wrong becomes one line on stderr.
+
+    Returns the exit status: 0, 2 after a BadRun, 130 after Ctrl-C.
+    """
+    name = parser.prog.rpartition(".")[2]
+    try:
+        show(work(parser.parse_args(arguments)))
+    except BadRun as error:
+        print(f"{name}:", *str(error).splitlines(), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\n{name}: ended by SIGINT", file=sys.stderr)
+        return 130
+    return 0
 
 
 @dataclass(frozen=True)

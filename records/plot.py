@@ -20,8 +20,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
-from records.finished import BadRun, Parser, Run, add_runs, find_runs, shortened
-from records.tables import show, workers
+from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened
+from records.tables import workers
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; then again with other dashes.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -152,21 +152,11 @@ def _write(paths: Sequence[str], last: int | None, out: str | None) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the picture; return the exit status: 0, or 2 with one line on stderr if that cannot be."""
+    """Write the picture; return the exit status."""
     parser = Parser(prog="python -m records.plot", description="Draw accuracy and loss of finished runs.")
     add_runs(parser)
     parser.add_argument("--out", metavar="FILE.png", help="where the picture goes (default: beside the first run)")
-    try:
-        options = parser.parse_args(arguments)
-        png = _write(options.paths, options.last, options.out)
-    except BadRun as error:
-        print(f"plot: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nplot: ended by SIGINT; nothing was written", file=sys.stderr)
-        return 130
-    show(f"picture        {png}")
-    return 0
+    return run_command(parser, lambda given: f"picture        {_write(given.paths, given.last, given.out)}", arguments)
 
 
 if __name__ == "__main__":

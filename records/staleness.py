@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
-from records.finished import BadRun, Parser
-from records.tables import aligned, applied, dropped, number, show
+from records.finished import BadRun, Parser, run_command
+from records.tables import aligned, applied, dropped, number
 from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
@@ -134,7 +134,7 @@ def text(events: pd.DataFrame, metadata: Mapping[str, Any]) -> str:
     return aligned(rows, left=1)
 
 
-def _write(path: str) -> tuple[str, str]:
+def _write(path: str) -> str:
     run, events, metadata = load(path)
     if applied(events).empty and dropped(events).empty:
         raise BadRun(f"{run}: {metadata['strategy']} recorded no versions; a strategy with a server does")
@@ -145,7 +145,7 @@ def _write(path: str) -> tuple[str, str]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise BadRun(f"cannot write {png}: {reason}; copy the run to a writable folder") from error
-    return text(events, metadata), png
+    return f"{text(events, metadata)}\npicture        {png}"
 
 
 def _plural(metadata: Mapping[str, Any]) -> str:
@@ -153,19 +153,10 @@ def _plural(metadata: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table and write the picture; return the exit status: 0, or 2 with one line on stderr."""
+    """Print the table and write the picture; return the exit status."""
     parser = Parser(prog="python -m records.staleness", description="Show how old the gradients of a run were.")
     parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
-    try:
-        table, png = _write(parser.parse_args(arguments).run)
-    except BadRun as error:
-        print("staleness:", *str(error).splitlines(), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstaleness: ended by SIGINT", file=sys.stderr)
-        return 130
-    show(f"{table}\npicture        {png}")
-    return 0
+    return run_command(parser, lambda given: _write(given.run), arguments)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 
 from records.events import HIDDEN, MARKS, OPS, PHASES
 from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_together
-from records.finished import BadRun, Parser
+from records.finished import BadRun, Parser, run_command
 from records.tables import SERVER, applied
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
@@ -265,7 +265,7 @@ def load(path: str) -> tuple[str, pd.DataFrame, dict[str, Any]]:
     return run, events, metadata
 
 
-def _write(path: str, step: int | None, n_steps: int) -> tuple[str, str]:
+def _write(path: str, step: int | None, n_steps: int) -> str:
     run, events, metadata = load(path)
     first = middle(events, metadata["roles"], n_steps) if step is None else step
     try:
@@ -275,34 +275,26 @@ def _write(path: str, step: int | None, n_steps: int) -> tuple[str, str]:
         raise BadRun(f"{given}: {error}; ask for one or more of these") from error
     about = {key: str(metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
     text = json.dumps(trace(events, metadata["roles"], _describe(metadata), about), allow_nan=False)
-    paths = f"{run}.timeline.png", run + TRACE_SUFFIX
+    picture_path, trace_path = f"{run}.timeline.png", run + TRACE_SUFFIX
     try:
-        with write_together([Path(path) for path in paths]) as (png, chrome):
+        with write_together([Path(picture_path), Path(trace_path)]) as (png, chrome):
             figure.savefig(png)
             chrome.write_text(text, encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BadRun(f"cannot write {' and '.join(paths)}: {reason}; copy the run to a writable folder") from error
-    return paths
+        where = f"{picture_path} and {trace_path}"
+        raise BadRun(f"cannot write {where}: {reason}; copy the run to a writable folder") from error
+    opened = "(open it at https://ui.perfetto.dev or in chrome://tracing)"
+    return f"picture        {picture_path}\ntrace          {trace_path} {opened}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the picture and the trace; return the exit status: 0, or 2 with one line on stderr if that cannot be."""
+    """Write the picture and the trace; return the exit status."""
     parser = Parser(prog="python -m records.timeline", description="Draw who did what when in a finished run.")
     parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
     parser.add_argument("--step", type=int, help="first step in the picture, from 1 (default: in the middle)")
     parser.add_argument("--steps", type=int, default=2, help="how many steps in the picture (default: %(default)s)")
-    try:
-        options = parser.parse_args(arguments)
-        png, chrome = _write(options.run, options.step, options.steps)
-    except BadRun as error:
-        print("timeline:", *str(error).splitlines(), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ntimeline: ended by SIGINT", file=sys.stderr)
-        return 130
-    print(f"picture        {png}\ntrace          {chrome} (open it at https://ui.perfetto.dev or in chrome://tracing)")
-    return 0
+    return run_command(parser, lambda given: _write(given.run, given.step, given.steps), arguments)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,9 @@ def everything(folder: Path) -> Path:
         store.finish()  # type: ignore[attr-defined]
     store = _AtTheEnd.load(folder, FAMILY)
     for one in [*family_runs.tuning(), family_runs.timeline()]:
-        if one.lr == family_runs.GRID[-1] and one.strategy.asynchronous:
+        if one.lr == family_runs.GRID[-1] and one.strategy.name == "downpour":
+            keep(store, one, test_accuracy=0.1)  # the same answer for all pictures
+        elif one.lr == family_runs.GRID[-1] and one.strategy.asynchronous:
             diverge(store, one)
         else:
             keep(store, one)

@@ -205,6 +205,7 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
         (["all", "--quick", "--results_dir", ""], "--results_dir: is empty"),
     ],
 )
+@pytest.mark.slow
 def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run.guarded(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), run.KEPT)
     said = capsys.readouterr().err

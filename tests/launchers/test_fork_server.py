@@ -120,6 +120,7 @@ def report_and_stay(transport: Transport, report: Report) -> None:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_in_a_run_takes_its_ranks_along_even_stopped_ones(
     server: Callable[[], psutil.Process],
 ) -> None:
@@ -143,6 +144,7 @@ def stop_the_server(transport: Transport) -> int:
     return transport.rank
 
 
+@pytest.mark.slow
 def test_a_run_ends_well_though_its_server_is_stopped(
     server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,6 +261,7 @@ def hang_behind_others(transport: Transport) -> None:
     transport.recv(transport.rank + 1, "x", timeout=1.0 if transport.rank == 1 else 600.0)
 
 
+@pytest.mark.slow
 def test_of_ranks_that_wait_in_a_row_the_last_is_named() -> None:
     text = str(failure(hang_behind_others, 3))
     assert text.startswith("rank 2 (worker) kept others waiting and itself waited for nobody")
@@ -284,6 +285,7 @@ def be_stuck(transport: Transport) -> None:
     time.sleep(100 * LIMIT)
 
 
+@pytest.mark.slow
 def test_a_rank_that_takes_no_notice_is_ended() -> None:
     assert str(failure(be_stuck, 3)).startswith("rank 1 (worker) raised ValueError: on purpose")
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from launchers.local import launch
 from launchers.ranks import Ranks
 from transports.base import Transport
@@ -48,6 +50,7 @@ def launch_and_print(folder: str) -> None:
     print(launch(wait_for_a_word, 2, folder, on_report=tell, timeout=TIMEOUT_S), flush=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_for_longer_than_its_time_out_continues(tmp_path: Path) -> None:
     script = f"from tests.launchers import {Path(__file__).stem} as test; test.launch_and_print({str(tmp_path)!r})"
     with subprocess.Popen(

@@ -266,6 +266,7 @@ def test_runs_side_by_side(results: Path, monkeypatch: pytest.MonkeyPatch, capsy
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["compare", "staleness"])
 def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -> None:
     shutil.copytree(results, tmp_path / "own")

@@ -1,7 +1,7 @@
 """Whoever is in the table of strategies is put through the suites of all; `--strategy` takes one, or yourmodule:Yours.
 
 A test gets the classes that it is for by the name of its argument, one of SUITES. With `n_gpus` too it gets each of
-them with every number of processes that makes 1 to 4 workers.
+them with every number of processes that makes 1 to 4 workers; all but the one of 3 workers are marked slow.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from param_server_builtin import BuiltinParamServer
 from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
-from tests.strategies.loops import sizes
+from tests.strategies.loops import sizes, with_workers
 from training.names import strategy_class
 
 Kind = type[Strategy]
@@ -41,8 +41,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "n_gpus" not in metafunc.fixturenames:
         metafunc.parametrize(suite, kinds, ids=[kind.name for kind in kinds])
         return
-    cases = [(kind, n_gpus) for kind in kinds for n_gpus in sizes(kind)]
-    metafunc.parametrize((suite, "n_gpus"), cases, ids=[f"{kind.name}-{n_gpus}" for kind, n_gpus in cases])
+    cases = []
+    for kind in kinds:
+        for n_gpus in sizes(kind):
+            marks = [] if n_gpus == with_workers(kind, 3) else [pytest.mark.slow]
+            cases.append(pytest.param(kind, n_gpus, id=f"{kind.name}-{n_gpus}", marks=marks))
+    metafunc.parametrize((suite, "n_gpus"), cases)
 
 
 def _kinds(metafunc: pytest.Metafunc) -> list[Kind]:

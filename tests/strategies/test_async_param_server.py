@@ -188,6 +188,7 @@ def test_a_worker_that_returns_again_and_again_keeps_to_the_bound() -> None:
     assert staleness(transport)[:4] == [(1, 0), (2, 1), (1, 0), (2, 1)]
 
 
+@pytest.mark.slow
 def test_one_that_died_ahead_begins_when_the_slowest_has_caught_up() -> None:
     acts: list[Act] = [*again(1), ("push", 1), ("push", 1), ("push", 2), ("push", 1), ("push", 2)]
     transport = serve_scripted(0, 3, [*acts, ("push", 3), ("push", 1)], samples=6)
@@ -217,6 +218,7 @@ def test_one_that_asks_too_late_for_an_epoch_begins_in_the_next() -> None:
 ACTS = st.tuples(st.sampled_from(["push", "push", "push", "die", "return", "return"]), st.integers(1, 3))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2), st.integers(1, 3), st.lists(ACTS, max_size=80), st.integers(3, 15), st.integers(1, 3))
 def test_the_bound_holds_whoever_dies_and_returns(

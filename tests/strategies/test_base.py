@@ -121,6 +121,7 @@ def test_a_step_that_does_not_collect_is_named_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_step_must_collect_also_the_later_ones() -> None:
     assert steps(Scripted(0), RingAllReduce(), 2) == 2
     assert steps(Scripted(0), Derived(), 2) == 4

@@ -91,6 +91,7 @@ def test_an_all_reduce_gives_every_rank_the_sum_and_that_of_the_numbers_beside(N
             assert rank[name, length]["n"] == sum(7 + r for r in range(N))
 
 
+@pytest.mark.slow
 @WORLDS
 def test_reduce_scatter_leaves_each_rank_the_sum_of_its_own_chunk(N: int) -> None:
     for r, rank in enumerate(results(N)):
@@ -101,6 +102,7 @@ def test_reduce_scatter_leaves_each_rank_the_sum_of_its_own_chunk(N: int) -> Non
             assert rank["reduce_scatter", length]["n"] == sum(7 + other for other in range(N))
 
 
+@pytest.mark.slow
 @WORLDS
 def test_all_gather_puts_every_ranks_own_chunk_in_its_place(N: int) -> None:
     for rank in results(N):
@@ -109,6 +111,7 @@ def test_all_gather_puts_every_ranks_own_chunk_in_its_place(N: int) -> None:
             assert rank["all_gather", length]["vector"] == torch.cat(chunks).tolist()
 
 
+@pytest.mark.slow
 @WORLDS
 def test_the_average_and_the_broadcast(N: int) -> None:
     for rank in results(N):

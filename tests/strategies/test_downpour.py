@@ -54,6 +54,7 @@ def moved(transport: Transport, task: Task) -> tuple[list[float], float]:
     return rank.x().tolist(), rank.strategy.descent.samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (3, 2), (7, 7), (100, 100), (1, 100), (100, 1)])
 def test_all_movements_are_added_up_once(n_push: int, n_fetch: int) -> None:
     ranks = launch(moved, 4, Task(Downpour(n_push=n_push, n_fetch=n_fetch), 4, "unit"), timeout=LIMIT)

@@ -179,6 +179,7 @@ def weighted(transport: Transport, task: Task, dtypes: list[str], parts: list[in
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_the_mean_is_that_of_the_samples_in_every_dtype(synchronous: Kind, parts: list[int]) -> None:
     fitting = [n_gpus for n_gpus in sizes(synchronous) if synchronous.roles(n_gpus).count("worker") == len(parts)]
@@ -217,11 +218,13 @@ def ended(kind: Kind, buffers: bool) -> list[dict[str, Any]]:
     return launch(after_finish, len(task.roles), task, buffers, timeout=LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffers", [False, True], ids=["no buffers", "buffers"])
 def test_its_model_is_the_same_vector_on_every_rank(kind: Kind, buffers: bool) -> None:
     assert len({str(rank["model"]) for rank in ended(kind, buffers)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffers", [False, True], ids=["no buffers", "buffers"])
 def test_after_an_epoch_the_replicas_are_the_same(agreeing: Kind, buffers: bool) -> None:
     ranks = ended(agreeing, buffers)
@@ -230,6 +233,7 @@ def test_after_an_epoch_the_replicas_are_the_same(agreeing: Kind, buffers: bool)
         assert rank["b"] == ranks[0]["b"]
 
 
+@pytest.mark.slow
 def test_an_epoch_ends_with_the_mean_of_the_buffers(agreeing: Kind) -> None:
     roles = agreeing.roles(fit(agreeing, 4))
     workers = [rank for rank, role in enumerate(roles) if role == "worker"]
@@ -255,6 +259,7 @@ def resumed_in_the_middle(transport: Transport, task: Task) -> bool:
     return torch.equal(rank.x(), expected)
 
 
+@pytest.mark.slow
 def test_a_state_dict_continues_bit_for_bit(determined: Kind) -> None:
     task = Task(exact(determined), fit(determined, 3), "adam")
     assert all(launch(resumed_in_the_middle, len(task.roles), task, timeout=LIMIT)), describe(task.strategy)

@@ -151,11 +151,13 @@ def evaluate_long(folder: Path, timeout: float, stops: bool) -> list[int]:
                   timeout=timeout, on_report=lambda rank, value: None)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_rank_that_evaluates_one_batch_for_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
     told = evaluate_long(tmp_path, 6.0, stops=False)
     assert told[1] > 5, "four times in a time-out"
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_amid_evaluation_is_found(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"rank 0 \(worker\) has not answered for more than 2 s"):
         evaluate_long(tmp_path, 2.0, stops=True)
@@ -203,6 +205,7 @@ class StopsBeforeItsPart(RingAllReduce):
         return super().state_dict()
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_amid_a_checkpoint_is_named_and_no_disk(tmp_path: Path) -> None:
     with pytest.raises(
         RunFailed, match=r"^rank 1 \(worker\) has not answered .*meanwhile rank 0 \(worker\) waited for"

@@ -251,6 +251,7 @@ def be_declared_dead(transport: Transport) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_rank_that_the_launcher_gives_up_is_lost() -> None:
     lost = ("PeerLost", 1)
     seen = run_with_deaths("shared_memory", be_declared_dead, 2, timeout=5.0)

@@ -48,6 +48,7 @@ def leave_in_order(transport: Transport, order: list[int]) -> Any:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [[1, 2, 3], [3, 2, 1], [2, 3, 1]])
 def test_ranks_may_leave_in_any_order(engine: str, order: list[int]) -> None:
     expected: list[Any] = []

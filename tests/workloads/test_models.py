@@ -26,6 +26,7 @@ def user_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_takes_every_image(name: str, shape: tuple[int, ...]) -> None:

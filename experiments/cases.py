@@ -26,6 +26,7 @@ from experiments.store import Store
 from records import timeline
 from records.errors import UsageError
 from records.files import EVENTS_SUFFIX, load_events
+from records.tables import applied
 
 SERVER = {model: [Case("param_server", 3, model), Case("param_server_builtin", 2, model)] for model in ("cnn", "mlp")}
 SERVERS = [strong("param_server", n) for n in (2, 3, 4)]
@@ -96,10 +97,21 @@ def stale_timeline(directory: Path | None = None) -> Figure:
     events, roles = _events(collect.folder(directory), FAMILY, "async_param_server")
     figure = Figure((9.0, 3.8), layout="constrained")
     axes = figure.subplots()
-    drawn = timeline.draw(axes, events, roles, timeline.middle(events, roles, 2), 2)
+    drawn = timeline.draw(axes, events, roles, _around_the_stalest(events, roles, 2), 2)
     axes.set_title("asynchronous server, worker 3 three times as slow: each gradient's versions", fontsize=10)
     timeline.legend(figure, drawn, versions=True)
     return figure
+
+
+def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) -> int:
+    """Return the first of `n_steps` steps in which the stalest gradient of the run is applied."""
+    pushes = applied(events)
+    at = pushes["t0"][(pushes["version_applied"] - pushes["version_read"]).idxmax()]
+    for first in range(1, int(timeline.worker_spans(events, roles)["step"].max()) + 2 - n_steps):
+        start, stop = timeline.window(events, roles, first, n_steps)
+        if at < start + 0.9 * (stop - start):  # at the edge its label would be cut
+            return first
+    return timeline.middle(events, roles, n_steps)
 
 
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:

@@ -133,7 +133,7 @@ def grid(family: Family) -> str:
     chosen = ", ".join(f"{name_of(server)} {lr:g}" for server, lr in family.rates.items())
     return _bullets(
         f"**Chosen:** {chosen}.",
-        f"**Diverged** {lost}: the loss became infinite, or the answer the same for all pictures."
+        f"**Diverged** {lost} (the loss became infinite, or the answer the same for all pictures)."
         if lost
         else "**No** run of the grid diverged.",
     )

@@ -21,6 +21,14 @@ def pytest_configure(config: pytest.Config) -> None:
         forkserver.ensure_running()
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_heard() -> None:
+    """Begin as a script in a terminal does: a test before may have called one, which ignores interrupts at its end."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two processes a core, since half of the time is waiting; none for a few tests, which end before they start."""
     few = config.option.keyword or all(".py" in argument for argument in config.args)

@@ -133,7 +133,8 @@ def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["train.py", "ring_all_reduce_builtin.py", "param_server_builtin.py"])
 def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], script: str) -> None:
-    victims.append(victim := Victim(tmp_path, script.removesuffix(".py"), script=script))
+    strategy = "param_server" if script == "train.py" else script.removesuffix(".py")
+    victims.append(victim := Victim(tmp_path, strategy, script=script))
     assert wait_until(victim.loads_torch)
     os.killpg(victim.process.pid, signal.SIGINT)
     assert "ended by SIGINT" in victim.check_end()

@@ -169,6 +169,9 @@ if sys.argv[0].endswith("train.py"):
         os.kill(os.getpid(), signal.SIGINT)
     except KeyboardInterrupt:
         pass  # lost, as in a destructor
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["tyro"]
+import tyro  # the real one
 """
 
 

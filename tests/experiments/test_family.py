@@ -6,10 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments import family, family_plots, family_runs, lost_updates, report, runs
+from experiments import cases, family, family_plots, family_runs, lost_updates, report, runs
 from experiments.collect import KEPT
 from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
 from experiments.store import Store, same_run
+from records.files import EVENTS_SUFFIX, load_events
+from records.tables import applied
 from strategies.inconsistent_reads import InconsistentReads
 from tests.experiments.test_run import command, counts
 from tests.ranks import LIMIT
@@ -147,3 +149,13 @@ def test_one_slow_worker_costs_a_server_with_a_backup_worker_little() -> None:
     steps = family.load(KEPT).runs.groupby(["server", "part"])["step_s"].mean()
     assert steps["sync", "slow"] / steps["sync", "final"] > steps["backup", "slow"] / steps["backup", "final"]
     assert steps["sync", "apartslow"] / steps["sync", "apart"] > steps["backup", "apartslow"] / steps["backup", "apart"]
+
+
+def test_the_timeline_of_the_asynchronous_server_shows_the_stalest_gradient() -> None:
+    name = family_runs.timeline().run_name
+    if not (KEPT / f"{name}{EVENTS_SUFFIX}").exists():
+        pytest.skip(f"python experiments/run.py {FAMILY} has not been run yet")
+    versions = applied(load_events(KEPT / str(name)))[["version_read", "version_applied"]]
+    read, reached = versions.loc[(versions["version_applied"] - versions["version_read"]).idxmax()]
+    (axes,) = cases.stale_timeline(KEPT).axes
+    assert f"{read}→{reached}" in {text.get_text() for text in axes.texts}

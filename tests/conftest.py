@@ -1,5 +1,6 @@
 """Ranks start fast: the fork server of the test session has loaded once what every test module imports."""
 
+import gc
 import os
 import signal
 from multiprocessing import forkserver
@@ -9,15 +10,15 @@ import pytest
 from launchers.fork_server import start_context
 from tests.ranks import ENGINES
 
-
 def pytest_configure(config: pytest.Config) -> None:
     # A job in the background ignores Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait take the other tests' cores
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return  # others run the tests
     context = start_context()
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["training.preload", "pytest", "hypothesis.strategies", "torch._dynamo"])
+        context.set_forkserver_preload(["tests.preload"])
         forkserver.ensure_running()
 
 
@@ -38,6 +39,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long tests first, so that none is left when the others are done."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is loaded stays: the collector need not look through it again and again
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -97,6 +97,7 @@ def test_commands_have_options_that_exist(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_commands_run_as_printed_one_after_the_other(path: Path, tmp_path: Path) -> None:

@@ -139,7 +139,6 @@ def test_startup(tmp_path: Path) -> None:
     imports, first, ready = figures(tmp_path, "startup", "--ranks", "2", "--repeats", "1")
     assert (imports["what"], imports["ratio"]) == ("import torch", 1)
     assert first["ratio"] == pytest.approx(first["seconds"] / imports["seconds"])
-    assert first["ratio"] > 1
     assert (ready["what"], ready["ratio"]) == ("2 ranks ready", 1)
     assert ready["seconds"] > 0
 

@@ -94,6 +94,7 @@ def test_each_server_gets_its_best_rate_with_a_margin_below_where_it_diverges() 
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = (FAMILY, "--quick", "--results_dir", str(tmp_path), "--device", "cpu")

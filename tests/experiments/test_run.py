@@ -177,6 +177,7 @@ def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, n
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.timeout(20 * LIMIT)
 def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
     arguments = ("ring_all_reduce", "--quick", "--results_dir", str(tmp_path), "--device", "cpu")

@@ -75,6 +75,7 @@ def results(N: int) -> list[dict[tuple[str, int], dict[str, Any]]]:
     return launch(each, N, lengths_for(N), timeout=LIMIT)
 
 
+pytestmark = pytest.mark.xdist_group("collectives")  # its results are made once for every N
 WORLDS = pytest.mark.parametrize("N", range(1, 9))
 
 

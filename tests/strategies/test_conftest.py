@@ -43,7 +43,7 @@ def test_one_strategy_of_the_table(tmp_path: Path) -> None:
 @pytest.mark.timeout(10 * LIMIT)
 def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> None:
     (tmp_path / "mymodule.py").write_text(OWN)
-    done = suites(tmp_path, "--strategy", "mymodule:Forgetful", "-k", "one_process or first_line")
+    done = suites(tmp_path, "--strategy", "mymodule:Forgetful", "-k", "takes_the_same_steps and 3 or first_line")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED" in done.stdout
     assert "test_its_first_line_describes_it[mymodule:Forgetful]" not in done.stdout, "only what is wrong"

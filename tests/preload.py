@@ -1,0 +1,15 @@
+"""Imported once by the fork server of the tests: what the modules import whose functions the ranks call."""
+
+import atexit
+import gc
+
+import hypothesis.strategies
+import pytest
+import torch._dynamo
+
+import training.preload
+
+__all__ = ["hypothesis", "pytest", "torch", "training"]
+
+gc.freeze()
+atexit.register(gc.unfreeze)  # else triton tells at the server's end of what it finds alive

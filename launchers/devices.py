@@ -1,7 +1,8 @@
 """What a rank gets of the machine: a device, a share of the cores, a recorder that waits for the device."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -44,3 +45,25 @@ def device_of(kind: str, rank: int) -> torch.device:
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """In the block, compute with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Undo at the end of the block what `set_up` has done to this process, which is no rank itself."""
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

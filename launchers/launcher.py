@@ -1,7 +1,7 @@
 """What any way of starting ranks offers: one function, and the answers to what that way makes possible."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -46,4 +46,7 @@ class Launcher:
     is_first: bool  # whether this process is the one that gets the results, and so reports and writes
     shared_memory: bool  # whether the ranks share memory: vectors, data sets
     restarts: bool  # whether expendable ranks may die, and be started again
+    processes: bool = True  # whether every rank is a process
+    clock: Callable[[], float] | None = None  # the time that progress is shown in, if it is not that of the machine
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the records say of it besides
     warm_up: Callable[[], None] = lambda: None  # begins, in the background, what `launch` would have to wait for

@@ -72,38 +72,53 @@ class EventFile:
     path: Path
     tags: Sequence[str]
 
-    def __iter__(self) -> Iterator[pd.DataFrame]:
-        """Yield the events as `Recorder.frame()` does, some ten thousand at a time. Raises OSError."""
+    def rows(self) -> Iterator[bytes]:
+        """Yield the rows, some ten thousand at a time. Raises OSError."""
         with open(self.path, "rb") as file:
             while rows := file.read(_CHUNK * _ROW.size):
-                yield _frame(self.rank, rows, self.tags)
+                yield rows
 
 
 class RunEvents:
-    """The events of a run, rank after rank, in chunks: see `Events`."""
+    """The events of a run, rank after rank, some ten thousand at a time: see `Events`."""
 
     def __init__(self, ranks: Iterable[EventFile]) -> None:
         self._ranks = list(ranks)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
+        parts: list[_Part] = []
+        n = 0
         for rank in self._ranks:
-            yield from rank
+            for rows in rank.rows():
+                n += len(rows) // _ROW.size
+                parts.append((rank.rank, rows, rank.tags))
+                if n >= _CHUNK:
+                    yield _frame(parts)
+                    parts, n = [], 0
+        if parts:
+            yield _frame(parts)
 
 
 def chunks(events: Events) -> Iterator[pd.DataFrame]:
     """Yield the events piece by piece, at least one, which may be empty."""
     pieces = iter((events,) if isinstance(events, pd.DataFrame) else events)
-    yield next(pieces, _frame(0, b"", ("",)))
+    yield next(pieces, _frame([(0, b"", ("",))]))
     yield from pieces
 
 
-def _frame(rank: int, data: bytes | bytearray, tags: Sequence[str]) -> pd.DataFrame:
-    rows = np.frombuffer(bytes(data), dtype=_DTYPE)
+_Part: TypeAlias = tuple[int, bytes, Sequence[str]]  # of a rank, some of its rows, and what its numbers of tags mean
+
+
+def _frame(parts: Sequence[_Part]) -> pd.DataFrame:
+    """Return the events of one rank or several, as `Recorder.frame()` does."""
+    arrays = [np.frombuffer(data, dtype=_DTYPE) for _, data, _ in parts]
+    names = [np.array(list(tags), dtype=object) for _, _, tags in parts]
+    rows = np.concatenate(arrays)
     events = pd.DataFrame({name: rows[name] for name in _DTYPE.names or ()})
     events["phase"] = np.array(_NAMES, dtype=object)[rows["phase"]]
     events["op"] = np.array(OPS, dtype=object)[rows["op"]]
-    events["tag"] = np.array(list(tags), dtype=object)[rows["tag"]]
-    events.insert(0, "rank", rank)
+    events["tag"] = np.concatenate([tags[part["tag"]] for tags, part in zip(names, arrays, strict=True)])
+    events.insert(0, "rank", np.repeat([rank for rank, _, _ in parts], [len(part) for part in arrays]))
     return events
 
 
@@ -113,7 +128,8 @@ class Recorder:
     The training loop sets `epoch` and `step`; they are written into every event. `enabled = False` drops phases and
     messages (marks are kept). `synchronize`, if given, is called at both ends of a phase: on a GPU, work is queued,
     and a phase is over only when its work is. `clock` times marks and phases; a transport that is given the recorder
-    sets it to its own `now`.
+    sets it to its own `now`. `time_passes`, if set, is called with the name of a phase and its part when its work is
+    done: in virtual time it is this that takes time.
     """
 
     def __init__(
@@ -130,6 +146,7 @@ class Recorder:
         self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
         self.synchronize = synchronize
         self.clock = clock
+        self.time_passes: Callable[[str, float], None] | None = None
         self._rows = bytearray()  # what is not in the file yet
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
@@ -169,18 +186,18 @@ class Recorder:
         self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, value)
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time the block as one event of phase `name`."""
-        if not self.enabled:
-            yield
-            return
-        if self.synchronize:
+    def phase(self, name: str, part: float = 1.0) -> Iterator[None]:
+        """Time the block as one event of phase `name`; `part`: how much of the usual work it does."""
+        if self.enabled and self.synchronize:
             self.synchronize()
         t0 = self.clock()
         yield
-        if self.synchronize:
+        if self.enabled and self.synchronize:
             self.synchronize()
-        self.add(name, t0, self.clock())
+        if self.time_passes:
+            self.time_passes(name, part)
+        if self.enabled:
+            self.add(name, t0, self.clock())
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -213,7 +230,7 @@ class Recorder:
         if self._file is not None:
             self._file.seek(0)
             written = self._file.read()
-        return _frame(self.rank, written + self._rows, tuple(self._tags))
+        return _frame([(self.rank, written + bytes(self._rows), tuple(self._tags))])
 
     def _open(self) -> IO[bytes]:
         try:

@@ -24,9 +24,9 @@ from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_comma
 from records.tables import workers
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; then again with other dashes.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_DASHES = ("-", "--", ":", "-.")
-MOST = len(_COLOURS) * len(_DASHES)
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+MOST = len(COLOURS) * len(DASHES)
 _MEASURES = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 _NAME_WIDTH, _NAME_LINES = 30, 4  # characters of a run's name in one line, and lines
@@ -101,8 +101,8 @@ def picture(runs: Sequence[Run]) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    dashes = _DASHES[number // len(_COLOURS)]
-    colour = _COLOURS[number % len(_COLOURS)]
+    dashes = DASHES[number // len(COLOURS)]
+    colour = COLOURS[number % len(COLOURS)]
     return {"color": colour, "linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.3}
 
 

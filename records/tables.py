@@ -33,6 +33,7 @@ COLUMNS = {
 _KEYS = ["epoch", "rank"]
 _LAST, _MOST = MARKS, ("step", "staleness_max")
 _WIDTH = 100
+_MOST_RANKS_SHOWN = 16
 
 
 def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]) -> pd.DataFrame:
@@ -177,14 +178,13 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     """
     run = totals(table)
     sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
-    per_rank = ", ".join(f"{rank}: {number(megabytes)}" for rank, megabytes in sent.items())
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
         f"test accuracy  {number(run['test_accuracy'], 4)}",
-        f"seconds        {number(run['seconds'], 2)}",
+        f"seconds        {_seconds(run['seconds'])}",
         f"samples/s      {number(run['samples_per_s'])}{warm}",
-        f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {per_rank}",
+        f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}",
     ]
     if drops := table["dropped"].sum():
         lines.append(f"dropped        {drops} gradients")
@@ -205,8 +205,21 @@ def _time_spent(times: pd.DataFrame) -> str:
             continue
         shares = 100 * times[column] / times["epoch_s"]
         cells = zip(times[column], shares, strict=True)
-        rows.append([phase, *(f"{number(seconds, 2)} {number(share):>6}" for seconds, share in cells)])
+        rows.append([phase, *(f"{_seconds(seconds)} {number(share):>6}" for seconds, share in cells)])
     return aligned(rows, left=1)
+
+
+def by_rank(values: Mapping[int, float]) -> str:
+    """Return the values, to one decimal, with their ranks; of many ranks only the first, the least and the greatest."""
+    if len(values) <= _MOST_RANKS_SHOWN:
+        return ", ".join(f"{rank}: {number(value)}" for rank, value in values.items())
+    (first, value), *others = values.items()
+    rest = [other for _, other in others]
+    return f"{first}: {number(value)}, others: {number(min(rest))} to {number(max(rest))}"
+
+
+def _seconds(value: float | None) -> str:
+    return number(value, 2 if value is None or not 0 < value < 0.1 else 5)
 
 
 def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:

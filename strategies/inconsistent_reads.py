@@ -31,7 +31,7 @@ class InconsistentReads(AsyncParamServer):
         """Ranks must share memory; what they read there, no order of messages decides."""
         super().check(run)
         if not run.shared_memory:
-            raise UsageError(f"--strategy {self.name}: needs shared memory; run it without torchrun")
+            raise UsageError(f"--strategy {self.name}: needs shared memory; run it without torchrun, in real time")
         if run.replayed:
             raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
 

@@ -8,7 +8,8 @@ from multiprocessing import forkserver
 import pytest
 
 from launchers.fork_server import start_context
-from tests.ranks import ENGINES
+from tests.ranks import ENGINES, PROCESSES
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # A job in the background ignores Ctrl-C, and so would all that is started here.
@@ -55,4 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=PROCESSES)
+def engine_of_processes(request: pytest.FixtureRequest) -> str:
     return request.param

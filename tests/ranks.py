@@ -1,9 +1,9 @@
-"""Start ranks on either transport and bring home what each of them saw."""
+"""Start ranks on any transport and bring home what each of them saw."""
 
 import pickle
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ import torch
 import torch.distributed as dist
 
 from launchers.local import launch
+from launchers.virtual import Death, VirtualTime
 from records.errors import RunFailed
 from records.events import Recorder
 from transports.base import Message, Transport
+from transports.network import OneSwitch
 from transports.process_group import ProcessGroup
 from transports.timing import now
 
-ENGINES = ("shared_memory", "process_group")
+PROCESSES = ("shared_memory", "process_group")
+ENGINES = (*PROCESSES, "simulated")
 LIMIT = 120.0  # seconds; bounds every wait, and is reached only if something is broken
 
 
@@ -27,6 +30,8 @@ def run(
     engine: str, check: Callable[..., Any], world_size: int, *args: Any, device: str = "cpu", record: bool = False
 ) -> list[Any]:
     """Run `check(transport, *args)` on `world_size` ranks; return what each returned, in rank order."""
+    if engine == "simulated":
+        return virtual_time(world_size).launch(check, world_size, *args, record=record)
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record}
         return launch(_rank, world_size, engine, folder, check, *args, **options)
@@ -40,6 +45,11 @@ def run_with_deaths(
         with pytest.raises(RunFailed, match=r"was killed by SIGKILL|ended with exit code 3|has not answered"):
             launch(_rank, world_size, engine, folder, check, *args, timeout=timeout)
         return {int(path.stem): pickle.loads(path.read_bytes()) for path in Path(folder).glob("*.result")}
+
+
+def virtual_time(world_size: int, deaths: Sequence[Death] = ()) -> VirtualTime:
+    """A cluster in which a message takes 1 ms and a microsecond a byte, and computing takes no time."""
+    return VirtualTime(OneSwitch(world_size, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
 
 
 def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., Any], *args: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from simulate import SimulationOptions
 from strategies.common import collectives
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -94,6 +95,9 @@ def test_commands_have_options_that_exist(path: Path) -> None:
         if "train.py" in words and not {"--help", "--list", "--resume", "--replay"} & set(words):
             given = words[words.index("train.py") + 1 :]
             command_line.parse_run(given, None, "")  # raises UsageError
+        if "simulate.py" in words:
+            given = words[words.index("simulate.py") + 1 :]
+            command_line.parse_with(given, None, "", SimulationOptions)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from launchers import find_launcher
+from launchers import Launcher, find_launcher
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES
 from strategies.common.builtin import Builtin
@@ -20,11 +20,12 @@ DEVICES = ("auto", "cpu", "cuda")
 _MOST_RANKS = 100
 
 
-def resolve(options: Options) -> Options:
+def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     """Return the options with every default filled in, fit to this machine. Raises UsageError."""
+    launcher = launcher or find_launcher()
     check_class(type(options.strategy))
     _check_values(options)
-    strategy, launcher = options.strategy, find_launcher()
+    strategy = options.strategy
     name, n_gpus = strategy.name, options.n_gpus
     if launcher.world_size is not None and isinstance(strategy, Builtin):
         raise UsageError(f"{name} starts its processes itself; run it without {launcher.name}")
@@ -41,10 +42,10 @@ def resolve(options: Options) -> Options:
         raise UsageError(f"--n_gpus {n_gpus}: {name} is at most {strategy.max_ranks} process(es){cure}")
     if n_gpus < strategy.min_ranks:
         raise UsageError(f"--n_gpus {n_gpus}: {name} needs at least {strategy.min_ranks} processes")
-    if n_gpus > _MOST_RANKS:
+    if n_gpus > _MOST_RANKS and launcher.processes:
         raise UsageError(f"--n_gpus {n_gpus}: one machine, at most {_MOST_RANKS} processes")
     _check_stragglers(options, strategy.roles(n_gpus))
-    _check_restarts(options)
+    _check_restarts(options, launcher)
     make_optimizer = options.make_optimizer()
     if strategy.cuts_x and not is_elementwise(make_optimizer):
         raise UsageError(
@@ -72,7 +73,7 @@ def _device(options: Options) -> str:
     return options.device
 
 
-def _check_restarts(options: Options) -> None:
+def _check_restarts(options: Options, launcher: Launcher) -> None:
     if not options.restarts:
         return
     able = [name for name, one in STRATEGIES.items() if one.asynchronous and one.workers_may_die]
@@ -81,7 +82,6 @@ def _check_restarts(options: Options) -> None:
             f"--restarts {options.restarts}: --strategy {options.strategy.name} lets no worker in again; "
             f"{', '.join(able)} do"
         )
-    launcher = find_launcher()
     if not launcher.restarts:
         raise UsageError(f"--restarts: needs shared memory; run it without {launcher.name}")
 

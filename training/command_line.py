@@ -28,7 +28,12 @@ from training.run import run
 T = TypeVar("T")
 _TITLES = ("run", "data and model", "record", "checkpoint")  # of the panels of --help; tyro adds "options"
 
-_OWN = "this_strategy"
+_OWN, _MORE = "this_strategy", "more"
+
+
+@dataclasses.dataclass(frozen=True)
+class _NoMore:
+    """No options beside those of every run."""
 
 
 def main(description: str, builtin: Strategy | None = None, arguments: Sequence[str] | None = None) -> int:
@@ -50,9 +55,15 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
 
 
 def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) -> Options:
+    """Return the options of a run: `parse_with`, without others."""
+    return parse_with(given, builtin, description, _NoMore)[0]
+
+
+def parse_with(given: Sequence[str], builtin: Strategy | None, description: str, more: type[T]) -> tuple[Options, T]:
     """Return the options of a command line: first its strategy is read, then the options that this strategy has.
 
-    Raises UsageError, in one line; SystemExit(0) after --help.
+    `more` is a dataclass of options that the command has beside those of every run. Raises UsageError, in one line;
+    SystemExit(0) after --help.
     """
     default = _from_record(given, builtin)
     name = _value("--strategy", given)
@@ -65,21 +76,21 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
         default = dataclasses.replace(default, strategy=chosen) if default else Options(strategy=chosen)
     default = default or Options()
     strategy = type(default.strategy)
-    own = [option.name for option in dataclasses.fields(strategy)]
+    own = [option.name for one in (strategy, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
     for option in _names_given(given):
         owners = owners_of(option)
         if option not in (*own, *option_names()) and owners:
             raise UsageError(f"--{option}: not an option of --strategy {strategy.name}, but of {', '.join(owners)}")
     known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
-    options = _parse(given, _command_line(default), description + _about(strategy))
+    options = _parse(given, _command_line(default, more), description + _about(strategy))
     panels = [getattr(options, panel.__name__) for panel in PANELS]
     values = {option.name: getattr(panel, option.name) for panel in panels for option in dataclasses.fields(panel)}
-    return Options(strategy=getattr(options, _OWN, default.strategy), **values)
+    return Options(strategy=getattr(options, _OWN, default.strategy), **values), getattr(options, _MORE, more())
 
 
-def _command_line(default: Options) -> type[Any]:
-    """Return a dataclass of the options of a run with this strategy, a field for each panel of --help."""
+def _command_line(default: Options, more: type[Any]) -> type[Any]:
+    """Return a dataclass of the options of a run with this strategy, and more; a field for each panel of --help."""
     strategy = type(default.strategy)
     named = Annotated[str, arg(help=f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
                                     "--strategy NAME --help shows what NAME has, --list a table of all.")]  # fmt: skip
@@ -87,6 +98,8 @@ def _command_line(default: Options) -> type[Any]:
     if dataclasses.fields(strategy):
         own = dataclasses.field(default_factory=lambda: default.strategy)
         fields.append((_OWN, _panel(strategy, "this strategy's"), own))
+    if dataclasses.fields(more):
+        fields.append((_MORE, _panel(more, "cluster"), dataclasses.field(default=more())))
     for title, panel in zip(_TITLES, PANELS, strict=True):
         values = {option.name: getattr(default, option.name) for option in dataclasses.fields(panel)}
         fields.append((panel.__name__, _panel(panel, title), dataclasses.field(default=panel(**values))))

@@ -10,7 +10,7 @@ from torch import nn
 from checkpoints import files as checkpoint_files
 from checkpoints import replay
 from checkpoints.folder import SCORES, latest, listed
-from launchers import find_launcher
+from launchers import Launcher, find_launcher
 from records import files
 from records.errors import UsageError, one_line
 from records.unfinished import check_name
@@ -27,9 +27,9 @@ from workloads.datasets import Data, LazyData
 _POSITION = {"step": int, "epoch": int, "loss_sum": float, "samples": int}  # of a rank in a checkpoint
 
 
-def prepare(options: Options) -> Data:
+def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
-    launcher = find_launcher()
+    launcher = launcher or find_launcher()
     if launcher.is_first:
         assert options.run_name is not None, "only of resolved options"
         check_name(options.results_dir, options.run_name)

@@ -28,25 +28,26 @@ from training.options import Options
 from training.preflight import prepare
 
 
-def run(options: Options, quiet: bool = False) -> pd.DataFrame:
+def run(options: Options, quiet: bool = False, launcher: Launcher | None = None) -> pd.DataFrame:
     """Train as `options` say, write the records, and return the table of epochs and ranks (as in the CSV).
 
     Under torchrun every process calls this; all but rank 0 get an empty table. `quiet`: no progress bar, no summary.
+    `launcher`: how the ranks are started, by default as this process was.
     Raises UsageError for what the user can cure, RunFailed when a rank fails.
     """
-    options = resolve(options)
-    launcher = find_launcher()
+    launcher = launcher or find_launcher()
+    options = resolve(options, launcher)
     launcher.warm_up()
-    data = prepare(options)
+    data = prepare(options, launcher)
     if not quiet and launcher.is_first:
-        print("\n".join([_where(options), *_remarks(options)]), file=sys.stderr)
+        print("\n".join([_where(options, launcher), *_remarks(options, launcher)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
     evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
     with _telling_what_is_written(options), evaluator, _claimed(options, launcher) as folder:
         with (
             _writing(options, evaluator, launcher),
-            _Progress(options, data.n_train, quiet or not launcher.is_first) as progress,
+            _Progress(options, data.n_train, quiet, launcher) as progress,
         ):
             everything = launcher.launch(
                 train_rank, options.world_size, Job(options, folder), data,
@@ -57,7 +58,7 @@ def run(options: Options, quiet: bool = False) -> pd.DataFrame:
             return pd.DataFrame()
         results = [result for result in everything if result is not None]
         table = _write(options, results, data.n_train, launcher)
-        _conclude(options, results, table, data.n_train, quiet)
+        _conclude(options, results, table, data.n_train, quiet, launcher)
         evaluator.finish(quiet)
     return table
 
@@ -110,8 +111,10 @@ def _writing(options: Options, evaluator: Evaluator, launcher: Launcher) -> Iter
         yield
 
 
-def _where(options: Options) -> str:
-    """Return in one line what must be known of where the processes run."""
+def _where(options: Options, launcher: Launcher) -> str:
+    """Return in one line what must be known of where the ranks run."""
+    if not launcher.processes:
+        return f"{options.world_size} ranks in {launcher.name}, in one process."
     if remark := options.strategy.notice(options.n_gpus or 1):
         return remark
     if options.device == "cpu":
@@ -122,10 +125,9 @@ def _where(options: Options) -> str:
     return f"{options.world_size} process(es), one GPU each."
 
 
-def _remarks(options: Options) -> list[str]:
+def _remarks(options: Options, launcher: Launcher) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, remarks = options.strategy, []
-    launcher = find_launcher()
     if strategy.workers_may_die and not launcher.restarts:
         remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in strategy.defaults.items():
@@ -139,16 +141,22 @@ def _remarks(options: Options) -> list[str]:
 class _Progress:
     """One progress bar, in the process that gets the results, for all ranks."""
 
-    def __init__(self, options: Options, n_train: int, quiet: bool) -> None:
-        total = options.epochs * options.plan(n_train).n_steps
-        self._bar = tqdm(total=total, unit="step", disable=quiet, leave=False, desc=options.strategy.name)
+    def __init__(self, options: Options, n_train: int, quiet: bool, launcher: Launcher) -> None:
+        total, disable = options.epochs * options.plan(n_train).n_steps, quiet or not launcher.is_first
+        self._bar = tqdm(total=total, unit="step", disable=disable, leave=False, desc=options.strategy.name)
+        self._clock = launcher.clock
+        self._accuracy = ""
 
     def __call__(self, rank: int, value: tuple[str, Any]) -> None:
         kind, amount = value
+        if kind == "accuracy":
+            self._accuracy = f"test accuracy {amount:.4f}"
+        time = [f"{self._clock():.3g} virtual s"] if self._clock else []
+        self._bar.set_postfix_str(", ".join([*time, *filter(None, [self._accuracy])]), refresh=False)
         if kind == "step":
             self._bar.update(amount - self._bar.n)
         else:
-            self._bar.set_postfix_str(f"test accuracy {amount:.4f}")
+            self._bar.refresh()
 
     def __enter__(self) -> "_Progress":
         return self
@@ -212,7 +220,8 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "options": options.recorded(),
         "transport": carried_by,
         "bytes": bytes_source,
-        "remark": _where(options),
+        "remark": _where(options, launcher),
+        **launcher.facts,
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         "machine": files.machine(),
         "git_commit": files.git_commit(),
@@ -231,18 +240,21 @@ def _hashes(results: list[RankResult]) -> dict[int, str]:
     return {result.rank: result.parameter_hash for result in results}
 
 
-def _conclude(options: Options, results: list[RankResult], table: pd.DataFrame, n_train: int, quiet: bool) -> None:
+def _conclude(
+    options: Options, results: list[RankResult], table: pd.DataFrame, n_train: int, quiet: bool, launcher: Launcher
+) -> None:
     """Show the summary; compare the parameters. Raises RunFailed if some differ that must not."""
     strategy, hashes = options.strategy, _hashes(results)
     if not quiet:
-        world = {"strategy": strategy.name, "n_gpus": options.n_gpus, "device": options.device}
+        where = {"device": options.device} if launcher.processes else {"time": "virtual"}
+        world = {"strategy": strategy.name, "n_gpus": options.n_gpus, **where}
         world |= {"dataset": options.dataset, "model": options.model}
         print(tables.summary(table, world, strategy.staleness_of))
         unused = _samples_unused(options, table, n_train, [death for result in results for death in result.deaths])
         if unused["samples_unused"]:
             print(_unused_line(unused, options.epochs * n_train))
-        if sizes := [f"{one.rank}: {one.optimizer_bytes / 1e6:.1f}" for one in results if one.optimizer_bytes]:
-            print(f"optimizer MB   of state, by rank {', '.join(sizes)}")
+        if sizes := {one.rank: one.optimizer_bytes / 1e6 for one in results if one.optimizer_bytes}:
+            print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
     if options.replay:
         replay.compare(options.replay, hashes[REPORTER], quiet)

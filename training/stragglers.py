@@ -9,29 +9,44 @@ import torch
 from transports.base import Transport
 
 
-class Straggler:
-    """Stretches what one rank computes to `factor` times its time, and beyond that at random.
+class Stretch:
+    """How many times its time each pass of one rank takes, forward or backward: factor * exp(jitter * |z|).
 
-    Each pass, forward or backward, takes factor * exp(jitter * |z|) times as long as it would, z being standard normal
-    from `seed`. The time is made longer by sleeping, so the cores are free for the other ranks.
+    z is standard normal, from `seed`.
+    """
+
+    def __init__(self, factor: float, jitter: float, seed: int) -> None:
+        self.factor = factor
+        self.jitter = jitter
+        self._random = torch.Generator().manual_seed(seed)
+
+    def draw(self) -> float:
+        """Return that of the next pass."""
+        if self.jitter == 0:
+            return self.factor
+        z = torch.randn((), generator=self._random).item()
+        return self.factor * math.exp(self.jitter * abs(z))
+
+
+class Straggler:
+    """Stretches what one rank computes: see `Stretch`.
+
+    The time is made longer by sleeping, so the cores are free for the other ranks.
     """
 
     def __init__(self, factor: float, jitter: float, seed: int, transport: Transport) -> None:
-        self.factor = factor
-        self.jitter = jitter
+        self._stretch = Stretch(factor, jitter, seed)
         self.transport = transport
-        self._random = torch.Generator().manual_seed(seed)
 
     @contextmanager
     def stretched(self) -> Iterator[None]:
         """Make the block, one pass, last as long as on a slow rank."""
-        if self.factor == 1 and self.jitter == 0:
+        if self._stretch.factor == 1 and self._stretch.jitter == 0:
             yield
             return
         t0 = self._computed()
         yield
-        z = torch.randn((), generator=self._random).item()
-        self.transport.sleep((self.factor * math.exp(self.jitter * abs(z)) - 1) * (self._computed() - t0))
+        self.transport.sleep((self._stretch.draw() - 1) * (self._computed() - t0))
 
     def _computed(self) -> float:
         # On a CPU the thread's own time: DDP waits for others inside its backward pass, and cores may be shared.

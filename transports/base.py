@@ -303,7 +303,7 @@ class Transport(ABC):
                 return None
             remaining = deadline - self._running()
             if remaining <= 0:
-                raise self._overdue(_named(tag), src, limit)
+                raise self._overdue(named(tag), src, limit)
             self._progress(src, min(remaining, timing.SLICE_S))
         return message
 
@@ -320,9 +320,9 @@ class Transport(ABC):
         elif src == ANY and len(self._gone) == len(self.peers) and not self.may_return():
             src = next(iter(self._gone), ANY)
             if src == ANY:
-                raise PeerLost(ANY, "there is no other rank", _named(tag))
+                raise PeerLost(ANY, "there is no other rank", named(tag))
         if src in self._gone:
-            raise PeerLost(src, self._gone[src], f"{_named(tag)} from rank {src}")
+            raise PeerLost(src, self._gone[src], f"{named(tag)} from rank {src}")
 
     def _arrive(
         self,
@@ -368,5 +368,6 @@ class Transport(ABC):
             torch.cuda.current_stream(self.device).synchronize()
 
 
-def _named(tag: Tags) -> str:
+def named(tag: Tags) -> str:
+    """Return a tag, or several, as messages for people name them."""
     return repr(tag) if isinstance(tag, str) else " or ".join(map(repr, tag))

@@ -40,6 +40,7 @@ class Descent:
         self.version = 0
         self.samples = 0
         self.processed = 0.0
+        self._n = sum(p.numel() for p in parameters)
         self.optimize(*parameters)
 
     def optimize(self, *parameters: torch.Tensor) -> None:
@@ -47,6 +48,7 @@ class Descent:
         self.parameters = [p if isinstance(p, torch.nn.Parameter) else torch.nn.Parameter(p) for p in parameters]
         self.optimizer = self._new_optimizer(list(self.parameters))
         self.lr = self.optimizer.param_groups[0]["lr"]
+        self._part = sum(p.numel() for p in self.parameters) / self._n
 
     def step(
         self,
@@ -67,7 +69,7 @@ class Descent:
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             total = get_total_norm(gradients) if norm is None else norm(gradients[0])
-        with self._recorder.phase("update"):
+        with self._recorder.phase("update", self._part):
             if self.schedule:
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.lr * self.schedule(self.processed + processed / 2)

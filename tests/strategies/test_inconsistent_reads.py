@@ -82,7 +82,7 @@ def test_an_update_has_begun_and_not_ended_while_x_is_written() -> None:
 
 def test_what_it_needs() -> None:
     InconsistentReads().check(RunSize(4, 3, 4))
-    with pytest.raises(UsageError, match="--strategy inconsistent_reads: needs shared memory; run it without torchrun"):
+    with pytest.raises(UsageError, match="needs shared memory; run it without torchrun, in real time"):
         InconsistentReads().check(RunSize(4, 3, 4, shared_memory=False))
     with pytest.raises(UsageError, match="--replay: that run has inconsistent reads"):
         InconsistentReads().check(RunSize(4, 3, 4, replayed=True))

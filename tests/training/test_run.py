@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from launchers import find_launcher
 from records import files, tables
 from records.errors import RunFailed, UsageError
 from records.files import load_events, load_table
@@ -157,7 +158,7 @@ def test_that_no_worker_may_die_under_torchrun_is_said(
     if torchrun:
         for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
             monkeypatch.setenv(name, value)
-    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)))
+    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
     assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
 
 

@@ -1,4 +1,4 @@
-"""The number beside the payload, several tags in one recv, and None as a message of no bytes, on both transports."""
+"""The number beside the payload, several tags in one recv, and None as a message of no bytes, on every transport."""
 
 import itertools
 from typing import Any

@@ -1,0 +1,151 @@
+"""Run the ranks in virtual time: coroutines of this process on a network of numbers, see `transports/world.py`."""
+
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from greenlet import greenlet
+
+from launchers.devices import as_before, set_up
+from launchers.failures import Failure, explain
+from launchers.launcher import Launcher
+from records.errors import RunFailed, UsageError
+from transports.base import PeerLost, WaitTimeout
+from transports.network import Network
+from transports.simulated import Deadlock, Killed, Ranks, Simulated
+from transports.world import World
+
+
+@dataclass(frozen=True)
+class Death:
+    """When a rank dies, and when it is started again (None: never), in virtual seconds."""
+
+    rank: int
+    time: float
+    returns: float | None = None
+
+
+@dataclass
+class VirtualTime:
+    """A cluster, and what happens in it: `launch` runs ranks there.
+
+    `seconds(rank, phase, part)` is the time that a rank needs for a phase of a step, `part` of it being done.
+    """
+
+    network: Network
+    seconds: Callable[[int, str, float], float]
+    deaths: Sequence[Death] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    world: World | None = field(default=None, init=False)
+
+    def now(self) -> float:
+        """Return the virtual seconds since the start."""
+        return self.world.time if self.world else 0.0
+
+    def launcher(self) -> Launcher:
+        """Return this way of running ranks."""
+        return Launcher(
+            name="virtual time",
+            launch=self.launch,
+            transport="simulated",
+            world_size=self.network.world_size,
+            is_first=True,
+            shared_memory=False,
+            restarts=True,
+            processes=False,
+            clock=self.now,
+            facts=self.facts,
+        )
+
+    def launch(
+        self,
+        work: Callable[..., Any],
+        world_size: int,
+        *args: Any,
+        device: str = "cpu",
+        timeout: float = 120.0,
+        roles: Sequence[str] | None = None,
+        record: bool = False,
+        on_report: Callable[[int, Any], None] | None = None,
+        expendable: Collection[int] = (),
+        restarts: int = 0,
+        seed: int = 0,
+    ) -> list[Any]:
+        """Run `work(transport, *args)` on every rank; return the results in rank order.
+
+        The arguments are those of every launcher, see `Launch`; no wait has a limit, so `timeout` says nothing. Raises
+        RunFailed, Deadlock.
+        """
+        roles = ["worker"] * world_size if roles is None else list(roles)
+        self.world = world = World(self.network)
+        ranks = Ranks(world, world_size)
+        ranks.seconds = self.seconds
+        ranks.hosts = set(range(world_size)) - set(expendable)
+        results: dict[int, Any] = {}
+        failures: dict[int, Failure] = {}
+        coroutines: list[greenlet] = []
+        deaths = {death.rank: death for death in self.deaths}
+
+        def be(rank: int, life: int) -> None:
+            place, recorder = set_up(device, rank, world_size, record, seed)
+            transport = Simulated(ranks, rank, place, recorder, rejoined=life > 0)
+            if life == 0 and rank in deaths:
+                transport.dies_at = deaths[rank].time
+                world.at(transport.dies_at, transport.die)
+            reports = [partial(on_report, rank)] if on_report else []
+            try:
+                results[rank] = work(transport, *reports, *args)
+                transport.close()
+            except BaseException as error:
+                if world.time < transport.dies_at and not isinstance(error, Killed):
+                    failures[rank] = _failure(error)
+                    world.stop()
+
+        def start(rank: int, life: int) -> None:
+            coroutines.append(world.start(partial(be, rank, life)))
+
+        def mourn(rank: int) -> None:
+            results[rank] = None
+            death = deaths[rank]
+            if rank not in expendable:
+                failures[rank] = Failure("died", f"was killed at {death.time:g} virtual s")
+                world.stop()
+            elif death.returns is not None:
+                world.at(max(world.time, death.returns), partial(come_back, rank))
+
+        def come_back(rank: int) -> None:
+            start(rank, life=1)
+            for host in sorted(ranks.hosts):
+                world.at(world.time, partial(ranks.transports[host].returned, rank))
+
+        ranks.after_death = mourn
+        ranks.returning = {death.rank for death in self.deaths if death.returns is not None}
+        with as_before():
+            try:
+                for rank in range(world_size):
+                    start(rank, life=0)
+                world.run()
+                if failures:
+                    raise explain(failures, roles, timeout)
+                if any(not coroutine.dead for coroutine in coroutines):
+                    raise Deadlock(ranks.describe_waits())
+            finally:
+                for coroutine in coroutines:
+                    coroutine.throw()
+        return [results[rank] for rank in range(world_size)]
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, UsageError):
+        return Failure("usage", str(error))
+    if isinstance(error, RunFailed):
+        return Failure("stopped", str(error))
+    if isinstance(error, PeerLost):
+        return Failure("lost_peer", str(error), error.what)
+    if isinstance(error, WaitTimeout):
+        return Failure("timeout", str(error), error.what, error.ranks)
+    if isinstance(error, Exception):
+        return Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+    raise error

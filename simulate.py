@@ -1,0 +1,192 @@
+"""Train on a cluster in virtual time: the same strategies, on machines and a network that are numbers.
+
+python simulate.py --strategy async_param_server --n_gpus 16 --bandwidth 1gbit --latency 50us
+
+python simulate.py --strategy ring_all_reduce --sweep n_gpus=2,4,8,16 --sweep bandwidth=1gbit,10gbit
+
+The options are those of train.py, and those of the cluster. The training is real, bit for bit; only the time is not: a
+rank's clock is moved on by what a step takes (--compute, --flops, or as timed on this machine) and by its messages.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    from records.interrupts import end_while_loading
+
+    end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from tqdm import tqdm
+from tyro.conf import UseAppendAction
+
+from launchers.virtual import VirtualTime
+from records import files, tables
+from records.errors import UsageError
+from training import cluster as clusters
+from training.checks import resolve
+from training.cluster import ClusterOptions
+from training.command_line import guarded, parse_with
+from training.options import Options
+from training.run import run
+from transports.network import Card
+from workloads import datasets
+
+_SHOWN = 6  # cards in the summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions(ClusterOptions):
+    """The cluster, and what is varied."""
+
+    sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
+    """Vary an option: NAME=VALUE,VALUE,... Given several times: every combination. Makes a table, a CSV and, of
+    n_gpus, a figure of the speed-up."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A run in virtual time."""
+
+    options: Options
+    table: pd.DataFrame  # of epochs and ranks
+    time: VirtualTime
+    alone: float  # samples a second of a worker that computes the same steps and needs no network
+
+    @property
+    def cards(self) -> list[tuple[Card, float]]:
+        """The network's cards and the percentage of the time in which each was busy, the busiest first."""
+        seconds = max(self.time.now(), 1e-12)
+        cards = [(card, 100 * card.busy / seconds) for card in self.time.network.cards() if card.nbytes]
+        return sorted(cards, key=lambda pair: -pair[1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+
+    def work() -> None:
+        options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions)
+        if chosen.sweep:
+            sweep(given, chosen)
+        else:
+            print(_busiest(simulate(options, chosen)))
+
+    return guarded(work)
+
+
+def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> Simulation:
+    """Run once in virtual time, and write the records. Raises UsageError, RunFailed."""
+    options = fit(options)
+    cluster.check_compute()
+    network, deaths = cluster.network(options.world_size), cluster.deaths(options.roles)
+    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
+    clusters.check_memory(options, data)
+    phases = clusters.phase_seconds(cluster, options, data)
+    facts = {"cluster": clusters.recorded(cluster, phases)}
+    time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
+    table = run(options, quiet, time.launcher())
+    return Simulation(options, table, time, len(clusters.part_of_a_step(options, data)) / sum(phases.values()))
+
+
+def fit(options: Options) -> Options:
+    """Return the options as a simulation takes them: with a number of ranks, on the CPU. Raises UsageError."""
+    if options.device not in ("auto", "cpu"):
+        raise UsageError(f"--device {options.device}: a simulation computes on the CPU; leave it out")
+    if options.restarts:
+        raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
+    n_gpus = options.n_gpus or min(max(2, options.strategy.min_ranks), options.strategy.max_ranks or 2)
+    options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus)
+    clusters.check_memory(options)
+    return options
+
+
+def _busiest(simulation: Simulation) -> str:
+    """Return the network's busiest cards as lines of text."""
+    rows = [["busiest cards", "MB", "% of the time"]]
+    for card, percent in simulation.cards[:_SHOWN]:
+        rows.append([card.name, tables.number(card.nbytes, scale=1e-6), tables.number(percent)])
+    return tables.aligned(rows, left=1) if len(rows) > 1 else "busiest cards  nothing was sent"
+
+
+# Sweeps
+
+
+def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
+    """Run every combination of the varied options; print a table, write it, and draw the speed-up.
+
+    Raises UsageError, RunFailed.
+    """
+    axes = _axes(chosen)
+    combinations: list[dict[str, str]] = [{}]
+    for name, values in axes.items():
+        combinations = [{**one, name: value} for one in combinations for value in values]
+    runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
+    rows = []
+    for one, (options, cluster) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
+        rows.append({"strategy": options.strategy.name, **one, **_figures(simulate(options, cluster, quiet=True))})
+    frame = pd.DataFrame(rows)
+    print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    folder = Path(runs[0][0].results_dir)
+    path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
+    with files.write_atomically(path) as unfinished:
+        frame.to_csv(unfinished, index=False)
+    print(f"table   {path}")
+    if "n_gpus" in axes:
+        from records import speedup  # matplotlib is slow to load
+
+        speedup.draw(frame, [name for name in axes if name != "n_gpus"], path.with_suffix(".png"))
+        print(f"figure  {path.with_suffix('.png')}")
+
+
+def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
+    """Return the values of each varied option. Raises UsageError."""
+    axes: dict[str, list[str]] = {}
+    for text in chosen.sweep:
+        name, _, values = text.partition("=")
+        if not values or "" in values.split(","):
+            raise UsageError(f"--sweep {text}: must be NAME=VALUE,VALUE,..., such as n_gpus=1,2,4")
+        if name in axes:
+            raise UsageError(f"--sweep {text}: {name} is there twice; give all its values at once")
+        axes[name] = values.split(",")
+    return axes
+
+
+def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, ClusterOptions]:
+    """Return the options of the command line with these of the sweep. Raises UsageError."""
+    more = [argument for name, value in values.items() for argument in (f"--{name}", value)]
+    try:
+        options, cluster = parse_with([*given, *more], None, "", SimulationOptions)
+        options = fit(options)
+        cluster.network(options.world_size)
+        cluster.deaths(options.roles)
+        cluster.check_compute()
+        resolve(options, VirtualTime(cluster.network(options.world_size), lambda *_: 0.0).launcher())
+    except UsageError as error:
+        combination = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise UsageError(f"--sweep, at {combination}: {error}") from None
+    return options, cluster
+
+
+def _figures(simulation: Simulation) -> dict[str, Any]:
+    """Return what a sweep shows of a run."""
+    totals = tables.totals(simulation.table)
+    rate, cards = totals["samples_per_s"], simulation.cards
+    return {
+        "workers": simulation.options.roles.count("worker"),
+        "virtual_s": totals["seconds"],
+        "samples_per_s": rate,
+        "speedup": None if rate is None else rate / simulation.alone,
+        "test_accuracy": totals["test_accuracy"],
+        "busiest_card": f"{cards[0][0].name}, {cards[0][1]:.0f} %" if cards else "none",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

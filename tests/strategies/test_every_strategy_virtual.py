@@ -1,0 +1,100 @@
+"""Every strategy, by being in the table, in virtual time: the same bits as in real processes, every time the same."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from launchers.virtual import Death, VirtualTime
+from records.errors import UsageError
+from records.files import load_events, load_table
+from strategies import Strategy
+from tests.runs import metadata, small
+from tests.strategies.loops import exact, with_workers
+from training import run
+from training.cluster import Compute
+from transports.network import OneSwitch
+
+Kind = type[Strategy]
+PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4}
+
+
+def simulated(folder: Path, strategy: Strategy, n_gpus: int, name: str = "virtual", **changes: Any) -> dict[str, Any]:
+    """Make a small run with dropout in virtual time; return its metadata."""
+    given = {"model": "tests.workload:batch_norm", "jitter": 0.3, "slow": (f"{n_gpus - 1}:2",), "epochs": 3}
+    options = small(folder, strategy, n_gpus=n_gpus, run_name=name, **given | changes)
+    time = VirtualTime(OneSwitch(n_gpus, 1e7, 1e-4), Compute(options, PHASES))
+    run(options, quiet=True, launcher=time.launcher())
+    return metadata(folder, name)
+
+
+def needs_shared_memory(folder: Path, strategy: Strategy, n_gpus: int) -> bool:
+    """Whether it says so."""
+    try:
+        simulated(folder, strategy, n_gpus, "tried", epochs=1)
+    except UsageError as error:
+        return str(error).startswith(f"--strategy {strategy.name}: needs shared memory")
+    return False
+
+
+def test_it_ends_with_the_same_bits_as_in_processes(determined: Kind, tmp_path: Path) -> None:
+    strategy, n_gpus = exact(determined), with_workers(determined, 3)
+    virtual = simulated(tmp_path, strategy, n_gpus)
+    options = small(tmp_path, strategy, n_gpus=n_gpus, run_name="real", model="tests.workload:batch_norm", epochs=3)
+    run(options, quiet=True)
+    real = metadata(tmp_path, "real")
+    assert virtual["parameter_hash"] == real["parameter_hash"]
+    assert virtual["bytes_sent"] == real["bytes_sent"]
+    for column in ("messages_sent", "bytes_received", "test_accuracy", "train_loss", "step", "samples"):
+        tables = [load_table(tmp_path / f"{name}.csv")[column] for name in ("virtual", "real")]
+        assert tables[0].equals(tables[1]), column
+
+
+def test_it_is_the_same_every_time_and_can_be_replayed_in_processes(asynchronous: Kind, tmp_path: Path) -> None:
+    strategy, n_gpus = asynchronous(), with_workers(asynchronous, 3)
+    if needs_shared_memory(tmp_path, strategy, n_gpus):
+        return
+    first, second = (simulated(tmp_path, strategy, n_gpus, name) for name in ("first", "second"))
+    assert first["parameter_hash"] == second["parameter_hash"]
+    assert first["seconds"] == second["seconds"]
+    tables = [load_events(tmp_path / f"{name}.events.csv.gz") for name in ("first", "second")]
+    assert tables[0].equals(tables[1]), "every event, to the nanosecond"
+    faster = simulated(tmp_path, strategy, n_gpus, "other", slow=())
+    assert faster["arrivals"] != first["arrivals"]
+    given = {"model": "tests.workload:batch_norm", "epochs": 3}
+    replay = small(tmp_path, strategy, n_gpus=n_gpus, run_name="replay", replay=str(tmp_path / "first"), **given)
+    run(replay, quiet=True)
+    assert metadata(tmp_path, "replay")["parameter_hash"]["0"] == first["parameter_hash"]["0"]
+
+
+def test_its_clocks_show_who_waits_for_a_slow_rank(kind: Kind, tmp_path: Path) -> None:
+    n_gpus = with_workers(kind, 3)
+    if kind.max_ranks == 1 or needs_shared_memory(tmp_path, kind(), n_gpus):
+        return
+    facts = simulated(tmp_path, kind(), n_gpus, jitter=0.0, slow=(f"{n_gpus - 1}:10",))
+    table = load_table(tmp_path / "virtual.csv")
+    workers = table[table["role"] == "worker"].groupby("rank")[["wait_s", "forward_s"]].sum()
+    assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.asynchronous
+    assert facts["transport"] == "simulated"
+    assert "virtual time" in facts["remark"]
+    if not (kind.asynchronous or kind.workers_may_die or kind.name == "none"):
+        assert workers["wait_s"].iloc[0] > 5 * workers["wait_s"].iloc[-1], "all wait for the slow one"
+
+
+def test_its_workers_may_die_and_return_at_a_given_time(survivor: Kind, tmp_path: Path) -> None:
+    strategy = survivor()
+    n_gpus = with_workers(survivor, 3)
+    if needs_shared_memory(tmp_path, strategy, n_gpus):
+        return
+    rank = n_gpus - 1
+    for death in (Death(rank, 0.02), Death(rank, 0.02, 0.03) if survivor.asynchronous else Death(rank, 0.01)):
+        found = []
+        for name in ("first", "second"):
+            folder = tmp_path / f"{death.time}-{death.returns}-{name}"
+            options = small(folder, dataclasses.replace(strategy), n_gpus=n_gpus, epochs=4)
+            run(options, quiet=True, launcher=VirtualTime(
+                OneSwitch(n_gpus, 1e7, 1e-4), Compute(options, PHASES), [death]).launcher())  # fmt: skip
+            found.append(metadata(folder))
+        first, second = found
+        assert [(one["rank"], one["returned"]) for one in first["deaths"]] == [(rank, death.returns is not None)]
+        assert first["deaths"] == second["deaths"]
+        assert first["parameter_hash"] == second["parameter_hash"]

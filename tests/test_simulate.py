@@ -1,0 +1,99 @@
+"""simulate.py as a user sees it: what it prints and writes, and one line for what is wrong."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import simulate
+from tests.runs import SMALL, handlers_kept
+
+LINK = ("--bandwidth", "1gbit", "--latency", "50us", "--compute", "3ms")
+
+
+def said(folder: Path, *arguments: str) -> tuple[int, str]:
+    output = io.StringIO()
+    given = [f"--{name}={SMALL[name]}" for name in ("dataset", "model", "epochs")]
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), handlers_kept():
+        try:
+            code = simulate.main([*given, f"--results_dir={folder}", *arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return code, output.getvalue()
+
+
+def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--run_name", "run", *LINK)
+    assert code == 0, text
+    assert "4 ranks in virtual time, in one process." in text
+    assert "time virtual" in text
+    assert "staleness" in text
+    assert "busiest cards" in text
+    assert "rank 0 sends" in text
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert facts["transport"] == "simulated"
+    assert facts["cluster"]["bandwidth"] == "1gbit"
+    assert facts["cluster"]["phase_seconds"] == {"forward": pytest.approx(0.001), "backward": pytest.approx(0.002)}
+
+
+def test_a_sweep_makes_a_table_and_a_figure(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--strategy", "ring_all_reduce", *LINK,
+                      "--sweep", "n_gpus=1,2,4", "--sweep", "bandwidth=1mbit,10gbit")  # fmt: skip
+    assert code == 0, text
+    (table,), (figure,) = tmp_path.glob("sweep-*.csv"), tmp_path.glob("sweep-*.png")
+    assert figure.stat().st_size > 10_000
+    assert str(table) in text
+    rows = pd.read_csv(table)
+    assert [tuple(row) for row in rows[["n_gpus", "bandwidth", "workers"]].values] == [
+        (n, bandwidth, n) for n in (1, 2, 4) for bandwidth in ("1mbit", "10gbit")
+    ]
+    speedup = {(n, bandwidth): value for n, bandwidth, value in rows[["n_gpus", "bandwidth", "speedup"]].values}
+    assert speedup[1, "1mbit"] == pytest.approx(1, rel=0.05), "one worker sends nothing"
+    assert speedup[4, "10gbit"] > 3
+    assert speedup[4, "1mbit"] < speedup[4, "10gbit"]
+    assert len(list(tmp_path.glob("*.json"))) == 6
+
+
+def test_a_sweep_may_vary_the_strategy(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--n_gpus", "3", *LINK, "--sweep", "strategy=ring_all_reduce,param_server")
+    assert code == 0, text
+    assert list(pd.read_csv(next(tmp_path.glob("sweep-*.csv")))["workers"]) == [3, 2]
+    assert not list(tmp_path.glob("sweep-*.png")), "nothing to draw against"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--bandwidth", "fast"), "--bandwidth fast: write a bandwidth such as 1gbit"),
+        (("--device", "cuda"), "--device cuda: a simulation computes on the CPU"),
+        (("--strategy", "async_param_server", "--restarts", "1"), "--restarts: in virtual time give --kill"),
+        (("--strategy", "inconsistent_reads", "--n_gpus", "3"), "--strategy inconsistent_reads: needs shared memory"),
+        (("--strategy", "param_server", "--n_gpus", "1"), "--n_gpus 1: param_server needs at least 2"),
+        (("--bandwith", "1gbit"), "--bandwith: there is no such option; did you mean --bandwidth"),
+        (("--sweep", "n_gpus"), "--sweep n_gpus: must be NAME=VALUE,VALUE,..."),
+        (("--sweep", "n_gpus=2,,4"), "--sweep n_gpus=2,,4: must be NAME=VALUE,VALUE,..."),
+        (("--sweep", "n_gpus=2", "--sweep", "n_gpus=4"), "--sweep n_gpus=4: n_gpus is there twice"),
+        (("--sweep", "gpus=2"), "--sweep, at gpus=2: --gpus: there is no such option"),
+        (("--sweep", "bandwidth=1gbit,fast"), "--sweep, at bandwidth=fast: --bandwidth fast: write a bandwidth"),
+        (("--strategy", "param_server", "--sweep", "n_gpus=1,2"), "--sweep, at n_gpus=1: --n_gpus 1: param_server"),
+        (("--n_gpus", "100000000"), "--n_gpus 100000000: needs about"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    code, text = said(tmp_path, "--compute", "1ms", *arguments)
+    assert code == 2, text
+    assert text.startswith(f"error: {message}"), text
+    assert text.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_the_cluster(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--help")
+    assert code == 0
+    for option in ("bandwidth", "latency", "racks", "rack_bandwidth", "compute", "flops", "kill", "sweep"):
+        assert f"--{option}" in text

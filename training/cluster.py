@@ -1,0 +1,220 @@
+"""The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from launchers.devices import one_core
+from launchers.virtual import Death
+from records import files
+from records.errors import RunFailed, UsageError, one_line
+from strategies.common.replica import trained
+from training.loop import build_model
+from training.options import Options
+from training.stragglers import Stretch
+from transports.network import Network, OneSwitch, Racks
+from transports.timing import now
+from transports.units import bytes_per_second, seconds
+from workloads.datasets import Data
+
+T = TypeVar("T")
+_REPEATS = 15
+_WARM_UP = 3
+_LONGEST_S = 3.0  # of a calibration
+_RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The machines, one rank on each, and what connects them."""
+
+    bandwidth: str = "10gbit"
+    """Of each rank's network card, for each direction: 1gbit, 100mbit, 1.5GB/s."""
+    latency: str = "50us"
+    """What a message takes beside bytes / bandwidth: 50us, 3ms."""
+    racks: int = 1
+    """Racks into which the ranks are split; 1: all at one switch."""
+    rack_bandwidth: str | None = None
+    """Of each rack's uplink, for each direction. Default: that of one card."""
+    compute: str | None = None
+    """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
+    Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
+    flops: float | None = None
+    """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
+    kill: tuple[str, ...] = ()
+    """Let workers die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
+
+    def network(self, world_size: int) -> Network:
+        """Return the network of so many ranks. Raises UsageError."""
+        card, latency = _read("bandwidth", self.bandwidth, bytes_per_second), _read("latency", self.latency, seconds)
+        if not 1 <= self.racks <= world_size:
+            raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
+        if self.racks == 1:
+            if self.rack_bandwidth is not None:
+                raise UsageError("--rack_bandwidth: one rack has no uplink; give --racks too")
+            return OneSwitch(world_size, card, latency)
+        uplink = card if self.rack_bandwidth is None else _read("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
+        return Racks(world_size, card, latency, self.racks, uplink)
+
+    def deaths(self, roles: list[str]) -> list[Death]:
+        """Return who dies when. Raises UsageError."""
+        deaths: list[Death] = []
+        for text in self.kill:
+            rank, _, times = text.partition("@")
+            if not rank.isdecimal() or not times:
+                raise UsageError(f"--kill {text}: must be RANK@TIME or RANK@TIME-TIME, such as 3@1.5s")
+            if int(rank) >= len(roles) or roles[int(rank)] != "worker":
+                raise UsageError(f"--kill {text}: rank {rank} is no worker")
+            if int(rank) in [death.rank for death in deaths]:
+                raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
+            death, *returns = [_read("kill", time, seconds) for time in times.split("-", 1)]
+            if returns and returns[0] < death:
+                raise UsageError(f"--kill {text}: it comes back before it dies")
+            deaths.append(Death(int(rank), death, *returns))
+        return deaths
+
+    def check_compute(self) -> None:
+        """Check what a step is said to take. Raises UsageError."""
+        if self.compute is not None and self.flops is not None:
+            raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
+        if self.compute is not None:
+            _read("compute", self.compute, seconds)
+        if self.flops is not None and not 0 < self.flops < math.inf:
+            raise UsageError(f"--flops {self.flops}: must be a positive number, such as 15e12")
+
+
+def _read(option: str, text: str, read: Callable[[str], float]) -> float:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise UsageError(f"--{option} {text}: {error}") from None
+
+
+# How long a step computes
+
+
+def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict[str, float]:
+    """Return the seconds of each phase of a step, on a rank that is not slow. Raises UsageError, RunFailed."""
+    if cluster.compute is not None:
+        step = seconds(cluster.compute)
+        return {"forward": step / 3, "backward": step * 2 / 3}
+    if cluster.flops is not None:
+        return {name: flops / cluster.flops for name, flops in count_flops(options, data).items()}
+    return _calibrated(options, data)
+
+
+def count_flops(options: Options, data: Data) -> dict[str, float]:
+    """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
+    model, (x, y) = build_model(options, data), _batch(options, data)
+    with FlopCounterMode(display=False) as forward:
+        loss = F.cross_entropy(model(x), y)
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def _calibrated(options: Options, data: Data) -> dict[str, float]:
+    """Return what was timed on this machine for such a step, now or in an earlier run."""
+    path = Path(options.results_dir) / "calibration.json"
+    samples = len(part_of_a_step(options, data))
+    about = {
+        "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
+        "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
+        "momentum": options.momentum, "torch": torch.__version__, "cpu": files.machine()["cpu"],
+    }  # fmt: skip
+    key = json.dumps(about)
+    try:
+        known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if key not in known:
+            known[key] = time_phases(options, data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.write_atomically(path) as unfinished:
+                unfinished.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"cannot read or write {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"--results_dir: {path} holds no calibration ({one_line(error)}); delete it") from error
+    phases = known[key]
+    if not isinstance(phases, dict) or not all(type(value) is float and value >= 0 for value in phases.values()):
+        raise UsageError(f"--results_dir: {path} holds no calibration; delete it")
+    return phases
+
+
+def time_phases(options: Options, data: Data) -> dict[str, float]:
+    """Time each phase of a step on one core, alone; return the medians, in seconds."""
+    part = part_of_a_step(options, data)
+    model = build_model(options, data)
+    x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
+    x.grad = torch.zeros_like(x)
+    optimizer = options.make_optimizer()([x])
+    taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
+
+    def timed(name: str, work: Callable[[], T]) -> T:
+        t0 = now()
+        result = work()
+        taken[name].append(now() - t0)
+        return result
+
+    with torch.random.fork_rng(devices=[]), one_core():
+        begun = now()
+        for _ in range(_WARM_UP + _REPEATS):
+            inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
+            loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
+            timed("backward", loss.backward)
+            timed("update", optimizer.step)
+            model.zero_grad()
+            if now() - begun > _LONGEST_S and len(taken["data"]) > 1:
+                break
+    return {name: sorted(times)[len(times) // 2] for name, times in taken.items()}
+
+
+def part_of_a_step(options: Options, data: Data) -> torch.Tensor:
+    """Return the samples that a worker computes in one step: those of the first worker in the first."""
+    plan = options.plan(data.n_train)
+    return plan.batch(1, 0) if options.world_size == 1 else plan.part(1, 0, 0)
+
+
+def _batch(options: Options, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    return data.fetch(part_of_a_step(options, data), "train", torch.device("cpu"), options.torch_dtype)
+
+
+class Compute:
+    """How long each rank takes for each phase: what `--slow` and `--jitter` stretch in real runs is stretched here."""
+
+    def __init__(self, options: Options, phases: dict[str, float]) -> None:
+        self._phases = phases
+        slow = options.slowdowns
+        self._stretches = [
+            Stretch(slow.get(rank, 1.0), options.jitter, options.seed + rank) for rank in range(options.world_size)
+        ]
+
+    def __call__(self, rank: int, phase: str, part: float) -> float:
+        """Return the seconds of a phase of one step, `part` of it being done."""
+        seconds = self._phases.get(phase, 0.0) * part
+        return seconds * self._stretches[rank].draw() if phase in ("forward", "backward") else seconds
+
+
+def check_memory(options: Options, data: Data | None = None) -> None:
+    """Check that all ranks fit into this machine's memory, with `data` their replicas too. Raises UsageError."""
+    n_ranks = options.n_gpus or 1
+    needed = n_ranks * (_RANK_BYTES + _PEER_BYTES * n_ranks)
+    if data is not None:  # x, g, the optimizer's, a reply
+        needed += 4 * n_ranks * sum(p.nbytes for p in trained(build_model(options, data)))
+    free = files.free_memory()
+    if needed > free:
+        raise UsageError(
+            f"--n_gpus {n_ranks}: needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; take "
+            "fewer ranks or a smaller --model"
+        )
+
+
+def recorded(cluster: ClusterOptions, phases: dict[str, float]) -> dict[str, Any]:
+    """Return the cluster as it is written into the records."""
+    return {**asdict(cluster), "phase_seconds": phases}

@@ -16,6 +16,7 @@ if __name__ == "__main__":
     end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +27,7 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import UseAppendAction
 
-from launchers.virtual import VirtualTime
+from launchers.virtual import Death, VirtualTime
 from records import files, tables
 from records.errors import UsageError
 from training import cluster as clusters
@@ -34,11 +35,13 @@ from training.checks import resolve
 from training.cluster import ClusterOptions
 from training.command_line import guarded, parse_with
 from training.options import Options
+from training.preflight import prepare
 from training.run import run
-from transports.network import Card
-from workloads import datasets
+from transports.network import Card, Network
+from workloads.datasets import Data
 
 _SHOWN = 6  # cards in the summary
+_NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +86,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> Simulation:
     """Run once in virtual time, and write the records. Raises UsageError, RunFailed."""
-    options = fit(options)
-    cluster.check_compute()
-    network, deaths = cluster.network(options.world_size), cluster.deaths(options.roles)
-    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
-    clusters.check_memory(options, data)
+    options, network, deaths, data = check(options, cluster)
     phases = clusters.phase_seconds(cluster, options, data)
     facts = {"cluster": clusters.recorded(cluster, phases)}
     time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
     table = run(options, quiet, time.launcher())
-    return Simulation(options, table, time, len(clusters.part_of_a_step(options, data)) / sum(phases.values()))
+    step = sum(phases.values())
+    return Simulation(options, table, time, len(clusters.part_of_a_step(options, data)) / step if step else math.inf)
+
+
+def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, list[Death], Data]:
+    """Find whatever is wrong before anything is written; return what a run is made of. Raises UsageError."""
+    options = fit(options)
+    cluster.check_compute()
+    network = cluster.network(options.world_size)
+    deaths = cluster.deaths(options.strategy, options.roles)
+    launcher = VirtualTime(network, lambda *_: 0.0).launcher()
+    data = prepare(resolve(options, launcher), launcher)
+    clusters.check_memory(options, data)
+    return options, network, deaths, data
 
 
 def fit(options: Options) -> Options:
@@ -150,8 +162,11 @@ def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
     axes: dict[str, list[str]] = {}
     for text in chosen.sweep:
         name, _, values = text.partition("=")
+        name = name.replace("-", "_")
         if not values or "" in values.split(","):
             raise UsageError(f"--sweep {text}: must be NAME=VALUE,VALUE,..., such as n_gpus=1,2,4")
+        if name in _NOT_VARIED:
+            raise UsageError(f"--sweep {text}: {name} cannot be varied; vary an option of the training or the cluster")
         if name in axes:
             raise UsageError(f"--sweep {text}: {name} is there twice; give all its values at once")
         axes[name] = values.split(",")
@@ -160,17 +175,16 @@ def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
 
 def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, ClusterOptions]:
     """Return the options of the command line with these of the sweep. Raises UsageError."""
-    more = [argument for name, value in values.items() for argument in (f"--{name}", value)]
+    more = [f"--{name}={value}" for name, value in values.items()]
     try:
         options, cluster = parse_with([*given, *more], None, "", SimulationOptions)
-        options = fit(options)
-        cluster.network(options.world_size)
-        cluster.deaths(options.roles)
-        cluster.check_compute()
-        resolve(options, VirtualTime(cluster.network(options.world_size), lambda *_: 0.0).launcher())
+        check(options, cluster)
     except UsageError as error:
         combination = ", ".join(f"{name}={value}" for name, value in values.items())
         raise UsageError(f"--sweep, at {combination}: {error}") from None
+    for name in ("run_name", "save", "checkpoint_dir"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name}: every run of a sweep has files of its own; leave it out")
     return options, cluster
 
 
@@ -182,7 +196,7 @@ def _figures(simulation: Simulation) -> dict[str, Any]:
         "workers": simulation.options.roles.count("worker"),
         "virtual_s": totals["seconds"],
         "samples_per_s": rate,
-        "speedup": None if rate is None else rate / simulation.alone,
+        "speedup": None if rate is None or simulation.alone == math.inf else rate / simulation.alone,
         "test_accuracy": totals["test_accuracy"],
         "busiest_card": f"{cards[0][0].name}, {cards[0][1]:.0f} %" if cards else "none",
     }

@@ -7,12 +7,12 @@ that loses its launcher ends itself; a launcher that loses a rank tells the othe
 for, ends them, and raises one `RunFailed` that names the rank at fault.
 """
 
-import resource
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from launchers.fork_server import warm_up
 from launchers.launcher import Launcher
+from launchers.limits import allow_open_files
 from records.errors import UsageError
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
@@ -62,11 +62,7 @@ def _make_room_for_pipes(world_size: int, restarts: int) -> None:
             f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many processes"
         )
     needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            raise UsageError(f"--n_gpus {world_size}: needs {needed} open files, but the limit is {hard}; take fewer")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    allow_open_files(needed, f"--n_gpus {world_size}")
 
 
 LAUNCHER = Launcher(

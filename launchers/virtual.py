@@ -11,11 +11,14 @@ from greenlet import greenlet
 from launchers.devices import as_before, set_up
 from launchers.failures import Failure, explain
 from launchers.launcher import Launcher
+from launchers.limits import allow_open_files
 from records.errors import RunFailed, UsageError
 from transports.base import PeerLost, WaitTimeout
 from transports.network import Network
 from transports.simulated import Deadlock, Killed, Ranks, Simulated
 from transports.world import World
+
+_OTHER_FILES = 128
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,16 @@ class VirtualTime:
         RunFailed, Deadlock.
         """
         roles = ["worker"] * world_size if roles is None else list(roles)
+        allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
         self.world = world = World(self.network)
         ranks = Ranks(world, world_size)
         ranks.seconds = self.seconds
         ranks.hosts = set(range(world_size)) - set(expendable)
-        results: dict[int, Any] = {}
+        results: dict[int, Any] = dict.fromkeys(range(world_size))
         failures: dict[int, Failure] = {}
         coroutines: list[greenlet] = []
         deaths = {death.rank: death for death in self.deaths}
+        present = set(range(world_size))
 
         def be(rank: int, life: int) -> None:
             place, recorder = set_up(device, rank, world_size, record, seed)
@@ -99,15 +104,20 @@ class VirtualTime:
                 results[rank] = work(transport, *reports, *args)
                 transport.close()
             except BaseException as error:
-                if world.time < transport.dies_at and not isinstance(error, Killed):
+                dead = world.time >= transport.dies_at or isinstance(error, Killed)
+                too_late = life > 0 and isinstance(error, PeerLost)  # nobody is left to let it in
+                if not (dead or too_late):
                     failures[rank] = _failure(error)
                     world.stop()
+            present.discard(rank)
+            if not present:
+                world.time = max(world.time, transport.clock)
+                world.stop()  # what else was to happen concerns nobody
 
         def start(rank: int, life: int) -> None:
             coroutines.append(world.start(partial(be, rank, life)))
 
         def mourn(rank: int) -> None:
-            results[rank] = None
             death = deaths[rank]
             if rank not in expendable:
                 failures[rank] = Failure("died", f"was killed at {death.time:g} virtual s")
@@ -116,8 +126,12 @@ class VirtualTime:
                 world.at(max(world.time, death.returns), partial(come_back, rank))
 
         def come_back(rank: int) -> None:
-            start(rank, life=1)
-            for host in sorted(ranks.hosts):
+            hosts = sorted(ranks.hosts & present)
+            if hosts:
+                present.add(rank)
+                ranks.lives[rank] = 1
+                start(rank, life=1)
+            for host in hosts:
                 world.at(world.time, partial(ranks.transports[host].returned, rank))
 
         ranks.after_death = mourn

@@ -57,6 +57,25 @@ def test_a_sweep_makes_a_table_and_a_figure(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 6
 
 
+def test_computing_may_take_no_time(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--n_gpus", "2", "--sweep", "compute=0s,1ms")
+    assert code == 0, text
+    rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
+    assert rows["speedup"].isna().tolist() == [True, False]
+
+
+def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    given = ("--strategy", "easgd", "--n_gpus", "3", *LINK)
+    busy = []
+    for name, more in (("none", ()), ("late", ("--kill", "1@50s-60s"))):
+        code, text = said(tmp_path, *given, "--run_name", name, *more)
+        assert code == 0, text
+        busy.append(text[text.index("busiest cards") :])
+    assert busy[0] == busy[1]
+    code, text = said(tmp_path, *given, "--kill", "1@10ms-60s")
+    assert code == 0, "it would return when nobody is left"
+
+
 def test_a_sweep_may_vary_the_strategy(tmp_path: Path) -> None:
     code, text = said(tmp_path, "--n_gpus", "3", *LINK, "--sweep", "strategy=ring_all_reduce,param_server")
     assert code == 0, text
@@ -79,6 +98,13 @@ def test_a_sweep_may_vary_the_strategy(tmp_path: Path) -> None:
         (("--sweep", "gpus=2"), "--sweep, at gpus=2: --gpus: there is no such option"),
         (("--sweep", "bandwidth=1gbit,fast"), "--sweep, at bandwidth=fast: --bandwidth fast: write a bandwidth"),
         (("--strategy", "param_server", "--sweep", "n_gpus=1,2"), "--sweep, at n_gpus=1: --n_gpus 1: param_server"),
+        (("--sweep", "sweep=a=1"), "--sweep sweep=a=1: sweep cannot be varied"),
+        (("--sweep", "help=1"), "--sweep help=1: help cannot be varied"),
+        (("--sweep", "n_gpus=2", "--sweep", "n-gpus=3"), "--sweep n-gpus=3: n_gpus is there twice"),
+        (("--sweep", "train_size=64,99999999"), "--sweep, at train_size=99999999: --train_size"),
+        (("--sweep", "dataset=tests.workload:moons,nope"), "--sweep, at dataset=nope: --dataset nope"),
+        (("--run_name", "one", "--sweep", "n_gpus=2,3"), "--run_name: every run of a sweep has files of its own"),
+        (("--kill", "1@1ms"), "--kill: ring_all_reduce cannot lose a worker"),
         (("--n_gpus", "100000000"), "--n_gpus 100000000: needs about"),
     ],
 )

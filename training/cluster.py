@@ -1,7 +1,7 @@
 """The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
 
 import json
-import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from launchers.devices import one_core
 from launchers.virtual import Death
 from records import files
 from records.errors import RunFailed, UsageError, one_line
+from strategies import STRATEGIES, Strategy
 from strategies.common.replica import trained
 from training.loop import build_model
 from training.options import Options
@@ -63,18 +64,23 @@ class ClusterOptions:
         uplink = card if self.rack_bandwidth is None else _read("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
         return Racks(world_size, card, latency, self.racks, uplink)
 
-    def deaths(self, roles: list[str]) -> list[Death]:
+    def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
         deaths: list[Death] = []
+        if self.kill and not strategy.workers_may_die:
+            able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
+            raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")
-            if not rank.isdecimal() or not times:
-                raise UsageError(f"--kill {text}: must be RANK@TIME or RANK@TIME-TIME, such as 3@1.5s")
+            if not re.fullmatch("[0-9]{1,9}", rank) or not times:
+                raise UsageError(f"--kill {text[:40]}: must be RANK@TIME or RANK@TIME-TIME, such as 3@1.5s")
             if int(rank) >= len(roles) or roles[int(rank)] != "worker":
                 raise UsageError(f"--kill {text}: rank {rank} is no worker")
             if int(rank) in [death.rank for death in deaths]:
                 raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
             death, *returns = [_read("kill", time, seconds) for time in times.split("-", 1)]
+            if returns and not strategy.asynchronous:
+                raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")
             if returns and returns[0] < death:
                 raise UsageError(f"--kill {text}: it comes back before it dies")
             deaths.append(Death(int(rank), death, *returns))
@@ -86,8 +92,8 @@ class ClusterOptions:
             raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
         if self.compute is not None:
             _read("compute", self.compute, seconds)
-        if self.flops is not None and not 0 < self.flops < math.inf:
-            raise UsageError(f"--flops {self.flops}: must be a positive number, such as 15e12")
+        if self.flops is not None and not 1 <= self.flops <= 1e30:
+            raise UsageError(f"--flops {self.flops}: must be from 1 to 1e30, such as 15e12")
 
 
 def _read(option: str, text: str, read: Callable[[str], float]) -> float:

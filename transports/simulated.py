@@ -60,6 +60,7 @@ class Ranks:
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.waiting: dict[int, dict[int, Simulated]] = {}  # who waits, by the rank (or ANY) that they wait for
         self.returning: set[int] = set()  # who will be started again after its death
+        self.lives = [0] * world_size  # how often each was started again
         self.hosts: set[int] = set()  # who may let one in that was started again
         self.after_death: Callable[[int], None] = lambda rank: None
 
@@ -94,7 +95,7 @@ class Simulated(Transport):
         self.recorder.time_passes = self._compute
         self._wanted: tuple[int, tuple[str, ...]] | None = None  # source and tags; no tags: a release
         self._departures = len(ranks.gone)  # that this rank knows of
-        self._mine: set[int] = set()  # addresses of allocated memory
+        self._allocated: dict[int, torch.Tensor] = {}  # by the address of its memory, which nothing else gets
         for peer, why, _ in ranks.gone:
             self._lose(peer, why, died=False)
         if rejoined:
@@ -130,7 +131,7 @@ class Simulated(Transport):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
-        self._mine.add(vector.untyped_storage().data_ptr())
+        self._allocated[vector.untyped_storage().data_ptr()] = vector
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
@@ -157,6 +158,8 @@ class Simulated(Transport):
         self._leave(DIED)
 
     def _leave(self, why: str) -> None:
+        if self._why_gone:
+            return
         self._why_gone = why
         if not self._on_the_way:
             self.ranks.leave(self.rank, why, why == DIED)
@@ -176,7 +179,7 @@ class Simulated(Transport):
     def admit(self, peer: int) -> None:
         """See Transport."""
         self._gone.pop(peer, None)
-        self._news = type(self._news)(news for news in self._news if news.rank != peer)
+        self._news = deque(news for news in self._news if news.rank != peer)
         for key in [key for key in self._inbox if key[0] == peer]:
             del self._inbox[key]
 
@@ -201,7 +204,7 @@ class Simulated(Transport):
         if dst in self._gone:
             raise PeerLost(dst, self._gone[dst])
         if isinstance(value, torch.Tensor):
-            in_place = value.untyped_storage().data_ptr() in self._mine and value.is_contiguous()
+            in_place = value.untyped_storage().data_ptr() in self._allocated and value.is_contiguous()
             vector = as_vector(value) if in_place else as_vector(value).clone()
             nbytes = value.numel() * value.element_size()
             message = Message(self.rank, tag, vector, None, nbytes, n)
@@ -214,26 +217,30 @@ class Simulated(Transport):
         cards = self.network.path(self.rank, dst)
         start, end = cards[0].take(nbytes, self.clock, self.clock)
         self._on_the_way += 1
-        self.world.at(start, partial(self._pass, message, dst, cards, 1, start, end))
+        receiver = (dst, self.ranks.lives[dst])
+        self.world.at(start, partial(self._pass, message, receiver, cards, 1, start, end))
         if not in_place:
             return Delivered(), nbytes
         way = _InPlace(self, message, dst, end)
         message._give_back = way.release
         return way, nbytes
 
-    def _pass(self, message: Message, dst: int, cards: list[Card], i: int, first: float, last: float) -> None:
+    def _pass(
+        self, message: Message, receiver: tuple[int, int], cards: list[Card], i: int, first: float, last: float
+    ) -> None:
         """Let a message, whose first byte is at `cards[i]` now, pass it and those behind it."""
         while i < len(cards):
             start, last = cards[i].take(message.nbytes, first, last)
             i += 1
             if start > first and i < len(cards):
-                self.world.at(start, partial(self._pass, message, dst, cards, i, start, last))
+                self.world.at(start, partial(self._pass, message, receiver, cards, i, start, last))
                 return
             first = start
-        self.world.at(last + self.network.latency, partial(self._deliver, message, dst))
+        self.world.at(last + self.network.latency, partial(self._deliver, message, *receiver))
 
-    def _deliver(self, message: Message, dst: int) -> None:
-        self.ranks.transports[dst].take_in(message)
+    def _deliver(self, message: Message, dst: int, life: int) -> None:
+        if self.ranks.lives[dst] == life:  # else it was sent to one that has died since
+            self.ranks.transports[dst].take_in(message)
         self._arrived()
 
     def _check_alive(self) -> None:
@@ -310,35 +317,44 @@ class _InPlace(Work):
 
     def __init__(self, sender: Simulated, message: Message, dst: int, left: float) -> None:
         self._sender, self._message, self._dst, self._left = sender, message, dst, left
-        self._released = False
+        self._read_until = math.inf  # the virtual time at which its receiver released it
 
     def release(self) -> None:
         """Note that the receiver reads it no more."""
-        self._released = True
         sender = self._sender
+        self._read_until = sender.ranks.transports[self._dst].clock
         if sender._wanted and not sender._wanted[1]:
-            sender.wake(sender.world.time)
+            sender.wake(self._read_until)
 
     @property
     def done(self) -> bool:
         """See Work."""
-        return self._released or (self._sender.clock >= self._left and self._is_free())
-
-    def _is_free(self) -> bool:
-        """Whether nobody reads the memory any more: what nobody has received yet is given a copy."""
-        message = self._message
-        if message._receiver is None and message.tensor is not None:
-            message.tensor = message.tensor.clone()
-            message._give_back = None
-            self._released = True
-        return self._released or self._dst in self._sender._gone
+        return self._sender.clock >= self._left and self._is_free()
 
     def wait(self) -> None:
         """See Work."""
         sender = self._sender
         t0 = sender.clock
         sender.clock = max(t0, self._left)
-        while not (self._released or self._is_free()):
-            sender.wait_for(self._dst, (), f"the release of {self._message.tag!r} by rank {self._dst}")
+        while not self._is_free():
+            if self._read_until < math.inf:
+                sender.clock = self._read_until
+            else:
+                sender.wait_for(self._dst, (), f"the release of {self._message.tag!r} by rank {self._dst}")
         if sender.clock > t0:
             sender.recorder.add("wait", t0, sender.clock, peer=self._dst, tag="release")
+
+    def _is_free(self) -> bool:
+        """Whether the receiver is not reading it now; what it has not received yet is given a copy."""
+        sender, message = self._sender, self._message
+        if self._read_until <= sender.clock:
+            return True
+        sender._look()  # who is to receive it by now has received it
+        if self._read_until < math.inf:
+            return self._read_until <= sender.clock or message._t0 > sender.clock
+        if message._receiver is None and message.tensor is not None:
+            message.tensor = message.tensor.clone()
+            message._give_back = None
+            self._read_until = sender.clock
+            return True
+        return self._dst in sender._gone

@@ -1,6 +1,8 @@
 """What `launchers.virtual` promises when ranks fail, die and come back."""
 
 import itertools
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +143,70 @@ def rank_of(transport: Transport) -> int:
 
 def test_many_ranks_need_no_deep_stack() -> None:
     assert virtual_time(2000).launch(rank_of, 2000) == list(range(2000))
+
+
+def hold_a_file(transport: Transport, folder: str) -> int:
+    transport.recorder.write_to(Path(folder) / str(transport.rank))
+    transport.barrier()
+    return len(transport.recorder.close().path.read_bytes())
+
+
+def test_every_rank_may_have_a_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, limits[1]))
+    try:
+        assert virtual_time(200).launch(hold_a_file, 200, str(tmp_path)) == [0] * 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def forget_and_send(transport: Transport) -> list[float]:
+    """Memory that was allocated and forgotten is not given to a tensor that may be changed at once."""
+    if transport.rank == 1:
+        transport.sleep(1.0)
+        return [transport.recv(0, "x").vector.sum().item() for _ in range(50)]
+    for number in range(50):
+        transport.allocate(100)
+        other = torch.full((100,), float(number))
+        transport.isend(other, 1, "x")
+        other.fill_(-1)
+    return []
+
+
+def test_what_was_not_allocated_may_be_changed_at_once() -> None:
+    assert virtual_time(2).launch(forget_and_send, 2)[1] == [100.0 * number for number in range(50)]
+
+
+def return_soon(transport: Transport) -> Any:
+    """Rank 0 sends to both lives of rank 1; the first message, of a second, is on its way when the first life ends."""
+    if transport.rank == 1:
+        return transport.recv(0, "x").vector.tolist()[0]
+    own = transport.allocate(1_000_000).fill_(1)
+    work = transport.isend(own.view(torch.uint8)[:1_000_000], 1, "x")
+    for error in (PeerLost, PeerReturned):
+        with pytest.raises(error):
+            transport.recv(ANY, "x")
+    transport.admit(1)
+    work.wait()  # nobody reads it
+    transport.isend(torch.full((3,), 2.0), 1, "x")
+    return transport.now()
+
+
+def test_what_was_sent_to_the_first_life_does_not_reach_the_second() -> None:
+    assert virtual_time(2, [Death(1, 0.5, 0.6)]).launch(return_soon, 2, expendable=[1]) == [pytest.approx(1.0), 2.0]
+
+
+def read_for_long(transport: Transport) -> float:
+    if transport.rank == 0:
+        work = transport.isend(transport.allocate(1000), 1, "x")
+        transport.sleep(1.0)
+        work.wait()
+        return transport.now()
+    message = transport.recv(0, "x")
+    transport.sleep(5.0)
+    message.release()
+    return transport.now()
+
+
+def test_who_wants_memory_that_is_being_read_waits_until_it_has_been() -> None:
+    assert virtual_time(2).launch(read_for_long, 2) == pytest.approx([5.005, 5.005])

@@ -9,6 +9,9 @@ import pytest
 from launchers.virtual import Death
 from records import files
 from records.errors import UsageError
+from strategies.async_param_server import AsyncParamServer
+from strategies.backup_workers import BackupWorkers
+from strategies.ring_all_reduce import RingAllReduce
 from tests.runs import small
 from training import cluster as clusters
 from training.checks import resolve
@@ -34,7 +37,10 @@ def test_a_network_is_what_its_options_say() -> None:
 
 
 def test_who_dies_when() -> None:
-    assert ClusterOptions(kill=("3@1.5s", "1@20ms-30ms")).deaths(ROLES) == [Death(3, 1.5), Death(1, 0.02, 0.03)]
+    assert ClusterOptions(kill=("3@1.5s", "1@20ms-30ms")).deaths(AsyncParamServer(), ROLES) == [
+        Death(3, 1.5),
+        Death(1, 0.02, 0.03),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -48,13 +54,16 @@ def test_who_dies_when() -> None:
         ({"racks": 2, "rack_bandwidth": "much"}, "--rack_bandwidth much: write a bandwidth"),
         ({"compute": "30"}, "--compute 30: write a time"),
         ({"compute": "30ms", "flops": 1e9}, "--compute and --flops: each says"),
-        ({"flops": -1.0}, "--flops -1.0: must be a positive number"),
-        ({"flops": float("nan")}, "--flops nan: must be a positive number"),
+        ({"flops": -1.0}, "--flops -1.0: must be from 1 to 1e30"),
+        ({"flops": float("nan")}, "--flops nan: must be from 1 to 1e30"),
         ({"kill": ("3",)}, "--kill 3: must be RANK@TIME"),
         ({"kill": ("x@1s",)}, "--kill x@1s: must be RANK@TIME"),
         ({"kill": ("3@soon",)}, "--kill soon: write a time"),
         ({"kill": ("0@1s",)}, "--kill 0@1s: rank 0 is no worker"),
         ({"kill": ("4@1s",)}, "--kill 4@1s: rank 4 is no worker"),
+        ({"kill": ("9" * 5000 + "@1s",)}, "--kill 99999"),
+        ({"compute": "9" * 400 + "s"}, "--compute 999"),
+        ({"bandwidth": "9" * 400 + "gbit"}, "--bandwidth 999"),
         ({"kill": ("3@2s-1s",)}, "--kill 3@2s-1s: it comes back before it dies"),
         ({"kill": ("3@1s", "3@2s")}, "--kill 3@2s: rank 3 is there twice"),
     ],
@@ -65,12 +74,20 @@ def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> Non
     def read() -> None:
         cluster.check_compute()
         cluster.network(4)
-        cluster.deaths(ROLES)
+        cluster.deaths(AsyncParamServer(), ROLES)
 
     with pytest.raises(UsageError) as caught:
         read()
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
+    with pytest.raises(UsageError, match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* can"):
+        ClusterOptions(kill=("1@1s",)).deaths(RingAllReduce(), ["worker"] * 4)
+    assert ClusterOptions(kill=("1@1s",)).deaths(BackupWorkers(), ROLES) == [Death(1, 1.0)]
+    with pytest.raises(UsageError, match="--kill 1@1s-2s: backup_workers lets no worker in again"):
+        ClusterOptions(kill=("1@1s-2s",)).deaths(BackupWorkers(), ROLES)
 
 
 # How long a step takes

@@ -107,6 +107,17 @@ def _memory(rows: Rows) -> Lines:
     ]  # fmt: skip
 
 
+def _virtual_time(rows: Rows) -> Lines:
+    ranks = " / ".join(str(row["ranks"]) for row in rows)
+    us = " / ".join(f"{row['us_a_message']:.0f}" for row in rows)
+    last = rows[-1]
+    return [
+        (f"virtual time: a message of a ring of {ranks} ranks", f"{us} µs"),
+        (f"virtual time: a ring all-reduce of {last['ranks']} ranks, {last['messages']:,} messages",
+         f"{last['seconds']:.1f} s"),
+    ]  # fmt: skip
+
+
 def _recording(rows: Rows) -> Lines:
     return [
         (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
@@ -123,6 +134,7 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "startup": _startup,
     "recording": _recording,
     "memory": _memory,
+    "virtual_time": _virtual_time,
 }
 """The lines of the table that are made of each kept file."""
 

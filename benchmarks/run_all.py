@@ -24,6 +24,7 @@ COMMANDS = {
     "startup": ("startup.py",),
     "recording": ("recording.py",),
     "memory": ("memory.py",),
+    "virtual_time": ("virtual_time.py",),
 }
 """The kept files, and how each is made."""
 

@@ -31,10 +31,11 @@ class ShardedRing(Strategy):
     def step(self, n_samples: int) -> None:
         """g_chunk <- sum of n_k g_k / sum of n_k; x_chunk <- optimizer(x_chunk, g_chunk); x <- the chunks of all."""
         g = self.replica.collect().mul_(n_samples)
-        n, sent = reduce_scatter(g, self.transport, n_samples)
+        N = self.transport.world_size
+        n, sent = reduce_scatter(g.tensor_split(N), self.transport, n_samples)
         g_chunk = own_chunk(g, self.transport).div_(n)
         self.descent.step(g_chunk, n, norm=self.norm)
-        sent += all_gather(self.replica.x, self.transport)
+        sent += all_gather(self.replica.x.tensor_split(N), self.transport)
         for work in sent:
             work.wait()
         self.replica.zero_grad()

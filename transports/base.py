@@ -160,9 +160,9 @@ class Transport(ABC):
         `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
         """
 
-    def _look(self) -> None:
-        """Move what has arrived to the inbox, without waiting."""
-        self._progress(ANY, 0)
+    def _look(self, src: int) -> None:
+        """Move what has arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed."""
+        self._progress(src, 0)
 
     def admit(self, peer: int) -> None:
         """Let a rank that was started again take part, after a PeerReturned. What its earlier life sent is forgotten.
@@ -224,8 +224,11 @@ class Transport(ABC):
             if src == ANY:
                 raise RuntimeError("the run that is replayed had fewer messages")
         if src == ANY:
-            self._look()  # what has come meanwhile may have been sent before what is in the inbox
+            self._look(ANY)  # what has come meanwhile may have been sent before what is in the inbox
         message = self._pop(src, tag)
+        if message is None and src != ANY and timeout != 0:
+            self._look(src)
+            message = self._pop(src, tag)
         if message is None:
             message = self._receive(src, tag, timeout)
             if message is None:
@@ -294,14 +297,17 @@ class Transport(ABC):
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""
         limit = self.timeout if timeout is None else timeout
-        deadline = self._running() + limit
-        if timeout == 0 and src != ANY:  # for ANY, recv has looked
+        remaining, deadline = limit, None
+        if timeout == 0 and src != ANY:
             self._progress(src, 0)
         while (message := self._pop(src, tag)) is None:
             self._raise_if_gone(src, tag)
             if timeout == 0:
                 return None
-            remaining = deadline - self._running()
+            if deadline is not None:
+                remaining = deadline - self._running()
+            else:
+                deadline = self._running() + limit
             if remaining <= 0:
                 raise self._overdue(named(tag), src, limit)
             self._progress(src, min(remaining, timing.SLICE_S))

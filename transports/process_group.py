@@ -150,7 +150,7 @@ class ProcessGroup(Transport):
         with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
             return super()._receive(src, tag, timeout)
 
-    def _look(self) -> None:
+    def _look(self, src: int) -> None:
         pass  # the threads fill the inbox
 
     def _progress(self, src: int, seconds: float) -> None:

@@ -58,6 +58,7 @@ class Ranks:
         self.transports: dict[int, Simulated] = {}
         self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
+        self.ever_gone: set[int] = set()
         self.waiting: dict[int, dict[int, Simulated]] = {}  # who waits, by the rank (or ANY) that they wait for
         self.returning: set[int] = set()  # who will be started again after its death
         self.lives = [0] * world_size  # how often each was started again
@@ -67,6 +68,7 @@ class Ranks:
     def leave(self, rank: int, why: str, died: bool) -> None:
         """Note that a rank is gone, and what it has sent has arrived; who waits for it is told."""
         self.gone.append((rank, why, died))
+        self.ever_gone.add(rank)
         for transport in [*self.waiting.get(rank, {}).values(), *self.waiting.get(ANY, {}).values()]:
             transport.wake(self.world.time)
         if died:
@@ -172,7 +174,7 @@ class Simulated(Transport):
 
     def returned(self, peer: int) -> None:
         """Hear that a dead peer was started again."""
-        self._hear()
+        self._hear(peer)
         self._news.append(PeerReturned(peer))
         self.wake(self.world.time)
 
@@ -187,10 +189,15 @@ class Simulated(Transport):
         """See Transport."""
         return any(not self.ranks.transports[rank].rejoined for rank in self.ranks.returning)
 
-    def _hear(self) -> None:
-        """Take note of who has left."""
+    def is_gone(self, peer: int) -> bool:
+        """See Transport."""
+        self._hear(peer)
+        return super().is_gone(peer)
+
+    def _hear(self, about: int) -> None:
+        """Take note of who has left, if it concerns a certain rank, or ANY."""
         gone = self.ranks.gone
-        while self._departures < len(gone):
+        while (about == ANY or about in self.ranks.ever_gone) and self._departures < len(gone):
             peer, why, died = gone[self._departures]
             self._departures += 1
             if peer != self.rank:
@@ -200,7 +207,7 @@ class Simulated(Transport):
 
     def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
         self._check_alive()
-        self._hear()
+        self._hear(dst)
         if dst in self._gone:
             raise PeerLost(dst, self._gone[dst])
         if isinstance(value, torch.Tensor):
@@ -218,7 +225,10 @@ class Simulated(Transport):
         start, end = cards[0].take(nbytes, self.clock, self.clock)
         self._on_the_way += 1
         receiver = (dst, self.ranks.lives[dst])
-        self.world.at(start, partial(self._pass, message, receiver, cards, 1, start, end))
+        if start > self.world.time:
+            self.world.at(start, partial(self._pass, message, receiver, cards, 1, start, end))
+        else:
+            self._pass(message, receiver, cards, 1, start, end)
         if not in_place:
             return Delivered(), nbytes
         way = _InPlace(self, message, dst, end)
@@ -283,12 +293,15 @@ class Simulated(Transport):
         self.world.wait()
         self.waits_for = ""
         self._check_alive()
-        self._hear()
 
-    def _look(self) -> None:
+    def _look(self, src: int) -> None:
+        if src == ANY:  # what a single rank has sent keeps its order: there is nothing to choose
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Let everything happen that does until this rank's time."""
         self.world.turn(self.clock)
         self._check_alive()
-        self._hear()
 
     def _progress(self, src: int, seconds: float) -> None:
         raise NotImplementedError  # `_receive` waits here for what has happened, not for some time
@@ -299,8 +312,9 @@ class Simulated(Transport):
         if limited and limit:
             self.world.at(deadline, lambda: self.wake(deadline))
         if limited or src == ANY:
-            self._look()
+            self._catch_up()
         while (message := self._pop(src, tag)) is None:
+            self._hear(src)
             self._raise_if_gone(src, tag)
             if timeout == 0:
                 self.clock += _LOOK_S
@@ -349,7 +363,7 @@ class _InPlace(Work):
         sender, message = self._sender, self._message
         if self._read_until <= sender.clock:
             return True
-        sender._look()  # who is to receive it by now has received it
+        sender._catch_up()  # who is to receive it by now has received it
         if self._read_until < math.inf:
             return self._read_until <= sender.clock or message._t0 > sender.clock
         if message._receiver is None and message.tensor is not None:
@@ -357,4 +371,4 @@ class _InPlace(Work):
             message._give_back = None
             self._read_until = sender.clock
             return True
-        return self._dst in sender._gone
+        return sender.is_gone(self._dst)

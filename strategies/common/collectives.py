@@ -9,6 +9,8 @@ finished chunks travel round and overwrite. Each rank sends 2 (N - 1) messages, 
 however many ranks there are: no algorithm sends less.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from transports.base import Transport, Work
@@ -20,22 +22,23 @@ def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> i
     No barrier is needed: a rank overwrites a chunk N - 1 steps after it sent it, and by then the chain of messages
     round the ring has come through the neighbour that reads it. Raises PeerLost, WaitTimeout.
     """
-    n, sent = reduce_scatter(vector, transport, n)
-    sent += all_gather(vector, transport)
+    chunks = torch.tensor_split(vector, transport.world_size)
+    n, sent = reduce_scatter(chunks, transport, n)
+    sent += all_gather(chunks, transport)
     for work in sent:  # the next backward pass writes into the vector
         work.wait()
     return n
 
 
-def reduce_scatter(vector: torch.Tensor, transport: Transport, n: int = 0) -> tuple[int, list[Work]]:
-    """Share-reduce: `own_chunk(vector)` becomes the sum over all ranks; the other chunks hold parts of sums.
+def reduce_scatter(chunks: Sequence[torch.Tensor], transport: Transport, n: int = 0) -> tuple[int, list[Work]]:
+    """Share-reduce: chunk (r + 1) mod N becomes the sum over all ranks; the other chunks hold parts of sums.
 
-    `n` travels beside the chunks, for it is no element of the vector. Returns the sum of all `n`, and the Works after
-    which the vector may be changed elsewhere than in the own chunk. Raises PeerLost, WaitTimeout.
+    `chunks` are the N parts of a vector. `n` travels beside them, for it is no element of the vector. Returns the sum
+    of all `n`, and the Works after which the vector may be changed elsewhere than in this rank's own chunk. Raises
+    PeerLost, WaitTimeout.
     """
     N, r = transport.world_size, transport.rank
     right, left = (r + 1) % N, (r - 1) % N
-    chunks = torch.tensor_split(vector, N)
     sent, total = [], n
     for s in range(N - 1):
         sent.append(transport.isend(chunks[(r - s) % N], right, "share-reduce", n=total))
@@ -45,14 +48,13 @@ def reduce_scatter(vector: torch.Tensor, transport: Transport, n: int = 0) -> tu
     return total, sent
 
 
-def all_gather(vector: torch.Tensor, transport: Transport) -> list[Work]:
-    """Share-only: every rank gets the `own_chunk(vector)` of every other rank, in its place.
+def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Work]:
+    """Share-only: every rank gets chunk (r + 1) mod N of every other rank r, in its place.
 
-    Returns the Works after which the vector may be changed. Raises PeerLost, WaitTimeout.
+    `chunks` are the N parts of a vector. Returns the Works after which it may be changed. Raises PeerLost, WaitTimeout.
     """
     N, r = transport.world_size, transport.rank
     right, left = (r + 1) % N, (r - 1) % N
-    chunks = torch.tensor_split(vector, N)
     sent = []
     for s in range(N - 1):
         sent.append(transport.isend(chunks[(r + 1 - s) % N], right, "share-only"))

@@ -202,3 +202,10 @@ def test_memory(tmp_path: Path) -> None:
     rows = figures(tmp_path, "memory", "--steps", "1000", "2000", "--repeats", "1")
     assert [row["steps"] for row in rows] == [1000, 2000]
     assert [row["events_mb"] for row in rows] == pytest.approx([5001 * 76e-6, 10001 * 76e-6])
+
+
+def test_virtual_time(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "virtual_time", "--ranks", "2", "5", "--repeats", "2")
+    assert [(row["ranks"], row["messages"]) for row in rows] == [(2, 4), (5, 40)]
+    for row in rows:
+        assert row["seconds"] == pytest.approx(row["us_a_message"] * row["messages"] / 1e6)

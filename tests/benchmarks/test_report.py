@@ -26,6 +26,10 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "recording": [{"model": "mlp", "events_per_step": 11.0, "expected_percent": 0.04, **RATIO}],
     "memory": [{"steps": 1000, "rank_mb": 200.0}, {"steps": 2000, "rank_mb": 201.0}],
+    "virtual_time": [
+        {"ranks": 16, "messages": 480, "us_a_message": 30.2, "seconds": 0.01},
+        {"ranks": 256, "messages": 130560, "us_a_message": 41.0, "seconds": 5.35},
+    ],
 }
 PLACE = "before\n<!-- speed: made by x -->\n<!-- end of speed -->\nafter\n"
 
@@ -48,6 +52,8 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
         "| synchronous server against `gloo`, 1 / 2 workers, 5.8M-parameter MLP | 2.5 (2.25 to 2.75) / 2.5",
         "| start: `first run` | 5.00 s; 2.5 (2.25 to 2.75) times that of `import torch` |",
         "201 MB, 200 MB",
+        "| virtual time: a message of a ring of 16 / 256 ranks | 30 / 41 µs |",
+        "256 ranks, 130,560 messages | 5.3 s |",
         "Abacus, 2 cores, torch 2.0, Python 3.11; code at 0123456789.",
     ):
         assert cell in text

@@ -42,9 +42,9 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
     if name in ALL_REDUCES:
         total = ALL_REDUCES[name](vector, transport, n)
     elif name == "reduce_scatter":
-        total, works = reduce_scatter(vector, transport, n)
+        total, works = reduce_scatter(torch.tensor_split(vector, transport.world_size), transport, n)
     elif name == "all_gather":
-        works = all_gather(vector, transport)
+        works = all_gather(torch.tensor_split(vector, transport.world_size), transport)
     elif name == "average":
         average(vector, transport)
     else:

@@ -1,0 +1,71 @@
+"""In virtual time a message costs some tens of microseconds of real time, hardly more with more ranks.
+
+python benchmarks/virtual_time.py
+
+One ring all-reduce of 10,000 float32 elements among so many ranks, all of them coroutines of this process. `seconds` is
+what it takes, from the start of the ranks to their end; `us_a_message` is that by the number of messages, 2 N (N - 1).
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Row, Settings, figure, main, require
+from launchers.virtual import VirtualTime
+from strategies.common.collectives import ring_all_reduce
+from transports.base import Transport
+from transports.network import OneSwitch
+from transports.timing import now
+
+_NUMEL = 10_000
+
+
+@dataclass(frozen=True)
+class VirtualTimeSettings(Settings):
+    """Options of the benchmark of virtual time."""
+
+    repeats: int = 5
+    """How often it is measured; figures are medians over the repeats, with quartiles."""
+    ranks: tuple[int, ...] = (16, 64, 256)
+    """Numbers of ranks."""
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        require(len(self.ranks) > 0 and min(self.ranks) >= 2, "--ranks: give numbers of at least 2")
+
+
+def ring(transport: Transport) -> float:
+    """Be one rank of a ring; return an element of the sum."""
+    vector = transport.allocate(_NUMEL).fill_(transport.rank)
+    ring_all_reduce(vector, transport)
+    return vector[0].item()
+
+
+def measure(settings: VirtualTimeSettings) -> Iterator[Row]:
+    """Yield one row per number of ranks."""
+    for N in settings.ranks:
+        seconds = []
+        for _ in range(settings.repeats):
+            time = VirtualTime(OneSwitch(N, bandwidth=125e6, latency=50e-6), lambda rank, phase, part: 0.0)
+            t0 = now()
+            sums = time.launch(ring, N, record=True)
+            seconds.append(now() - t0)
+            if set(sums) != {N * (N - 1) / 2}:
+                raise RuntimeError(f"a wrong sum of {N} ranks")
+        messages = 2 * N * (N - 1)
+        yield {
+            "ranks": N,
+            "messages": messages,
+            **figure("us_a_message", np.array(seconds) / messages * 1e6),
+            **figure("seconds", seconds),
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, VirtualTimeSettings, measure))

@@ -25,6 +25,9 @@ class Clockwork(SharedMemory):
     def cpu_seconds(self) -> float:
         return self.time / 10
 
+    def _look(self, src: int) -> None:
+        pass  # only who waits finds something
+
     def _progress(self, src: int, seconds: float) -> None:
         self.time += seconds / 2
         super()._progress(src, 0)
@@ -63,6 +66,14 @@ def test_a_transport_with_its_own_time_times_everything_by_it() -> None:
         ["communicate", "send", 2005, 2005],
         ["wait", "", 3000, 3000 + SLICE_S / 2],
     ]
+
+
+def test_what_is_there_is_not_waited_for() -> None:
+    with pair() as (transport, other):
+        transport.recorder.enabled = True
+        other.isend("text", 0, "x")
+        assert transport.recv(1, "x").object == "text"
+        assert "wait" not in set(transport.recorder.frame()["phase"])
 
 
 def test_the_usual_time_is_that_of_the_machine() -> None:

@@ -16,6 +16,7 @@ if __name__ == "__main__":
     end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,9 +137,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     Raises UsageError, RunFailed.
     """
     axes = _axes(chosen)
-    combinations: list[dict[str, str]] = [{}]
-    for name, values in axes.items():
-        combinations = [{**one, name: value} for one in combinations for value in values]
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
     rows = []
     for one, (options, cluster) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):

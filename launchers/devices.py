@@ -48,19 +48,8 @@ def device_of(kind: str, rank: int) -> torch.device:
 
 
 @contextmanager
-def one_core() -> Iterator[None]:
-    """In the block, compute with one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
 def as_before() -> Iterator[None]:
-    """Undo at the end of the block what `set_up` has done to this process, which is no rank itself."""
+    """At the end of the block, give this process, which is no rank itself, its threads and random state back."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         try:

@@ -118,6 +118,7 @@ class VirtualTime:
             coroutines.append(world.start(partial(be, rank, life)))
 
         def mourn(rank: int) -> None:
+            results[rank] = None  # its clock may have been at the end already
             death = deaths[rank]
             if rank not in expendable:
                 failures[rank] = Failure("died", f"was killed at {death.time:g} virtual s")

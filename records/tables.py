@@ -182,7 +182,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
         f"test accuracy  {number(run['test_accuracy'], 4)}",
-        f"seconds        {_seconds(run['seconds'])}",
+        f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
         f"samples/s      {number(run['samples_per_s'])}{warm}",
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}",
     ]
@@ -192,10 +192,10 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         mean, most = staleness(table)
         lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {staleness_of}")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
-    return "\n".join([*wrapped, _time_spent(phase_times(table))])
+    return "\n".join([*wrapped, _time_spent(phase_times(table), _decimals(run["seconds"]))])
 
 
-def _time_spent(times: pd.DataFrame) -> str:
+def _time_spent(times: pd.DataFrame, decimals: int) -> str:
     """Return `phase_times` as text, a phase that occurred a line and a role a column: seconds, percent of epochs."""
     if times[list(PHASE_COLUMNS)].isna().all(axis=None):
         return "time per rank  not recorded"
@@ -205,7 +205,7 @@ def _time_spent(times: pd.DataFrame) -> str:
             continue
         shares = 100 * times[column] / times["epoch_s"]
         cells = zip(times[column], shares, strict=True)
-        rows.append([phase, *(f"{_seconds(seconds)} {number(share):>6}" for seconds, share in cells)])
+        rows.append([phase, *(f"{number(seconds, decimals)} {number(share):>6}" for seconds, share in cells)])
     return aligned(rows, left=1)
 
 
@@ -218,8 +218,9 @@ def by_rank(values: Mapping[int, float]) -> str:
     return f"{first}: {number(value)}, others: {number(min(rest))} to {number(max(rest))}"
 
 
-def _seconds(value: float | None) -> str:
-    return number(value, 2 if value is None or not 0 < value < 0.1 else 5)
+def _decimals(seconds: float | None) -> int:
+    """Return with how many decimals the times of a run are shown that took so long."""
+    return 2 if seconds is None or seconds >= 10 else 4
 
 
 def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:

@@ -65,13 +65,14 @@ def test_computing_may_take_no_time(tmp_path: Path) -> None:
 
 
 def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> None:
-    given = ("--strategy", "easgd", "--n_gpus", "3", *LINK)
+    given = ("--strategy", "easgd", "--n_gpus", "3", *LINK, "--bandwidth", "100kbit")
     busy = []
     for name, more in (("none", ()), ("late", ("--kill", "1@50s-60s"))):
         code, text = said(tmp_path, *given, "--run_name", name, *more)
         assert code == 0, text
         busy.append(text[text.index("busiest cards") :])
     assert busy[0] == busy[1]
+    assert float(busy[0].splitlines()[1].split()[-1]) > 1, "percent of the time, not of 50 seconds"
     code, text = said(tmp_path, *given, "--kill", "1@10ms-60s")
     assert code == 0, "it would return when nobody is left"
 

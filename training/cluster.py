@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from launchers.devices import one_core
+from launchers.devices import as_before, usable_cores, use_share_of_cores
 from launchers.virtual import Death
 from records import files
 from records.errors import RunFailed, UsageError, one_line
@@ -168,7 +168,8 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
         taken[name].append(now() - t0)
         return result
 
-    with torch.random.fork_rng(devices=[]), one_core():
+    with as_before():
+        use_share_of_cores(usable_cores())
         begun = now()
         for _ in range(_WARM_UP + _REPEATS):
             inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))

@@ -210,3 +210,34 @@ def read_for_long(transport: Transport) -> float:
 
 def test_who_wants_memory_that_is_being_read_waits_until_it_has_been() -> None:
     assert virtual_time(2).launch(read_for_long, 2) == pytest.approx([5.005, 5.005])
+
+
+def end_after_ones_death(transport: Transport) -> Any:
+    """The first life of rank 1 has come to its end, at 1 s of its clock, when it dies at 0.5 s."""
+    if transport.rank == 1:
+        if not transport.rejoined:
+            transport.sleep(1.0)
+            return "first life"
+        transport.recv(0, "talk to me")
+        return "second life"
+    for error in (PeerLost, PeerReturned):
+        with pytest.raises(error):
+            transport.recv(ANY, "x")
+    transport.admit(1)
+    transport.sleep(1.0)
+    transport.isend(None, 1, "talk to me")
+    return transport.is_gone(1)
+
+
+def test_who_would_have_ended_later_has_died_and_leaves_once() -> None:
+    time = virtual_time(2, [Death(1, 0.5, 0.6)])
+    assert time.launch(end_after_ones_death, 2, expendable=[1]) == [False, "second life"]
+    assert virtual_time(2, [Death(1, 0.5)]).launch(linger, 2, expendable=[1]) == ["heard", None]
+
+
+def linger(transport: Transport) -> str:
+    if transport.rank == 0:
+        with pytest.raises(PeerLost):
+            transport.recv(1, "x")
+    transport.sleep(1.0)
+    return "heard"

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from records.events import Recorder
-from records.tables import COLUMNS, epoch_table, ledger, phase_times, summary, totals
+from records.tables import COLUMNS, by_rank, epoch_table, ledger, phase_times, summary, totals
 from tests.records.samples import ROLES, parameter_server_events, parameter_server_table, unrecorded_table
 
 
@@ -101,3 +101,18 @@ def test_summary_of_many_ranks_stays_within_the_width() -> None:
     text = summary(ranks, {})
     assert "15: 6000.0" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_of_many_ranks_a_summary_shows_the_first_and_the_extremes() -> None:
+    assert by_rank({0: 1.0, 1: 2.0}) == "0: 1.0, 1: 2.0"
+    assert by_rank({rank: 5.0 + rank for rank in range(1000)}) == "0: 5.0, others: 6.0 to 1004.0"
+
+
+def test_a_short_run_is_shown_with_more_decimals() -> None:
+    table = parameter_server_table()
+    times = [column for column in table if column.endswith("_s")]
+    rows = {
+        line[:15].strip(): line[15:].split() for line in summary(table.assign(**table[times] / 100), {}).splitlines()
+    }
+    assert rows["seconds"] == ["0.1300"]
+    assert rows["wait"] == ["-", "-", "0.0300", "25.0"]

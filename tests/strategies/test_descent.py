@@ -119,3 +119,13 @@ def test_the_update_is_timed() -> None:
     _, descent = make()
     descent.step(g(1), 1)
     assert descent._recorder.frame()["phase"].tolist() == ["update"]
+
+
+def test_the_update_of_a_part_is_told_as_such() -> None:
+    x, descent = make()
+    parts: list[tuple[str, float]] = []
+    descent._recorder.time_passes = lambda phase, part: parts.append((phase, part))
+    descent.step(g(1), 1)
+    descent.optimize(x[:2])
+    descent.step(g(1)[:2], 1)
+    assert parts == [("update", 1.0), ("update", pytest.approx(2 / N))]

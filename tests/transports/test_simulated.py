@@ -12,7 +12,7 @@ from launchers.virtual import VirtualTime
 from strategies.common.collectives import ring_all_reduce
 from tests.ranks import virtual_time
 from transports.base import ANY, Transport
-from transports.network import OneSwitch, Racks
+from transports.network import Card, OneSwitch, Racks
 from transports.simulated import Deadlock
 
 MS, US = 1e-3, 1e-6  # latency, and what a byte takes, in the cluster of `virtual_time`
@@ -135,6 +135,34 @@ def test_the_same_happens_every_time_and_no_clock_runs_backwards(seed: int, N: i
     for seen in first:
         times = [one[2] for one in seen if one[0] != "polled"]
         assert times == sorted(times)
+
+
+def hear_what_was_sent_first(transport: Transport) -> list[int]:
+    """Rank 1's message is large and arrives after rank 2's, which was sent later; rank 0 looks when both are there."""
+    if transport.rank == 1:
+        transport.isend(torch.zeros(500_000, dtype=torch.uint8), 0, "x")
+    if transport.rank == 2:
+        transport.sleep(0.01)
+        transport.isend(None, 0, "x")
+    if transport.rank == 3:
+        transport.sleep(0.02)
+        transport.isend(None, 0, "look")
+    if transport.rank == 0:
+        transport.recv(3, "look")
+        transport.sleep(1.0)
+        return [transport.recv(ANY, "x").src for _ in range(2)]
+    return []
+
+
+def test_of_messages_that_are_there_the_first_is_the_one_that_was_sent_first() -> None:
+    assert VirtualTime(Apart(4, 1e6, MS), lambda *_: 0.0).launch(hear_what_was_sent_first, 4)[0] == [1, 2]
+
+
+class Apart(OneSwitch):
+    """A network in which messages do not share their receiver's card."""
+
+    def path(self, src: int, dst: int) -> list[Card]:
+        return [self.sends[src], Card("own", self.bandwidth)]
 
 
 def poll_for_it(transport: Transport) -> float:

@@ -225,6 +225,7 @@ def end_after_ones_death(transport: Transport) -> Any:
             transport.recv(ANY, "x")
     transport.admit(1)
     transport.sleep(1.0)
+    assert transport.recv(ANY, "x", timeout=0) is None  # so that what happens until now has happened
     transport.isend(None, 1, "talk to me")
     return transport.is_gone(1)
 

@@ -41,6 +41,7 @@ from training.run import run
 from transports.network import Card, Network
 from workloads.datasets import Data
 
+BANDWIDTH, LATENCY = "10gbit", "50us"  # of a simulation that is told nothing else
 _SHOWN = 6  # cards in the summary
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
 
@@ -89,7 +90,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     """Run once in virtual time, and write the records. Raises UsageError, RunFailed."""
     options, network, deaths, data = check(options, cluster)
     phases = clusters.phase_seconds(cluster, options, data)
-    facts = {"cluster": clusters.recorded(cluster, phases)}
+    facts = {"cluster": clusters.recorded(cluster, options, phases)}
     time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
     table = run(options, quiet, time.launcher())
     step = sum(phases.values())
@@ -100,7 +101,7 @@ def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, 
     """Find whatever is wrong before anything is written; return what a run is made of. Raises UsageError."""
     options = fit(options)
     cluster.check_compute()
-    network = cluster.network(options.world_size)
+    network = cluster.network(options)
     deaths = cluster.deaths(options.strategy, options.roles)
     launcher = VirtualTime(network, lambda *_: 0.0).launcher()
     data = prepare(resolve(options, launcher), launcher)
@@ -115,7 +116,13 @@ def fit(options: Options) -> Options:
     if options.restarts:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     n_gpus = options.n_gpus or min(max(2, options.strategy.min_ranks), options.strategy.max_ranks or 2)
-    options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus)
+    options = dataclasses.replace(
+        options,
+        device="cpu",
+        n_gpus=n_gpus,
+        bandwidth=options.bandwidth or BANDWIDTH,
+        latency=options.latency or LATENCY,
+    )
     clusters.check_memory(options)
     return options
 

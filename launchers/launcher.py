@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from transports.link import Link
+
 
 class Launch(Protocol):
     """How ranks are run, whoever starts them."""
@@ -21,6 +23,7 @@ class Launch(Protocol):
         expendable: Collection[int] = (),
         restarts: int = 0,
         seed: int = 0,
+        link: Link | None = None,
     ) -> list[Any]:
         """Run `work(transport, *args)` on `world_size` ranks; return the results in rank order where `is_first`.
 
@@ -30,8 +33,8 @@ class Launch(Protocol):
         only be equal. `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record`
         keeps events. The death of an `expendable` rank does not end the run: its result is None, the others get
         PeerLost. Up to `restarts` times such a rank is started again; the ranks that are not expendable get
-        PeerReturned, and may admit it. `seed` makes the random state that each rank begins with. Raises
-        RunFailed when a rank fails.
+        PeerReturned, and may admit it. `seed` makes the random state that each rank begins with. On a
+        `link`, a fresh one, messages between processes are held back. Raises RunFailed when a rank fails.
         """
 
 

@@ -14,6 +14,7 @@ from launchers.fork_server import warm_up
 from launchers.launcher import Launcher
 from launchers.limits import allow_open_files
 from records.errors import UsageError
+from transports.link import Link
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
 
@@ -30,6 +31,7 @@ def launch(
     expendable: Collection[int] = (),
     restarts: int = 0,
     seed: int = 0,
+    link: Link | None = None,
 ) -> list[Any]:
     """Run `work(transport, *args)` in `world_size` processes and return their results in rank order.
 
@@ -44,7 +46,7 @@ def launch(
         raise ValueError(f"{len(roles)} roles for {world_size} ranks")
     _make_room_for_pipes(world_size, restarts)
     warm_up()
-    job = (work, args, device, timeout, record, on_report is not None, seed)
+    job = (work, args, device, timeout, record, on_report is not None, seed, link)
     ranks = Ranks(timeout, roles, frozenset(expendable), job)
     try:
         ranks.start(restarts)

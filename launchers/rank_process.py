@@ -17,6 +17,7 @@ from launchers.failures import Failure
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
+from transports.link import Link
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
 from transports.timing import sleep
@@ -24,7 +25,7 @@ from transports.timing import sleep
 HEARTBEAT_S = 0.5
 
 
-class _Link:
+class _ToLauncher:
     """A rank's pipe to its launcher; two threads write to it."""
 
     def __init__(self, pipe: Connection, rank: int) -> None:
@@ -67,6 +68,7 @@ def rank_main(
     record: bool,
     reports: bool,
     seed: int,
+    link: Link | None,
 ) -> None:
     """Be one rank, in its own process."""
     die_with_parent()
@@ -74,27 +76,27 @@ def rank_main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a terminal that was closed: the launcher ends the ranks
     sys.excepthook = _quiet_about_dead_peers
-    link = _Link(pipe, endpoint.rank)
-    threading.Thread(target=link.beat, daemon=True).start()
+    launcher = _ToLauncher(pipe, endpoint.rank)
+    threading.Thread(target=launcher.beat, daemon=True).start()
     try:
         place, recorder = set_up(device, endpoint.rank, endpoint.world_size, record, seed)
-        transport = SharedMemory(endpoint, place, timeout, recorder)
-        result = work(transport, *([lambda value: link.send("report", value)] if reports else []), *args)
+        transport = SharedMemory(endpoint, place, timeout, recorder, link)
+        result = work(transport, *([lambda value: launcher.send("report", value)] if reports else []), *args)
         transport.close()
-        link.send("result", result)
+        launcher.send("result", result)
     except UsageError as error:
-        link.send("failed", Failure("usage", str(error)))
+        launcher.send("failed", Failure("usage", str(error)))
     except (RunFailed, OutOfSharedMemory) as error:
-        link.send("failed", Failure("stopped", str(error)))
+        launcher.send("failed", Failure("stopped", str(error)))
     except PeerLost as error:
         lost = transport.peers if error.rank == ANY else [error.rank]
-        link.send("failed", Failure("lost_peer", str(error), error.what, tuple(lost)))
+        launcher.send("failed", Failure("lost_peer", str(error), error.what, tuple(lost)))
     except WaitTimeout as error:
-        link.send("failed", Failure("timeout", str(error), error.what, error.ranks))
+        launcher.send("failed", Failure("timeout", str(error), error.what, error.ranks))
     except SystemExit:
         raise  # whose exit code is told
     except BaseException as error:
-        link.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
+        launcher.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
     # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
     sys.stdout.flush()
     sys.stderr.flush()

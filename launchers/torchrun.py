@@ -9,6 +9,7 @@ from launchers.launcher import Launcher
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 from transports.base import PeerLost, Transport, WaitTimeout
+from transports.link import Link
 
 
 def launcher() -> Launcher:
@@ -36,6 +37,7 @@ def launch(
     expendable: Collection[int] = (),
     restarts: int = 0,
     seed: int = 0,
+    link: Link | None = None,
 ) -> list[Any]:
     """Run `work(transport, *args)` as the rank that torchrun says; return all results on rank 0, nothing on the others.
 
@@ -50,7 +52,7 @@ def launch(
         raise UsageError(f"torchrun started {_world_size()} ranks, not {world_size}, and starts none again")
     place, recorder = set_up(device, rank, world_size, record, seed)
     try:
-        transport = connect(lambda _: place, timeout, recorder)
+        transport = connect(lambda _: place, timeout, recorder, link)
     except RuntimeError as error:
         raise RunFailed(f"torch.distributed did not start: {' '.join(str(error).split())}") from error
     try:

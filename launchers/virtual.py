@@ -14,6 +14,7 @@ from launchers.launcher import Launcher
 from launchers.limits import allow_open_files
 from records.errors import RunFailed, UsageError
 from transports.base import PeerLost, WaitTimeout
+from transports.link import Link
 from transports.network import Network
 from transports.simulated import Deadlock, Killed, Ranks, Simulated
 from transports.world import World
@@ -75,12 +76,15 @@ class VirtualTime:
         expendable: Collection[int] = (),
         restarts: int = 0,
         seed: int = 0,
+        link: Link | None = None,
     ) -> list[Any]:
         """Run `work(transport, *args)` on every rank; return the results in rank order.
 
         The arguments are those of every launcher, see `Launch`; no wait has a limit, so `timeout` says nothing. Raises
         RunFailed, Deadlock.
         """
+        if link:
+            raise ValueError("ranks in virtual time have a network, and no link beside it")
         roles = ["worker"] * world_size if roles is None else list(roles)
         allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
         self.world = world = World(self.network)

@@ -32,6 +32,11 @@ class InconsistentReads(AsyncParamServer):
         super().check(run)
         if not run.shared_memory:
             raise UsageError(f"--strategy {self.name}: needs shared memory; run it without torchrun, in real time")
+        if run.held_back:
+            raise UsageError(
+                f"--bandwidth, --latency: the workers of {self.name} read x in the server's memory, where no network "
+                "can hold it back; leave them out"
+            )
         if run.replayed:
             raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
 

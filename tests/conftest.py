@@ -3,12 +3,14 @@
 import gc
 import os
 import signal
+from collections.abc import Sequence
 from multiprocessing import forkserver
+from typing import Any
 
 import pytest
 
 from launchers.fork_server import start_context
-from tests.ranks import ENGINES, PROCESSES
+from tests.ranks import ENGINES, HELD_BACK, PROCESSES
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,11 +56,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strategy", help="put only this one through the suites of all strategies; or yourmodule:Yours")
 
 
-@pytest.fixture(params=ENGINES)
+def _held_back_is_slow(engines: Sequence[str]) -> list[Any]:
+    return [pytest.param(one, marks=[pytest.mark.slow] if one in HELD_BACK else []) for one in engines]
+
+
+@pytest.fixture(params=_held_back_is_slow(ENGINES))
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=PROCESSES)
+@pytest.fixture(params=_held_back_is_slow((*PROCESSES, *HELD_BACK)))
 def engine_of_processes(request: pytest.FixtureRequest) -> str:
     return request.param

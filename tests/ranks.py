@@ -17,12 +17,14 @@ from launchers.virtual import Death, VirtualTime
 from records.errors import RunFailed
 from records.events import Recorder
 from transports.base import Message, Transport
+from transports.link import Link
 from transports.network import OneSwitch
 from transports.process_group import ProcessGroup
 from transports.timing import now
 
 PROCESSES = ("shared_memory", "process_group")
-ENGINES = (*PROCESSES, "simulated")
+HELD_BACK = ("shared_memory, held back", "process_group, held back")
+ENGINES = (*PROCESSES, "simulated", *HELD_BACK)
 LIMIT = 120.0  # seconds; bounds every wait, and is reached only if something is broken
 
 
@@ -33,7 +35,7 @@ def run(
     if engine == "simulated":
         return virtual_time(world_size).launch(check, world_size, *args, record=record)
     with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record}
+        options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record, "link": held_back(engine)}
         return launch(_rank, world_size, engine, folder, check, *args, **options)
 
 
@@ -43,8 +45,13 @@ def run_with_deaths(
     """Like `run`, for a check in which ranks are lost: return by rank what those returned that reached its end."""
     with tempfile.TemporaryDirectory() as folder:
         with pytest.raises(RunFailed, match=r"was killed by SIGKILL|ended with exit code 3|has not answered"):
-            launch(_rank, world_size, engine, folder, check, *args, timeout=timeout)
+            launch(_rank, world_size, engine, folder, check, *args, timeout=timeout, link=held_back(engine))
         return {int(path.stem): pickle.loads(path.read_bytes()) for path in Path(folder).glob("*.result")}
+
+
+def held_back(engine: str) -> Link | None:
+    """Where messages are held back, one takes half a millisecond and 20 microseconds a kilobyte."""
+    return Link(50e6, 5e-4) if engine in HELD_BACK else None
 
 
 def virtual_time(world_size: int, deaths: Sequence[Death] = ()) -> VirtualTime:
@@ -53,10 +60,12 @@ def virtual_time(world_size: int, deaths: Sequence[Death] = ()) -> VirtualTime:
 
 
 def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., Any], *args: Any) -> Any:
-    if engine == "process_group":
+    if engine.startswith("process_group"):
         rank, world_size, recorder = transport.rank, transport.world_size, transport.recorder
         dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
-        transport = ProcessGroup(transport.device, transport.timeout, Recorder(rank, recorder.enabled))
+        transport = ProcessGroup(
+            transport.device, transport.timeout, Recorder(rank, recorder.enabled), held_back(engine)
+        )
     result = check(transport, *args)
     unfinished = Path(folder, f"{transport.rank}.unfinished")
     unfinished.write_bytes(pickle.dumps(result))

@@ -29,6 +29,8 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     name, n_gpus = strategy.name, options.n_gpus
     if launcher.world_size is not None and isinstance(strategy, Builtin):
         raise UsageError(f"{name} starts its processes itself; run it without {launcher.name}")
+    if options.link and isinstance(strategy, Builtin):
+        raise UsageError(f"--bandwidth, --latency: torch itself carries the messages of {name}; leave them out")
     device = _device(options)
     if n_gpus is None:
         n_gpus = launcher.world_size or _default_n_gpus(options, device)

@@ -18,7 +18,7 @@ from records.errors import RunFailed, UsageError, one_line
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import trained
 from training.loop import build_model
-from training.options import Options
+from training.options import Options, read_unit
 from training.stragglers import Stretch
 from transports.network import Network, OneSwitch, Racks
 from transports.timing import now
@@ -36,10 +36,6 @@ _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least,
 class ClusterOptions:
     """The machines, one rank on each, and what connects them."""
 
-    bandwidth: str = "10gbit"
-    """Of each rank's network card, for each direction: 1gbit, 100mbit, 1.5GB/s."""
-    latency: str = "50us"
-    """What a message takes beside bytes / bandwidth: 50us, 3ms."""
     racks: int = 1
     """Racks into which the ranks are split; 1: all at one switch."""
     rack_bandwidth: str | None = None
@@ -52,16 +48,20 @@ class ClusterOptions:
     kill: tuple[str, ...] = ()
     """Let workers die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
-    def network(self, world_size: int) -> Network:
-        """Return the network of so many ranks. Raises UsageError."""
-        card, latency = _read("bandwidth", self.bandwidth, bytes_per_second), _read("latency", self.latency, seconds)
+    def network(self, options: Options) -> Network:
+        """Return the network of the ranks of a run. Raises UsageError."""
+        world_size, link = options.world_size, options.link
+        assert link is not None, "only of options that fit a simulation"
+        card, latency = link.bandwidth, link.latency
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:
             if self.rack_bandwidth is not None:
                 raise UsageError("--rack_bandwidth: one rack has no uplink; give --racks too")
             return OneSwitch(world_size, card, latency)
-        uplink = card if self.rack_bandwidth is None else _read("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
+        uplink = (
+            card if self.rack_bandwidth is None else read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
+        )
         return Racks(world_size, card, latency, self.racks, uplink)
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
@@ -78,7 +78,7 @@ class ClusterOptions:
                 raise UsageError(f"--kill {text}: rank {rank} is no worker")
             if int(rank) in [death.rank for death in deaths]:
                 raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
-            death, *returns = [_read("kill", time, seconds) for time in times.split("-", 1)]
+            death, *returns = [read_unit("kill", time, seconds) for time in times.split("-", 1)]
             if returns and not strategy.asynchronous:
                 raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")
             if returns and returns[0] < death:
@@ -91,16 +91,9 @@ class ClusterOptions:
         if self.compute is not None and self.flops is not None:
             raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
         if self.compute is not None:
-            _read("compute", self.compute, seconds)
+            read_unit("compute", self.compute, seconds)
         if self.flops is not None and not 1 <= self.flops <= 1e30:
             raise UsageError(f"--flops {self.flops}: must be from 1 to 1e30, such as 15e12")
-
-
-def _read(option: str, text: str, read: Callable[[str], float]) -> float:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise UsageError(f"--{option} {text}: {error}") from None
 
 
 # How long a step computes
@@ -222,6 +215,7 @@ def check_memory(options: Options, data: Data | None = None) -> None:
         )
 
 
-def recorded(cluster: ClusterOptions, phases: dict[str, float]) -> dict[str, Any]:
+def recorded(cluster: ClusterOptions, options: Options, phases: dict[str, float]) -> dict[str, Any]:
     """Return the cluster as it is written into the records."""
-    return {**asdict(cluster), "phase_seconds": phases}
+    card = {"bandwidth": options.bandwidth, "latency": options.latency}
+    return {**card, **asdict(cluster), "phase_seconds": phases}

@@ -1,7 +1,8 @@
 """The options of a run: dataclasses, one a panel of `--help`, from which the command line is made."""
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from strategies.common.descent import Schedule
 from strategies.ring_all_reduce import RingAllReduce
 from training.optimizers import factory
 from training.schedules import schedule
+from transports.link import Link
+from transports.units import bytes_per_second, seconds
 from workloads.batches import BatchPlan
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -86,6 +89,12 @@ class RunOptions:
     """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
     timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
+    bandwidth: str | None = field(default=None, metadata=MAY_CHANGE_ALWAYS)
+    """Hold messages back as on a network card of so much in each direction: 1gbit, 100mbit, 1.5GB/s. Default: not
+    held back; in a simulation 10gbit."""
+    latency: str | None = field(default=None, metadata=MAY_CHANGE_ALWAYS)
+    """Hold messages back by so much beside bytes / bandwidth: 50us, 3ms. Default: not held back; in a simulation
+    50us."""
     restarts: int = field(default=0, metadata=OF_THIS_RUN)
     """Start workers that died again, at most N times in all, where a server lets them in. Not under torchrun, which
     ends all when one dies."""
@@ -168,6 +177,16 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         return self.strategy.roles(self.n_gpus)
 
     @property
+    def link(self) -> Link | None:
+        """A new link for messages between processes; None: they are not held back. Raises UsageError."""
+        if self.bandwidth is None and self.latency is None:
+            return None
+        return Link(
+            math.inf if self.bandwidth is None else read_unit("bandwidth", self.bandwidth, bytes_per_second),
+            0.0 if self.latency is None else read_unit("latency", self.latency, seconds),
+        )
+
+    @property
     def slowdowns(self) -> dict[int, float]:
         """How many times its time each slow rank computes. Raises UsageError."""
         factors: dict[int, float] = {}
@@ -219,6 +238,14 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         if self.lr_schedule == "constant" and not self.warmup:
             return None
         return schedule(self.lr_schedule, self.epochs * n_samples, round(self.warmup * n_samples))
+
+
+def read_unit(option: str, text: str, read: Callable[[str], float]) -> float:
+    """Return the value of an option with a unit: see `transports.units`. Raises UsageError."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise UsageError(f"--{option} {text}: {error}") from None
 
 
 def names_with_strategy_defaults() -> list[str]:

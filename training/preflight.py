@@ -40,7 +40,14 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         _check_smallest_batch(options, model, data)
     plan, roles = options.plan(data.n_train), options.roles
     options.strategy.check(
-        RunSize(len(roles), roles.count("worker"), plan.n_steps, launcher.shared_memory, options.replay is not None)
+        RunSize(
+            len(roles),
+            roles.count("worker"),
+            plan.n_steps,
+            launcher.shared_memory,
+            replayed=options.replay is not None,
+            held_back=options.link is not None,
+        )
     )
     if options.resume:
         _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))

@@ -53,6 +53,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
                 train_rank, options.world_size, Job(options, folder), data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                 on_report=progress, expendable=_expendable(options), restarts=options.restarts, seed=options.seed,
+                link=options.link if launcher.processes else None,
             )  # fmt: skip
         if not launcher.is_first:
             return pd.DataFrame()

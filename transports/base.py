@@ -12,6 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -19,6 +20,7 @@ import torch
 
 from records.events import Recorder
 from transports import timing
+from transports.link import Link
 from transports.messages import (
     Delivered,
     Message,
@@ -54,8 +56,9 @@ class Transport(ABC):
     """One rank's view of the world.
 
     `rank`, `world_size` and `device` say who this is and where its vectors live; `recorder` gets every message;
-    `timeout` (seconds) bounds every wait that is given no limit of its own. `messages_sent[dst]` and
-    `bytes_sent[dst]` count what was sent, in bytes of payload as they would travel between machines.
+    `timeout` (seconds) bounds every wait that is given no limit of its own; with a `link`, messages are held back.
+    `messages_sent[dst]` and `bytes_sent[dst]` count what was sent, in bytes of payload as they would travel between
+    machines.
     `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
     `arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an
     asynchronous algorithm differ in. With `replay`, such an order, messages are taken from ANY in that order again.
@@ -69,12 +72,19 @@ class Transport(ABC):
     rejoined = False
 
     def __init__(
-        self, rank: int, world_size: int, device: torch.device, timeout: float, recorder: Recorder | None
+        self,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        timeout: float,
+        recorder: Recorder | None,
+        link: Link | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.device = device
         self.timeout = timeout
+        self.link = link
         self.recorder = recorder or Recorder(rank, enabled=False)
         self.recorder.clock = self.now
         self.messages_sent = [0] * world_size
@@ -253,10 +263,10 @@ class Transport(ABC):
             for peer in self.peers:
                 self._receive(peer, _BARRIER)
             for peer in self.peers:
-                self._send(None, peer, _BARRIER)
+                self._send(None, peer, _BARRIER, sent=self.now())
         else:
             self._raise_if_gone(0, _BARRIER)
-            self._send(None, 0, _BARRIER)
+            self._send(None, 0, _BARRIER, sent=self.now())
             self._receive(0, _BARRIER)
 
     def read(
@@ -340,12 +350,23 @@ class Transport(ABC):
         n: int = 0,
         sent: float = 0.0,
         give_back: Callable[[], None] | None = None,
+        leaves: float = 0.0,
     ) -> None:
-        """Put a message into the inbox, an object still pickled (None: empty); called in the order of arrival."""
+        """Take in a message, an object still pickled (None: empty); called in the order of arrival.
+
+        Where there is a link, the message is held back; it `leaves` its sender's card at that time.
+        """
         message = Message(src, tag, tensor, obj, nbytes, n, give_back)
+        if self.link:
+            self.link.hold(src, nbytes, leaves, partial(self._put, message, sent))
+        else:
+            self._put(message, sent)
+
+    def _put(self, message: Message, sent: float) -> None:
+        """Put a message into the inbox."""
         self._arrivals += 1
         message.order = (sent, self._arrivals)
-        key = (src, tag)
+        key = (message.src, message.tag)
         if key not in self._inbox:
             self._inbox[key] = deque()
         self._inbox[key].append(message)
@@ -362,11 +383,22 @@ class Transport(ABC):
         return min(heads, key=lambda queue: queue[0].order).popleft() if heads else None
 
     def _lose(self, peer: int, why: str, died: bool = True) -> None:
-        """Note that `peer` is gone: by its death, or because it has closed."""
-        if peer not in self._gone:
-            self._gone[peer] = why
-            if died:
-                self._news.append(PeerLost(peer, why))
+        """Note that `peer` is gone, by its death, or because it has closed, once all has arrived that it sent."""
+
+        def note() -> None:
+            if peer not in self._gone:
+                self._gone[peer] = why
+                if died:
+                    self._news.append(PeerLost(peer, why))
+
+        self._after_its_messages(peer, note)
+
+    def _after_its_messages(self, peer: int, happen: Callable[[], None]) -> None:
+        """Call `happen` when nothing of `peer` is held back any more."""
+        if self.link:
+            self.link.follow(peer, happen)
+        else:
+            happen()
 
     def _synchronize(self) -> None:
         """Finish the work queued on this rank's GPU, so that another process may look at its memory."""

@@ -14,8 +14,8 @@ from multiprocessing.context import BaseContext
 
 import torch
 
-# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, time at which it was sent
-HEADER = struct.Struct("<QBBHQQQQqd")
+# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
+HEADER = struct.Struct("<QBBHQQQQqdd")
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN = range(8)
 RETURNED = 128  # added to a rank in a notice of the launcher: not its death, but its return
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
@@ -82,9 +82,9 @@ def _name(tag: str) -> bytes:
     return name
 
 
-def object_frame(tag: str, payload: bytes, n: int = 0, sent: float = 0.0) -> bytes:
+def object_frame(tag: str, payload: bytes, n: int = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
     """Return a frame that carries a pickled object, or, with an empty payload, None."""
-    return _frame(OBJECT, tag, payload, n=n, sent=sent)
+    return _frame(OBJECT, tag, payload, n=n, sent=sent, leaves=leaves)
 
 
 def shared_frame(tag: str, handle: bytes) -> bytes:
@@ -116,31 +116,33 @@ def _frame(
     numel: int = 0,
     n: int = 0,
     sent: float = 0.0,
+    leaves: float = 0.0,
 ) -> bytes:
     name = _name(tag)
     size = HEADER.size + len(name) + len(payload)
-    return HEADER.pack(size, kind, dtype, len(name), 0, buffer, 0, numel, n, sent) + name + payload
+    return HEADER.pack(size, kind, dtype, len(name), 0, buffer, 0, numel, n, sent, leaves) + name + payload
 
 
 def descriptor_frame(
-    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int = 0, sent: float = 0.0
+    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int = 0, sent: float = 0.0, leaves: float = 0.0
 ) -> bytes:
     """Return a frame that says where to read: `numel` elements from `offset` of the sender's `buffer`."""
     name = _name(tag)
-    return HEADER.pack(HEADER.size + len(name), DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel, n, sent) + name
+    size = HEADER.size + len(name)
+    return HEADER.pack(size, DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel, n, sent, leaves) + name
 
 
 def release_frame(ticket: int) -> bytes:
     """Return a frame that says that the message with this ticket is not read any more."""
-    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0)
+    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0)
 
 
-def vector_frame(tag: str, vector: torch.Tensor, n: int = 0, sent: float = 0.0) -> bytes:
+def vector_frame(tag: str, vector: torch.Tensor, n: int = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
     """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
     if vector.dtype not in _DTYPE_CODE:
         raise TypeError(f"a tensor of {vector.dtype} cannot be sent; convert it first")
     raw = vector.cpu().view(torch.uint8).numpy().tobytes()
-    return _frame(VECTOR, tag, raw, dtype=_DTYPE_CODE[vector.dtype], numel=vector.numel(), n=n, sent=sent)
+    return _frame(VECTOR, tag, raw, _DTYPE_CODE[vector.dtype], numel=vector.numel(), n=n, sent=sent, leaves=leaves)
 
 
 def to_vector(raw: bytes | bytearray, dtype: int) -> torch.Tensor:

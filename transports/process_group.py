@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ import torch.distributed as dist
 
 from records.events import Recorder
 from transports.base import Message, Tags, Transport, Work, as_vector
+from transports.link import Held, Link
 from transports.timing import SLICE_S
 
 _HEADER_BYTES = 256
@@ -33,18 +35,23 @@ _MACHINE = zlib.crc32(platform.node().encode())
 
 
 def connect(
-    device_of: Callable[[int], torch.device], timeout: float, recorder: Recorder | None = None
+    device_of: Callable[[int], torch.device],
+    timeout: float,
+    recorder: Recorder | None = None,
+    link: Link | None = None,
 ) -> "ProcessGroup":
     """Return this process's transport, as the environment of torchrun says. Raises RuntimeError if nobody answers."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    return ProcessGroup(device_of(dist.get_rank()), timeout, recorder)
+    return ProcessGroup(device_of(dist.get_rank()), timeout, recorder, link)
 
 
 class ProcessGroup(Transport):
     """`Transport` over torch.distributed; the default process group must be initialised, with gloo."""
 
-    def __init__(self, device: torch.device, timeout: float, recorder: Recorder | None = None) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder)
+    def __init__(
+        self, device: torch.device, timeout: float, recorder: Recorder | None = None, link: Link | None = None
+    ) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
         self.recorder.rank = self.rank
         self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and who is gone
@@ -90,14 +97,16 @@ class ProcessGroup(Transport):
             # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
             if payload.untyped_storage().data_ptr() not in self._allocated:
                 payload = payload.clone()
-            queued = _Queued(_header((tag, payload.dtype, payload.numel(), int(n), sent, _MACHINE)), payload)
+            dtype = payload.dtype
         else:
-            payload = torch.empty(0, dtype=torch.uint8)
+            payload, dtype = torch.empty(0, dtype=torch.uint8), None
             if value is not None:
                 payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-            queued = _Queued(_header((tag, None, payload.numel(), int(n), sent, _MACHINE)), payload)
+        nbytes = payload.numel() * payload.element_size()
+        leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
+        queued = _Queued(_header((tag, dtype, payload.numel(), int(n), sent, leaves, _MACHINE)), payload)
         self._outgoing[dst].put(queued)
-        return _Delivery(self, dst, queued.sent), payload.numel() * payload.element_size()
+        return _Delivery(self, dst, queued.sent, leaves + self.link.seconds(nbytes) if self.link else 0.0), nbytes
 
     def _send_all(self, peer: int) -> None:
         while True:
@@ -117,7 +126,7 @@ class ProcessGroup(Transport):
     # Receiving
 
     def _receive_all(self, peer: int) -> None:
-        header = torch.empty(_HEADER_BYTES, dtype=torch.uint8)
+        header, held = torch.empty(_HEADER_BYTES, dtype=torch.uint8), None
         try:
             while True:
                 _complete(dist.irecv(header, peer, tag=0))
@@ -125,21 +134,37 @@ class ProcessGroup(Transport):
                 if description == _GOODBYE:
                     self._ended(peer, "it has closed its transport", died=False)
                     return
-                tag, dtype, numel, n, sent, machine = description
+                tag, dtype, numel, n, sent, leaves, machine = description
                 payload = torch.empty(numel, dtype=dtype or torch.uint8)
+                nbytes = payload.numel() * payload.element_size()
+                if self.link:
+                    held = self._hold(peer, nbytes, leaves if machine == _MACHINE else self.now() + leaves - sent)
                 if numel:
                     _complete(dist.irecv(payload.view(torch.uint8), peer, tag=1))
-                nbytes = payload.numel() * payload.element_size()
                 with self._changed:
                     if machine != _MACHINE:
                         sent = self.now()
                     if dtype is None:
-                        self._arrive(peer, tag, None, payload.numpy().tobytes(), nbytes, n, sent)
+                        message = Message(peer, tag, None, payload.numpy().tobytes(), nbytes, n)
                     else:
-                        self._arrive(peer, tag, payload.to(self.device), None, nbytes, n, sent)
+                        message = Message(peer, tag, payload.to(self.device), None, nbytes, n)
+                    if held:
+                        held.happen = partial(self._put, message, sent)
+                    else:
+                        self._put(message, sent)
                     self._changed.notify_all()
         except RuntimeError:
+            if held and not held.happen:
+                held.happen = lambda: None
             self._ended(peer, "it died")
+
+    def _hold(self, peer: int, nbytes: int, leaves: float) -> Held:
+        """Let a message pass this rank's card while it really comes."""
+        assert self.link
+        with self._changed:
+            held = self.link.hold(peer, nbytes, leaves, None)
+            self._changed.notify_all()
+        return held
 
     def _ended(self, peer: int, why: str, died: bool = True) -> None:
         with self._changed:
@@ -151,30 +176,39 @@ class ProcessGroup(Transport):
             return super()._receive(src, tag, timeout)
 
     def _look(self, src: int) -> None:
-        pass  # the threads fill the inbox
+        if self.link:  # else the threads fill the inbox
+            with self._changed:
+                self.link.happen(self.now())
 
     def _progress(self, src: int, seconds: float) -> None:
-        self._changed.wait(seconds)
+        if self.link is None:
+            self._changed.wait(seconds)
+        elif not self.link.happen(self.now()):
+            self._changed.wait(min(seconds, self.link.due(self.now())))
+            self.link.happen(self.now())
 
 
 @dataclass
 class _Queued:
     """A message that waits for its thread."""
 
-    header: torch.Tensor  # of (tag, dtype or None for an object, numel, n, time sent, machine), or of _GOODBYE
+    header: (
+        torch.Tensor
+    )  # of (tag, dtype or None: an object, numel, n, when it was sent and leaves, machine), or _GOODBYE
     payload: torch.Tensor | None  # None: the goodbye, after which nothing is sent
     sent: threading.Event = field(default_factory=threading.Event)
 
 
 class _Delivery(Work):
-    """Done when the peer has its copy."""
+    """Done when the peer has its copy, and not before it would have `left` this rank's card."""
 
-    def __init__(self, transport: ProcessGroup, dst: int, sent: threading.Event) -> None:
-        self._transport, self._dst, self._sent = transport, dst, sent
+    def __init__(self, transport: ProcessGroup, dst: int, sent: threading.Event, left: float) -> None:
+        self._transport, self._dst, self._sent, self._left = transport, dst, sent, left
 
     @property
     def done(self) -> bool:
-        return self._sent.is_set() or self._dst in self._transport._gone
+        sent = self._sent.is_set() and (not self._left or self._transport.now() >= self._left)
+        return sent or self._dst in self._transport._gone
 
     def wait(self) -> None:
         if self.done:
@@ -185,7 +219,8 @@ class _Delivery(Work):
             remaining = deadline - transport._running()
             if remaining <= 0:
                 raise transport._overdue("the release of a message", self._dst, transport.timeout)
-            self._sent.wait(min(remaining, SLICE_S))
+            if self._sent.wait(min(remaining, SLICE_S)):
+                transport.sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")
 
 

@@ -34,6 +34,7 @@ from transports.base import (
     Work,
     as_vector,
 )
+from transports.link import Link
 from transports.peer import Peer
 from transports.pipes import (
     BUFFER,
@@ -60,13 +61,21 @@ from transports.timing import SLICE_S
 _DIED = "it died"
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
+_POLL_S = 1e-3  # seconds, in which poll() counts
 
 
 class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
-    def __init__(self, endpoint: Endpoint, device: torch.device, timeout: float, recorder: Recorder | None) -> None:
-        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder)
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        device: torch.device,
+        timeout: float,
+        recorder: Recorder | None,
+        link: Link | None = None,
+    ) -> None:
+        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder, link)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
         self._deaths = endpoint.deaths.fileno()
@@ -118,7 +127,10 @@ class SharedMemory(Transport):
         """See Transport: from here on its pipes are the new ones."""
         old = self._peers[peer]
         self._ended(old, _DIED)
-        del self._gone[peer], self._sources[old.source]
+        if self.link:
+            self.link.forget(peer)
+        self._gone.pop(peer, None)
+        del self._sources[old.source]
         old.close()
         self._news = deque(news for news in self._news if news.rank != peer)
         for key in [key for key in self._inbox if key[0] == peer]:
@@ -157,26 +169,45 @@ class SharedMemory(Transport):
         if not isinstance(value, torch.Tensor):
             # Not torch's ForkingPickler, which would share the memory of tensors in the object, not copy them.
             payload = b"" if value is None else pickle.dumps(value)
-            peer.write(object_frame(tag, payload, n, sent))
+            leaves = self.link.leaves(len(payload), sent) if self.link else 0.0
+            peer.write(object_frame(tag, payload, n, sent, leaves))
             return Delivered(), len(payload)
         nbytes = value.numel() * value.element_size()
+        leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
         number, buffer = self._allocated.get(value.untyped_storage().data_ptr(), (0, None)) if nbytes else (0, None)
         if buffer is None or not value.is_contiguous() or value.dtype != buffer.dtype:
-            peer.write(vector_frame(tag, as_vector(value), n, sent))
+            peer.write(vector_frame(tag, as_vector(value), n, sent, leaves))
             return Delivered(), nbytes
         self._synchronize()
         peer.tickets += 1
         ticket = peer.tickets
-        data = descriptor_frame(tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent)
+        data = descriptor_frame(tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
         if number not in peer.handed:
             peer.hand_out(number, buffer)
-        peer.unreleased.add(ticket)
+        if peer.open:  # else it is dead, and what it sent before is still held back
+            peer.unreleased.add(ticket)
         peer.write(data)
         return _InPlace(self, peer, ticket), nbytes
 
     # Receiving
 
     def _progress(self, src: int, seconds: float) -> None:
+        if self.link is None:
+            self._move(src, seconds)
+            return
+        self._move(ANY, 0)  # what comes from others passes the same card
+        at = timing.now()
+        if self.link.happen(at) or not seconds:
+            return
+        seconds = min(seconds, self.link.due(at))
+        if seconds < _POLL_S:
+            timing.sleep(seconds)
+        else:
+            self._move(ANY, (seconds // _POLL_S - 0.5) * _POLL_S)  # is rounded up, to what is not too long
+        self.link.happen(timing.now())
+
+    def _move(self, src: int, seconds: float) -> None:
+        """Move what has come from `src` (or ANY) out of the pipes; wait at most `seconds` for something."""
         from_one = self._peers.get(src)
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         if from_one and from_one.open and not waiting and self._look_at(from_one, seconds):
@@ -199,7 +230,7 @@ class SharedMemory(Transport):
 
     def _look(self, src: int) -> None:
         peer = self._peers.get(src)
-        if peer is None:
+        if peer is None or self.link:
             super()._look(src)
         elif peer.open:
             self._read(peer)
@@ -241,7 +272,8 @@ class SharedMemory(Transport):
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
         start, end = 0, len(data)
         while end - start >= HEADER.size:
-            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent = HEADER.unpack_from(data, start)
+            header = HEADER.unpack_from(data, start)
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
             if end - start < size:
                 break
             body = start + HEADER.size + tag_size
@@ -252,13 +284,13 @@ class SharedMemory(Transport):
             elif kind == DESCRIPTOR:
                 vector = peer.slice_of(buffer, offset, numel)
                 nbytes = numel * vector.element_size()
-                self._arrive(peer.rank, tag, vector, None, nbytes, n, sent, partial(peer.release, ticket))
+                self._arrive(peer.rank, tag, vector, None, nbytes, n, sent, partial(peer.release, ticket), leaves)
             elif kind == VECTOR:
                 vector = to_vector(data[body:start], dtype)
-                self._arrive(peer.rank, tag, vector.to(self.device), None, start - body, n, sent)
+                self._arrive(peer.rank, tag, vector.to(self.device), None, start - body, n, sent, None, leaves)
             elif kind == OBJECT:
                 # Unpickled by whoever receives it: it may fail.
-                self._arrive(peer.rank, tag, None, bytes(data[body:start]), start - body, n, sent)
+                self._arrive(peer.rank, tag, None, bytes(data[body:start]), start - body, n, sent, None, leaves)
             elif kind in (BUFFER, SHARED):
                 try:
                     vector = pickle.loads(data[body:start])
@@ -288,7 +320,7 @@ class SharedMemory(Transport):
             peer = code % RETURNED
             if code >= RETURNED:
                 self._returning[peer] = self._endpoint.spares.pop(0)
-                self._news.append(PeerReturned(peer))
+                self._after_its_messages(peer, partial(self._news.append, PeerReturned(peer)))
             elif peer in self._peers:
                 while self._peers[peer].open and self._read(self._peers[peer]):
                     pass  # what it sent before it died comes first

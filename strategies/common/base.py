@@ -26,6 +26,7 @@ class RunSize:
     steps_per_epoch: int
     shared_memory: bool = True
     replayed: bool = False  # whether another run's order of messages is repeated
+    held_back: bool = False  # whether messages are held back, as on a network
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,7 @@ OTHER: dict[str, Any] = {
     "n_gpus": 5, "batch_size": 8, "global_batch_size": 40, "epochs": 3, "lr": 0.2, "momentum": 0.4,
     "weight_decay": 0.1, "optimizer": "adam", "optimizer_options": ("dampening=0.1",), "lr_schedule": "cosine",
     "warmup": 1.0, "clip_norm": 2.0, "accumulate": 2, "dtype": "float64", "seed": 3, "slow": ("1:2",), "jitter": 0.1,
-    "timeout": 31.0,
+    "timeout": 31.0, "bandwidth": "1gbit", "latency": "1ms",
     "restarts": 1, "dataset": f"{__name__}:moons", "data_dir": "elsewhere", "download": True, "train_size": 100,
     "model": "mlp", "events": False, "checkpoint_every": 3, "checkpoint_keep": 2,
 }  # fmt: skip

@@ -86,7 +86,7 @@ def test_wait_returns_once_the_receiver_has_released_the_message(engine: str, ho
     (held, done), out = run(engine, hold_then_release, 2, how)
     assert done
     assert out == ([3] * 10 if how == "copy_to" else [])
-    if engine == "shared_memory":
+    if engine.startswith("shared_memory"):
         assert not held, "the receiver still reads the sender's memory"
 
 
@@ -123,7 +123,7 @@ def watch_the_senders_memory(transport: Transport) -> list[Any]:
 
 def test_an_allocated_slice_is_read_in_place_where_memory_is_shared(engine: str) -> None:
     mine, (seen, theirs) = run(engine, watch_the_senders_memory, 2)
-    assert seen == ([1, 2, 1] if engine != "process_group" else [1, 1, 1])
+    assert seen == ([1, 1, 1] if engine.startswith("process_group") else [1, 2, 1])
     assert mine == [0] * 3 + [1, 2, 1] + [0] * 94
     assert theirs == [0] * 100, "each rank's allocated vector is its own"
 
@@ -178,7 +178,7 @@ def detach_and_hold(transport: Transport) -> Any:
 def test_a_detached_message_is_the_receivers_own(engine: str) -> None:
     held, seen = run(engine, detach_and_hold, 2, record=True)
     assert seen == ([1] * 4, [1] * 4, "text", ["x", "copy", "object", "x"])
-    if engine == "shared_memory":
+    if engine.startswith("shared_memory"):
         assert not held
 
 

@@ -1,0 +1,57 @@
+"""Real runs whose messages are held back, as on a network: the same result, later."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.errors import UsageError
+from tests.runs import made, small, strategy_of
+from training import run
+from training.checks import resolve
+from training.options import Options
+
+SLOW_LINK = {"bandwidth": "100mbit", "latency": "2ms"}
+
+
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server"])
+def test_a_run_on_a_link_has_the_same_result_later(tmp_path: Path, strategy: str) -> None:
+    plain = made(tmp_path, strategy, "plain", n_gpus=3, epochs=1)
+    held = made(tmp_path, strategy, "held", n_gpus=3, epochs=1, **SLOW_LINK)
+    assert set(held["parameter_hash"].values()) == set(plain["parameter_hash"].values())
+    assert held["bytes_sent"] == plain["bytes_sent"]
+    steps = -(-190 // (16 * (3 if strategy == "ring_all_reduce" else 2)))
+    one_after_the_other = 4 if strategy == "ring_all_reduce" else 2
+    assert held["seconds"] > steps * one_after_the_other * 2e-3, "every message takes its latency"
+    assert held["options"]["bandwidth"] == "100mbit"
+
+
+def test_one_of_the_two_is_enough() -> None:
+    link = resolve(Options(bandwidth="1gbit")).link
+    assert link is not None
+    assert (link.bandwidth, link.latency) == (125e6, 0.0)
+    link = resolve(Options(latency="50us")).link
+    assert link is not None
+    assert (link.seconds(10**9), link.latency) == (0.0, pytest.approx(50e-6))
+    assert resolve(Options()).link is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "message"),
+    [
+        ("ring_all_reduce", {"bandwidth": "fast"}, "--bandwidth fast: write a bandwidth such as 1gbit"),
+        ("ring_all_reduce", {"latency": "1gbit"}, "--latency 1gbit: write a time such as 50us"),
+        ("ring_all_reduce", {"bandwidth": "9" * 200 + "gbit"}, "--bandwidth 999"),
+        ("inconsistent_reads", {"latency": "1ms"}, "--bandwidth, --latency: the workers of inconsistent_reads read x"),
+        ("ring_all_reduce_builtin", {"latency": "1ms"}, "--bandwidth, --latency: torch itself carries the messages"),
+        ("param_server_builtin", {"bandwidth": "1gbit"}, "--bandwidth, --latency: torch itself carries the messages"),
+    ],
+)
+def test_what_no_link_can_hold_back_is_refused(
+    tmp_path: Path, strategy: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(small(tmp_path, strategy_of(strategy), n_gpus=3, **changes), quiet=True)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

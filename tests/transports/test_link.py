@@ -1,0 +1,242 @@
+"""Messages that are held back: when they arrive, in what order, and what that costs where there is no link."""
+
+import math
+import os
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from launchers.local import launch
+from launchers.virtual import VirtualTime
+from tests.ranks import HELD_BACK, LIMIT, held_back, run
+from transports.base import ANY, PeerLost, Transport
+from transports.link import Link
+from transports.network import OneSwitch
+from transports.timing import now
+
+BANDWIDTH, LATENCY = 1e6, 1e-3  # bytes a second, seconds
+Sends = list[tuple[int, int, float]]  # of each sender: bytes, to whom of two, seconds of computing before
+
+
+# The numbers
+
+
+def arrives(sends: list[tuple[int, int, float]]) -> list[float]:
+    """When messages (source, bytes, when it leaves) arrive at one card, in the order of their sending."""
+    link, times = Link(BANDWIDTH, LATENCY), {}
+    clock = 0.0
+    for i, (src, nbytes, leaves) in enumerate(sends):
+        link.hold(src, nbytes, leaves, lambda i=i: times.update({i: clock}))  # type: ignore[misc]
+    while (due := link.due(clock)) < math.inf:
+        clock += max(due, 1e-9)
+        link.happen(clock)
+    return [times[i] for i in range(len(sends))]
+
+
+def test_alone_a_message_takes_its_bytes_and_the_latency() -> None:
+    assert arrives([(1, 1000, 5.0)]) == [pytest.approx(5.0 + 1e-3 + LATENCY)]
+    assert arrives([(1, 0, 5.0)]) == [pytest.approx(5.0 + LATENCY)]
+
+
+def test_messages_of_two_ranks_share_the_receivers_card() -> None:
+    assert arrives([(1, 1000, 0.0), (2, 1000, 0.0)]) == [pytest.approx(2e-3), pytest.approx(3e-3)]
+    first, second = arrives([(1, 1000, 0.5), (2, 1000, 0.0)])
+    assert second < first, "in the order in which they reach it"
+
+
+def test_messages_to_two_ranks_share_the_senders_card() -> None:
+    link = Link(BANDWIDTH, LATENCY)
+    assert [link.leaves(1000, at) for at in (1.0, 1.0, 5.0)] == pytest.approx([1.0, 1.001, 5.0])
+
+
+def test_what_has_not_come_whole_holds_up_what_follows() -> None:
+    link, seen = Link(BANDWIDTH, LATENCY), []
+    first = link.hold(1, 1000, 0.0, None)
+    link.hold(2, 0, 0.0, lambda: seen.append("second"))
+    assert not link.happen(10.0)
+    assert link.due(10.0) == math.inf, "only its coming changes anything"
+    first.happen = lambda: seen.append("first")
+    assert link.due(10.0) == 0
+    assert link.happen(10.0)
+    assert seen == ["first", "second"]
+
+
+def test_what_follows_a_ranks_messages_waits_for_all_of_them() -> None:
+    link, seen = Link(BANDWIDTH, LATENCY), []
+    link.follow(1, lambda: seen.append("nothing was held"))
+    link.hold(1, 1000, 0.0, lambda: seen.append("message"))
+    link.hold(1, 1000, 1e-3, lambda: seen.append("another"))
+    link.follow(1, lambda: seen.append("death"))
+    link.follow(2, lambda: seen.append("of another rank"))
+    link.happen(1e-3)
+    assert seen == ["nothing was held", "of another rank"]
+    link.happen(1.0)
+    assert seen[2:] == ["message", "another", "death"]
+
+
+def test_what_is_forgotten_never_arrives() -> None:
+    link, seen = Link(BANDWIDTH, LATENCY), []
+    for src in (1, 2, 1):
+        link.hold(src, 10, 0.0, lambda src=src: seen.append(src))  # type: ignore[misc]
+    link.happen(0.0)
+    link.hold(1, 10, 1.0, lambda: seen.append(1))
+    link.forget(1)
+    link.happen(9.0)
+    link.follow(1, lambda: seen.append(-1))
+    assert seen == [2, -1]
+
+
+# The same as in virtual time
+
+
+def sends_to_the_first(transport: Transport, plans: list[Sends]) -> Any:
+    """Ranks 2 and on send to ranks 0 and 1, which note who came when."""
+    if transport.rank >= 2:
+        works = []
+        for nbytes, to, pause in plans[transport.rank - 2]:
+            transport.sleep(pause)
+            works.append(transport.isend(torch.zeros(nbytes, dtype=torch.uint8), to, "x"))
+        return None
+    n = sum(to == transport.rank for plan in plans for _, to, _ in plan)
+    seen = []
+    for _ in range(n):
+        message = transport.recv(ANY, "x")
+        seen.append((message.src, transport.now()))
+        message.release()
+    return seen
+
+
+sends = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 1), st.integers(0, 50).map(lambda n: n * 1e-4)))
+
+
+@settings(deadline=None)
+@given(st.lists(sends, min_size=2, max_size=3))
+def test_what_is_held_back_arrives_when_it_does_in_virtual_time(plans: list[Sends]) -> None:
+    world_size = len(plans) + 2
+    time = VirtualTime(OneSwitch(world_size, BANDWIDTH, LATENCY), lambda *_: 0.0)
+    simulated = time.launch(sends_to_the_first, world_size, plans)
+    links = [Link(BANDWIDTH, LATENCY) for _ in range(world_size)]
+    sent = []
+    for src, plan in enumerate(plans, start=2):
+        at = 0.0
+        for nbytes, to, pause in plan:
+            at += pause
+            sent.append((at, src, nbytes, to))
+    seen: dict[int, list[float]] = {0: [], 1: []}
+    reached: list[tuple[int, float, int]] = []
+    clock = 0.0
+    for at, src, nbytes, to in sorted(sent, key=lambda one: one[0]):
+        leaves = links[src].leaves(nbytes, at)
+        reached.append((to, round(leaves, 9), src))
+        links[to].hold(src, nbytes, leaves, lambda to=to: seen[to].append(clock))  # type: ignore[misc]
+    # What reaches a card at the same time, from two ranks, may pass it in either order.
+    assume(len({(to, leaves) for to, leaves, _ in reached}) == len(set(reached)))
+    for to in (0, 1):
+        clock = 0.0
+        while (due := links[to].due(clock)) < math.inf:
+            clock += max(due, 1e-12)
+            links[to].happen(clock)
+        assert seen[to] == pytest.approx([time for _, time in simulated[to]], abs=1e-9)
+
+
+# Real ranks
+
+
+def exchange(transport: Transport, sizes: list[int]) -> list[float]:
+    """Rank 0 sends to all, who tell how long each message took at least, and how long that should be."""
+    vector, took = transport.allocate(max(sizes), torch.uint8), []
+    for size in sizes:
+        if transport.rank == 0:
+            sent = int(now() * 1e9)
+            for work in [transport.isend(vector[:size], peer, "x", n=sent) for peer in transport.peers]:
+                work.wait()
+        else:
+            message = transport.recv(0, "x")
+            took.append(now() - message.n / 1e9)
+            message.release()
+        transport.barrier()
+    return took
+
+
+@pytest.mark.parametrize("engine_name", HELD_BACK)
+def test_no_message_is_there_before_its_time(engine_name: str) -> None:
+    sizes = [0, 100_000, 1_000_000]
+    _, first, second = run(engine_name, exchange, 3, sizes)
+    link = held_back(engine_name)
+    assert link is not None
+    for size, one, other in zip(sizes, first, second, strict=True):
+        alone = size / link.bandwidth + link.latency
+        assert one > alone - 1e-6
+        assert other > alone + size / link.bandwidth - 1e-6, "the two share the sender's card"
+
+
+def send_and_leave(transport: Transport, how: str) -> Any:
+    """Rank 1 sends twice and is gone; rank 0 tells what it receives until then."""
+    transport.barrier()
+    if transport.rank == 1:
+        for i in range(2):
+            transport.isend(torch.full((3,), float(i)), 0, "x")
+        if how == "dies":
+            os._exit(3)
+        return None
+    seen = []
+    for _ in range(2):
+        seen.append(transport.recv(1, "x").vector.tolist())
+    with pytest.raises(PeerLost):
+        transport.recv(1, "x")
+    return seen
+
+
+@pytest.mark.parametrize("how", ["dies", "closes"])
+def test_who_is_gone_is_missed_after_its_messages(how: str) -> None:
+    results = launch(send_and_leave, 2, how, timeout=LIMIT, expendable=[1], link=Link(1e6, 0.3))
+    assert results[0] == [[0.0] * 3, [1.0] * 3]
+
+
+def send_to_the_dead(transport: Transport) -> Any:
+    """Rank 0 sends to rank 1, which is dead, though nobody can know: its last message is held back."""
+    if transport.rank == 1:
+        transport.isend(None, 0, "x")
+        os._exit(3)
+    vector = transport.allocate(4)
+    while transport._peers[1].open:  # type: ignore[attr-defined]
+        transport.recv(1, "nothing", timeout=0)
+    transport.isend(vector, 1, "x").wait()
+    return transport.recv(1, "x").object
+
+
+def test_a_message_to_a_dead_rank_is_done() -> None:
+    assert launch(send_to_the_dead, 2, timeout=LIMIT, expendable=[1], link=Link(1e6, 0.5))[0] is None
+
+
+def calls(transport: Transport, n: int) -> list[str]:
+    """Return the file of every Python function that n messages from rank 1 to rank 0 need."""
+    files: list[str] = []
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            files.append(frame.f_code.co_filename)
+
+    vector = transport.allocate(10)
+    transport.barrier()
+    sys.setprofile(note)
+    for _ in range(n):
+        if transport.rank == 1:
+            transport.isend(vector, 0, "x").wait()
+        else:
+            transport.recv(1, "x").release()
+    sys.setprofile(None)
+    return files
+
+
+def test_without_a_link_nothing_of_it_is_called() -> None:
+    for files in launch(calls, 2, 10, timeout=LIMIT):
+        assert files
+        assert not [file for file in files if file.endswith(("link.py", "network.py"))]
+    for files in launch(calls, 2, 10, timeout=LIMIT, link=Link(1e9, 0.0)):
+        assert [file for file in files if file.endswith("link.py")]

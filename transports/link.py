@@ -1,0 +1,99 @@
+"""A network card in numbers under a real transport: what comes is held back until it would have arrived.
+
+The model is that of `network.py`, with all ranks at one switch: a message passes its sender's card, then its
+receiver's, each shared by all the connections of that rank, and is there `latency` seconds after its last byte. Its
+sender says when it begins to leave; the receiver works out the rest, in the order in which messages reach its card.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from transports.network import Card
+
+
+@dataclass
+class Held:
+    """What is on its way from rank `src`. `happen` is called when it arrives; None: it is not really here yet."""
+
+    src: int
+    nbytes: int
+    happen: Callable[[], None] | None
+    arrives: float = math.inf
+
+
+@dataclass
+class Link:
+    """One rank's card: `bandwidth` in bytes a second, for each direction, and `latency` in seconds.
+
+    Times are seconds of a clock that all ranks share.
+    """
+
+    bandwidth: float
+    latency: float
+    _sends: Card = field(init=False)
+    _receives: Card = field(init=False)
+    _coming: list[tuple[float, int, Held]] = field(init=False, default_factory=list)  # a heap, by when they leave
+    _passed: deque[Held] = field(init=False, default_factory=deque)  # whose time on this card is known, in order
+    _order: int = field(init=False, default=0)
+    _held: Counter[int] = field(init=False, default_factory=Counter)  # how many, by source
+    _last: dict[int, float] = field(init=False, default_factory=dict)  # when the last of a source leaves
+
+    def __post_init__(self) -> None:
+        self._sends, self._receives = Card("sends", self.bandwidth), Card("receives", self.bandwidth)
+
+    def leaves(self, nbytes: int, at: float) -> float:
+        """Let a message of this rank pass its card; return when its first byte leaves."""
+        return self._sends.take(nbytes, at, at)[0]
+
+    def seconds(self, nbytes: int) -> float:
+        """Return how long a message occupies a card."""
+        return nbytes / self.bandwidth
+
+    def hold(self, src: int, nbytes: int, leaves: float, happen: Callable[[], None] | None) -> Held:
+        """Hold a message back that `leaves` its sender's card at that time."""
+        held = Held(src, nbytes, happen)
+        self._order += 1
+        heappush(self._coming, (leaves, self._order, held))
+        self._held[src] += 1
+        self._last[src] = max(leaves, self._last.get(src, 0.0))
+        return held
+
+    def follow(self, src: int, happen: Callable[[], None]) -> None:
+        """Have something happen when all has arrived that is held back from `src`: at once if nothing is."""
+        if self._held[src]:
+            self.hold(src, 0, self._last[src], happen)
+        else:
+            happen()
+
+    def forget(self, src: int) -> None:
+        """Drop all that is held back from `src`."""
+        self._coming = [entry for entry in self._coming if entry[2].src != src]
+        heapify(self._coming)
+        self._passed = deque(held for held in self._passed if held.src != src)
+        self._held[src] = 0
+
+    def happen(self, until: float) -> bool:
+        """Let everything arrive that does until a time; return whether anything has."""
+        while self._coming and self._coming[0][0] <= until:
+            leaves, _, held = heappop(self._coming)
+            _, end = self._receives.take(held.nbytes, leaves, leaves + self.seconds(held.nbytes))
+            held.arrives = end + self.latency
+            self._passed.append(held)
+        happened = False
+        while self._passed and self._passed[0].arrives <= until and self._passed[0].happen:
+            held = self._passed.popleft()
+            self._held[held.src] -= 1
+            happened = True
+            assert held.happen is not None
+            held.happen()
+        return happened
+
+    def due(self, at: float) -> float:
+        """Return in how many seconds `happen` is to be called again, if nothing new comes meanwhile."""
+        first = self._passed[0].arrives if self._passed and self._passed[0].happen else math.inf
+        if self._coming:
+            first = min(first, self._coming[0][0])
+        return max(0.0, first - at)

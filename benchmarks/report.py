@@ -118,6 +118,17 @@ def _virtual_time(rows: Rows) -> Lines:
     ]  # fmt: skip
 
 
+def _link(rows: Rows) -> Lines:
+    lines = []
+    for transport, gbit in dict.fromkeys((row["transport"], row["gbit"]) for row in rows):
+        mine = [row for row in rows if (row["transport"], row["gbit"]) == (transport, gbit)]
+        longest = max(row["expected_ms"] for row in mine)
+        what = f"held back by {gbit:g} Gbit/s, `{transport}`, transfers of 10 to {longest:.0f} ms"
+        ratios = [row["ratio"] for row in mine]
+        lines.append((what, f"{min(ratios):.3f} to {max(ratios):.3f} times bytes / bandwidth + latency"))
+    return lines
+
+
 def _recording(rows: Rows) -> Lines:
     return [
         (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
@@ -135,6 +146,7 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "recording": _recording,
     "memory": _memory,
     "virtual_time": _virtual_time,
+    "link": _link,
 }
 """The lines of the table that are made of each kept file."""
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "recording": ("recording.py",),
     "memory": ("memory.py",),
     "virtual_time": ("virtual_time.py",),
+    "link": ("link.py",),
 }
 """The kept files, and how each is made."""
 

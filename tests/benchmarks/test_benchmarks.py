@@ -209,3 +209,14 @@ def test_virtual_time(tmp_path: Path) -> None:
     assert [(row["ranks"], row["messages"]) for row in rows] == [(2, 4), (5, 40)]
     for row in rows:
         assert row["seconds"] == pytest.approx(row["us_a_message"] * row["messages"] / 1e6)
+
+
+@pytest.mark.slow
+def test_link(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "link", "--smallest", "--repeats", "1")
+    assert [(row["transport"], row["from_to"], row["expected_ms"]) for row in rows] == [
+        (transport, ranks, pytest.approx(expected))
+        for transport in ("shared_memory", "process_group")
+        for ranks, expected in (("1 to 1", 10.1), ("1 to 2", 20.1), ("2 to 1", 20.1))
+    ]
+    assert all(row["ratio"] > 0.999 for row in rows), "nothing arrives before its time"

@@ -4,8 +4,11 @@ python simulate.py --strategy async_param_server --n_gpus 16 --bandwidth 1gbit -
 
 python simulate.py --strategy ring_all_reduce --sweep n_gpus=2,4,8,16 --sweep bandwidth=1gbit,10gbit
 
+python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --bandwidth 400gbit --compute 0.4s
+
 The options are those of train.py, and those of the cluster. The training is real, bit for bit; only the time is not: a
 rank's clock is moved on by what a step takes (--compute, --flops, or as timed on this machine) and by its messages.
+With --parameters, or a --model on --device meta, nothing is trained: steps are only timed, of models of any size.
 """
 
 import sys
@@ -35,6 +38,8 @@ from training import cluster as clusters
 from training.checks import resolve
 from training.cluster import ClusterOptions
 from training.command_line import guarded, parse_with
+from training.dry_run import DryRun, dry_run
+from training.dry_run import check as check_dry
 from training.options import Options
 from training.preflight import prepare
 from training.run import run
@@ -42,7 +47,6 @@ from transports.network import Card, Network
 from workloads.datasets import Data
 
 BANDWIDTH, LATENCY = "10gbit", "50us"  # of a simulation that is told nothing else
-_SHOWN = 6  # cards in the summary
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
 
 
@@ -53,6 +57,11 @@ class SimulationOptions(ClusterOptions):
     sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
     """Vary an option: NAME=VALUE,VALUE,... Given several times: every combination. Makes a table, a CSV and, of
     n_gpus, a figure of the speed-up."""
+    parameters: float | None = None
+    """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
+    --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
+    steps: int | None = None
+    """How many steps are timed then. Default: 1, or 40 where the first is not like those that follow."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,23 @@ class Simulation:
         cards = [(card, 100 * card.busy / seconds) for card in self.time.network.cards() if card.nbytes]
         return sorted(cards, key=lambda pair: -pair[1])
 
+    def figures(self) -> dict[str, Any]:
+        """Return what a sweep shows."""
+        totals = tables.totals(self.table)
+        rate, cards = totals["samples_per_s"], self.cards
+        return {
+            "workers": self.options.roles.count("worker"),
+            "virtual_s": totals["seconds"],
+            "samples_per_s": rate,
+            "speedup": None if rate is None or self.alone == math.inf else rate / self.alone,
+            "test_accuracy": totals["test_accuracy"],
+            "busiest_card": f"{cards[0][0].name}, {cards[0][1]:.0f} %" if cards else "none",
+        }
+
+    def text(self) -> str:
+        """Return what is shown of a run beside its summary."""
+        return clusters.busiest(self.cards)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
@@ -81,9 +107,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.sweep:
             sweep(given, chosen)
         else:
-            print(_busiest(simulate(options, chosen)))
+            print(_run(options, chosen).text())
 
     return guarded(work)
+
+
+def _run(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Simulation | DryRun:
+    """Train, or only time steps. Raises UsageError, RunFailed."""
+    if not _is_dry(options, chosen):
+        return simulate(options, chosen, quiet)
+    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet)
+
+
+def _is_dry(options: Options, chosen: SimulationOptions) -> bool:
+    """Return whether steps are only timed. Raises UsageError."""
+    dry = chosen.parameters is not None or options.device == "meta"
+    if chosen.steps is not None and not dry:
+        raise UsageError(
+            "--steps: of what is only timed; a training has --epochs; give --parameters or --device meta too"
+        )
+    return dry
 
 
 def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> Simulation:
@@ -111,8 +154,10 @@ def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, 
 
 def fit(options: Options) -> Options:
     """Return the options as a simulation takes them: with a number of ranks, on the CPU. Raises UsageError."""
-    if options.device not in ("auto", "cpu"):
-        raise UsageError(f"--device {options.device}: a simulation computes on the CPU; leave it out")
+    if options.device not in ("auto", "cpu", "meta"):
+        raise UsageError(
+            f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
+        )
     if options.restarts:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     n_gpus = options.n_gpus or min(max(2, options.strategy.min_ranks), options.strategy.max_ranks or 2)
@@ -127,14 +172,6 @@ def fit(options: Options) -> Options:
     return options
 
 
-def _busiest(simulation: Simulation) -> str:
-    """Return the network's busiest cards as lines of text."""
-    rows = [["busiest cards", "MB", "% of the time"]]
-    for card, percent in simulation.cards[:_SHOWN]:
-        rows.append([card.name, tables.number(card.nbytes, scale=1e-6), tables.number(percent)])
-    return tables.aligned(rows, left=1) if len(rows) > 1 else "busiest cards  nothing was sent"
-
-
 # Sweeps
 
 
@@ -147,8 +184,8 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
     rows = []
-    for one, (options, cluster) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
-        rows.append({"strategy": options.strategy.name, **one, **_figures(simulate(options, cluster, quiet=True))})
+    for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
+        rows.append({"strategy": options.strategy.name, **one, **_run(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
     print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     folder = Path(runs[0][0].results_dir)
@@ -159,7 +196,8 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     if "n_gpus" in axes:
         from records import speedup  # matplotlib is slow to load
 
-        speedup.draw(frame, [name for name in axes if name != "n_gpus"], path.with_suffix(".png"))
+        draw = speedup.draw_seconds if "seconds_a_step" in frame else speedup.draw
+        draw(frame, [name for name in axes if name != "n_gpus"], path.with_suffix(".png"))
         print(f"figure  {path.with_suffix('.png')}")
 
 
@@ -179,33 +217,22 @@ def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
     return axes
 
 
-def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, ClusterOptions]:
+def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, SimulationOptions]:
     """Return the options of the command line with these of the sweep. Raises UsageError."""
     more = [f"--{name}={value}" for name, value in values.items()]
     try:
-        options, cluster = parse_with([*given, *more], None, "", SimulationOptions)
-        check(options, cluster)
+        options, chosen = parse_with([*given, *more], None, "", SimulationOptions)
+        if _is_dry(options, chosen):
+            check_dry(fit(options), chosen, chosen.parameters, chosen.steps)
+        else:
+            check(options, chosen)
     except UsageError as error:
         combination = ", ".join(f"{name}={value}" for name, value in values.items())
         raise UsageError(f"--sweep, at {combination}: {error}") from None
     for name in ("run_name", "save", "checkpoint_dir"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: every run of a sweep has files of its own; leave it out")
-    return options, cluster
-
-
-def _figures(simulation: Simulation) -> dict[str, Any]:
-    """Return what a sweep shows of a run."""
-    totals = tables.totals(simulation.table)
-    rate, cards = totals["samples_per_s"], simulation.cards
-    return {
-        "workers": simulation.options.roles.count("worker"),
-        "virtual_s": totals["seconds"],
-        "samples_per_s": rate,
-        "speedup": None if rate is None or simulation.alone == math.inf else rate / simulation.alone,
-        "test_accuracy": totals["test_accuracy"],
-        "busiest_card": f"{cards[0][0].name}, {cards[0][1]:.0f} %" if cards else "none",
-    }
+    return options, chosen
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""A message that is held back takes bytes / bandwidth + latency, within 5 percent from 10 ms up, where the machine itself
-is faster than the link.
+"""A message that is held back takes bytes / bandwidth + latency, within 5 percent from 10 ms up, where the machine
+itself is faster than the link.
 
 python benchmarks/link.py
 

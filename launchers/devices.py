@@ -11,7 +11,7 @@ from records.events import Recorder
 
 
 def set_up(kind: str, rank: int, world_size: int, record: bool, seed: int) -> tuple[torch.device, Recorder]:
-    """Make this process a rank of so many, `kind` being cpu or cuda: its device, and the recorder of its events.
+    """Make this process a rank of so many, `kind` being cpu, cuda or meta: its device, and the recorder of its events.
 
     What is global in a process is set here, and nowhere in what a rank does: the threads and the random state.
     """
@@ -39,9 +39,9 @@ def synchronizer(device: torch.device) -> Callable[[], None] | None:
 
 
 def device_of(kind: str, rank: int) -> torch.device:
-    """Return the device of a rank, `kind` being cpu or cuda: ranks beyond the GPUs there are share them."""
-    if kind == "cpu":
-        return torch.device("cpu")
+    """Return the device of a rank, `kind` being cpu, cuda or meta: ranks beyond the GPUs there are share them."""
+    if kind != "cuda":
+        return torch.device(kind)
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

@@ -1,7 +1,9 @@
 """Run the ranks in virtual time: coroutines of this process on a network of numbers, see `transports/world.py`."""
 
+import gc
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -42,7 +44,9 @@ class VirtualTime:
     seconds: Callable[[int, str, float], float]
     deaths: Sequence[Death] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    compute: bool = True  # whether the ranks draw random numbers and compute gradients; else they are switched faster
     world: World | None = field(default=None, init=False)
+    ranks: Ranks | None = field(default=None, init=False)
 
     def now(self) -> float:
         """Return the virtual seconds since the start."""
@@ -87,8 +91,8 @@ class VirtualTime:
             raise ValueError("ranks in virtual time have a network, and no link beside it")
         roles = ["worker"] * world_size if roles is None else list(roles)
         allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
-        self.world = world = World(self.network)
-        ranks = Ranks(world, world_size)
+        self.world = world = World(self.network, self.compute)
+        self.ranks = ranks = Ranks(world, world_size)
         ranks.seconds = self.seconds
         ranks.hosts = set(range(world_size)) - set(expendable)
         results: dict[int, Any] = dict.fromkeys(range(world_size))
@@ -141,7 +145,7 @@ class VirtualTime:
 
         ranks.after_death = mourn
         ranks.returning = {death.rank for death in self.deaths if death.returns is not None}
-        with as_before():
+        with as_before(), _collecting_seldom():
             try:
                 for rank in range(world_size):
                     start(rank, life=0)
@@ -154,6 +158,17 @@ class VirtualTime:
                 for coroutine in coroutines:
                     coroutine.throw()
         return [results[rank] for rank in range(world_size)]
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """In the block, look for garbage in cycles less often: there are many objects here, and hardly any cycles."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, 1000, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def _failure(error: BaseException) -> Failure:

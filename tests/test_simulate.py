@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,9 +15,9 @@ from tests.runs import SMALL, handlers_kept
 LINK = ("--bandwidth", "1gbit", "--latency", "50us", "--compute", "3ms")
 
 
-def said(folder: Path, *arguments: str) -> tuple[int, str]:
+def said(folder: Path, *arguments: str, data: Sequence[str] = ("dataset", "model", "epochs")) -> tuple[int, str]:
     output = io.StringIO()
-    given = [f"--{name}={SMALL[name]}" for name in ("dataset", "model", "epochs")]
+    given = [f"--{name}={SMALL[name]}" for name in data]
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), handlers_kept():
         try:
             code = simulate.main([*given, f"--results_dir={folder}", *arguments])
@@ -124,3 +125,51 @@ def test_help_names_the_cluster(tmp_path: Path) -> None:
     assert code == 0
     for option in ("bandwidth", "latency", "racks", "rack_bandwidth", "compute", "flops", "kill", "sweep"):
         assert f"--{option}" in text
+
+
+# Steps that are only timed
+
+
+def timed(folder: Path, *arguments: str) -> tuple[int, str]:
+    return said(folder, "--compute", "1ms", *arguments, data=())
+
+
+def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
+    code, text = timed(tmp_path, "--strategy", "sharded_ring", "--n_gpus", "16", "--parameters", "7e9",
+                       "--bandwidth", "400gbit", "--latency", "0s", "--compute", "0.4s")  # fmt: skip
+    assert code == 0, text
+    seconds = 0.4 + 2 * 15 / 16 * 28e9 / 50e9
+    assert f"seconds a step  {seconds:.6g}, of which 0.4 are computing" in text
+    assert "7e+09 parameters (28 GB)" in text
+    assert "busiest cards" in text
+    assert list(tmp_path.iterdir()) == [], "nothing is recorded"
+
+
+def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
+    code, text = timed(tmp_path, "--parameters", "1e6", "--sweep", "strategy=param_server,ring_all_reduce",
+                       "--sweep", "n_gpus=2,4", "--sweep", "parameters=1e6,1e9")  # fmt: skip
+    assert code == 0, text
+    rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
+    assert len(rows) == 8
+    assert (rows["seconds_a_step"] > 1e-3).all()
+    assert len(list(tmp_path.glob("sweep-*.png"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--steps", "3"), "--steps: of what is only timed"),
+        (("--parameters", "7e9", "--steps", "0"), "--steps 0: must be from 1"),
+        (("--parameters", "7e9", "--sweep", "epochs=1,2"), "--sweep, at epochs=1: --epochs 1: nothing is trained"),
+        (("--parameters", "many"), "Error parsing --parameters"),
+        (("--device", "meta", "--dataset", "mnist"), "--dataset mnist: nothing is trained"),
+    ],
+)
+def test_what_has_no_meaning_without_training_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    code, text = timed(tmp_path, *arguments)
+    assert code == 2, text
+    assert text.startswith(f"error: {message}"), text
+    assert text.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,19 +13,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from launchers.devices import as_before, usable_cores, use_share_of_cores
 from launchers.virtual import Death
-from records import files
+from records import files, tables
 from records.errors import RunFailed, UsageError, one_line
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import trained
 from training.loop import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
-from transports.network import Network, OneSwitch, Racks
+from transports.network import Card, Network, OneSwitch, Racks
 from transports.timing import now
 from transports.units import bytes_per_second, seconds
 from workloads.datasets import Data
 
 T = TypeVar("T")
+_SHOWN = 6  # cards
 _REPEATS = 15
 _WARM_UP = 3
 _LONGEST_S = 3.0  # of a calibration
@@ -213,6 +214,15 @@ def check_memory(options: Options, data: Data | None = None) -> None:
             f"--n_gpus {n_ranks}: needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; take "
             "fewer ranks or a smaller --model"
         )
+
+
+def busiest(cards: Sequence[tuple[Card, float]]) -> str:
+    """Return a table of the busiest of these cards and the percentage of the time in which each was busy."""
+    rows = [["busiest cards", "MB", "% of the time"]]
+    rows += [
+        [card.name, tables.number(card.nbytes, scale=1e-6), tables.number(percent)] for card, percent in cards[:_SHOWN]
+    ]
+    return tables.aligned(rows, left=1) if len(rows) > 1 else "busiest cards  nothing was sent"
 
 
 def recorded(cluster: ClusterOptions, options: Options, phases: dict[str, float]) -> dict[str, Any]:

@@ -170,9 +170,13 @@ class Transport(ABC):
         `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
         """
 
-    def _look(self, src: int) -> None:
-        """Move what has arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed."""
+    def _look(self, src: int) -> bool:
+        """Move what has arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed.
+
+        Return whether there may have been something.
+        """
         self._progress(src, 0)
+        return True
 
     def admit(self, peer: int) -> None:
         """Let a rank that was started again take part, after a PeerReturned. What its earlier life sent is forgotten.
@@ -209,7 +213,8 @@ class Transport(ABC):
         work, nbytes = self._send(value, dst, tag, n, t0)
         self.messages_sent[dst] += 1
         self.bytes_sent[dst] += nbytes
-        self.recorder.add("communicate", t0, self.now(), "send", dst, tag, nbytes)
+        if self.recorder.enabled:
+            self.recorder.add("communicate", t0, self.now(), "send", dst, tag, nbytes)
         return work
 
     @overload
@@ -236,15 +241,15 @@ class Transport(ABC):
         if src == ANY:
             self._look(ANY)  # what has come meanwhile may have been sent before what is in the inbox
         message = self._pop(src, tag)
-        if message is None and src != ANY and timeout != 0:
-            self._look(src)
+        if message is None and src != ANY and timeout != 0 and self._look(src):
             message = self._pop(src, tag)
         if message is None:
             message = self._receive(src, tag, timeout)
             if message is None:
                 return None
             waited_from, t0 = t0, self.now()
-            self.recorder.add("wait", waited_from, t0, peer=message.src, tag=message.tag)
+            if self.recorder.enabled:
+                self.recorder.add("wait", waited_from, t0, peer=message.src, tag=message.tag)
         if from_any:
             self.arrivals.append(message.src)
         message._receiver, message._t0 = self, t0
@@ -302,7 +307,8 @@ class Transport(ABC):
     def _note(self, message: Message, t0: float) -> None:
         """Record a received message: its span ends when its receipt is logged or it is released, being read so far."""
         self._synchronize()
-        self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
+        if self.recorder.enabled:
+            self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""

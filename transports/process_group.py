@@ -175,10 +175,11 @@ class ProcessGroup(Transport):
         with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
             return super()._receive(src, tag, timeout)
 
-    def _look(self, src: int) -> None:
-        if self.link:  # else the threads fill the inbox
-            with self._changed:
-                self.link.happen(self.now())
+    def _look(self, src: int) -> bool:
+        if self.link is None:
+            return False  # the threads fill the inbox
+        with self._changed:
+            return self.link.happen(self.now())
 
     def _progress(self, src: int, seconds: float) -> None:
         if self.link is None:

@@ -228,12 +228,11 @@ class SharedMemory(Transport):
             elif fd == self._deaths:
                 self._read_deaths()
 
-    def _look(self, src: int) -> None:
+    def _look(self, src: int) -> bool:
         peer = self._peers.get(src)
         if peer is None or self.link:
-            super()._look(src)
-        elif peer.open:
-            self._read(peer)
+            return super()._look(src)
+        return peer.open and self._read(peer)
 
     def _look_at(self, peer: Peer, seconds: float) -> bool:
         """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.

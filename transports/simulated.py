@@ -76,7 +76,7 @@ class Ranks:
 
     def describe_waits(self) -> str:
         """Return in one line who waits for what from whom."""
-        waits = [f"rank {t.rank} waits for {t.waits_for}" for t in self.transports.values() if t.waits_for]
+        waits = [f"rank {t.rank} waits for {what}" for t in self.transports.values() if (what := t.waits_for)]
         more = f" and {len(waits) - 8} more" if len(waits) > 8 else ""
         return f"deadlock after {self.world.time:.6g} virtual s: {'; '.join(waits[:8])}{more}"
 
@@ -90,14 +90,15 @@ class Simulated(Transport):
         self.ranks, self.world, self.network = ranks, ranks.world, ranks.world.network
         self.coroutine = getcurrent()
         self.rejoined = rejoined
-        self.waits_for = ""
         self.dies_at = math.inf
         self._why_gone = ""  # "": it is here
         self._on_the_way = 0  # messages that it has sent
         self.recorder.time_passes = self._compute
-        self._wanted: tuple[int, tuple[str, ...]] | None = None  # source and tags; no tags: a release
+        # What it waits for: the rank, and the tags, or that this rank releases a message with this tag.
+        self._wanted: tuple[int, Tags, str | None] | None = None
         self._departures = len(ranks.gone)  # that this rank knows of
         self._allocated: dict[int, torch.Tensor] = {}  # by the address of its memory, which nothing else gets
+        self.bytes_allocated = 0
         for peer, why, _ in ranks.gone:
             self._lose(peer, why, died=False)
         if rejoined:
@@ -133,7 +134,8 @@ class Simulated(Transport):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
-        self._allocated[vector.untyped_storage().data_ptr()] = vector
+        self._allocated[vector.untyped_storage().data_ptr()] = vector  # on the meta device all have the same, 0
+        self.bytes_allocated += vector.nbytes
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
@@ -211,9 +213,11 @@ class Simulated(Transport):
         if dst in self._gone:
             raise PeerLost(dst, self._gone[dst])
         if isinstance(value, torch.Tensor):
-            in_place = value.untyped_storage().data_ptr() in self._allocated and value.is_contiguous()
-            vector = as_vector(value) if in_place else as_vector(value).clone()
-            nbytes = value.numel() * value.element_size()
+            in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
+            vector = value if in_place and value.dim() == 1 else as_vector(value)
+            if not in_place:
+                vector = vector.clone()
+            nbytes = value.nbytes
             message = Message(self.rank, tag, vector, None, nbytes, n)
         else:
             in_place = False
@@ -270,8 +274,11 @@ class Simulated(Transport):
         if queue is None:
             queue = self._inbox[key] = deque()
         queue.append(message)
-        if self._wanted and self._wanted[0] in (message.src, ANY) and message.tag in self._wanted[1]:
-            self.wake(self.world.time)
+        if self._wanted:
+            src, tags, _ = self._wanted
+            of_these = message.tag == tags or (type(tags) is tuple and message.tag in tags)
+            if of_these and (src == message.src or src == ANY):
+                self.wake(self.world.time)
 
     def wake(self, at: float) -> None:
         """Have this rank look again, if it waits."""
@@ -285,18 +292,30 @@ class Simulated(Transport):
             self.ranks.waiting[self._wanted[0]].pop(self.rank, None)
             self._wanted = None
 
-    def wait_for(self, src: int, tags: tuple[str, ...], what: str) -> None:
-        """Return when something of this kind has arrived, or somebody has gone; no tags: when memory is released."""
-        self.waits_for = what
-        self._wanted = (src, tags)
-        self.ranks.waiting.setdefault(src, {})[self.rank] = self
+    def wait_for(self, src: int, tags: Tags, released: str | None = None) -> None:
+        """Return when something of this kind has arrived, or a message is `released`, or somebody has gone."""
+        self._wanted = (src, tags, released)
+        waiting = self.ranks.waiting.get(src)
+        if waiting is None:
+            waiting = self.ranks.waiting[src] = {}
+        waiting[self.rank] = self
         self.world.wait()
-        self.waits_for = ""
         self._check_alive()
 
-    def _look(self, src: int) -> None:
+    @property
+    def waits_for(self) -> str:
+        """What it waits for, for people; empty if it does not wait."""
+        if self._wanted is None:
+            return ""
+        src, tags, released = self._wanted
+        if released is not None:
+            return f"the release of {released!r} by rank {src}"
+        return f"{named(tags)} from {'anybody' if src == ANY else f'rank {src}'}"
+
+    def _look(self, src: int) -> bool:
         if src == ANY:  # what a single rank has sent keeps its order: there is nothing to choose
             self._catch_up()
+        return src == ANY
 
     def _catch_up(self) -> None:
         """Let everything happen that does until this rank's time."""
@@ -321,8 +340,7 @@ class Simulated(Transport):
                 return None
             if limited and self.clock >= deadline:
                 raise self._overdue(named(tag), src, limit)
-            tags = (tag,) if isinstance(tag, str) else tag
-            self.wait_for(src, tags, named(tag) + (" from anybody" if src == ANY else f" from rank {src}"))
+            self.wait_for(src, tag)
         return message
 
 
@@ -330,14 +348,18 @@ class _InPlace(Work):
     """A message that is read in its sender's memory, at least until its last byte has `left`."""
 
     def __init__(self, sender: Simulated, message: Message, dst: int, left: float) -> None:
-        self._sender, self._message, self._dst, self._left = sender, message, dst, left
-        self._read_until = math.inf  # the virtual time at which its receiver released it
+        self._sender, self._dst, self._left = sender, dst, left
+        self._message: Message | None = message  # until it is released: there may be very many
+        self._read_from = self._read_until = math.inf  # in virtual time; known when its receiver has released it
 
     def release(self) -> None:
         """Note that the receiver reads it no more."""
         sender = self._sender
+        if self._message is not None:
+            self._read_from = self._message._t0
+            self._message = None
         self._read_until = sender.ranks.transports[self._dst].clock
-        if sender._wanted and not sender._wanted[1]:
+        if sender._wanted and sender._wanted[2] is not None:
             sender.wake(self._read_until)
 
     @property
@@ -351,10 +373,10 @@ class _InPlace(Work):
         t0 = sender.clock
         sender.clock = max(t0, self._left)
         while not self._is_free():
-            if self._read_until < math.inf:
+            if self._message is None:
                 sender.clock = self._read_until
             else:
-                sender.wait_for(self._dst, (), f"the release of {self._message.tag!r} by rank {self._dst}")
+                sender.wait_for(self._dst, (), self._message.tag)
         if sender.clock > t0:
             sender.recorder.add("wait", t0, sender.clock, peer=self._dst, tag="release")
 
@@ -364,11 +386,11 @@ class _InPlace(Work):
         if self._read_until <= sender.clock:
             return True
         sender._catch_up()  # who is to receive it by now has received it
-        if self._read_until < math.inf:
-            return self._read_until <= sender.clock or message._t0 > sender.clock
+        if message is None or self._read_until < math.inf:
+            return self._read_until <= sender.clock or self._read_from > sender.clock
         if message._receiver is None and message.tensor is not None:
             message.tensor = message.tensor.clone()
             message._give_back = None
-            self._read_until = sender.clock
+            self._message, self._read_until = None, sender.clock
             return True
         return sender.is_gone(self._dst)

@@ -25,8 +25,8 @@ class Clockwork(SharedMemory):
     def cpu_seconds(self) -> float:
         return self.time / 10
 
-    def _look(self, src: int) -> None:
-        pass  # only who waits finds something
+    def _look(self, src: int) -> bool:
+        return False  # only who waits finds something
 
     def _progress(self, src: int, seconds: float) -> None:
         self.time += seconds / 2

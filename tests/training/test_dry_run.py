@@ -1,0 +1,145 @@
+"""Steps that are only timed: on the meta device they take what they take with elements, for models of any size."""
+
+from typing import Any
+
+import pytest
+
+from launchers.virtual import VirtualTime
+from records.errors import UsageError
+from strategies import STRATEGIES, Strategy
+from strategies.async_param_server import AsyncParamServer
+from strategies.backup_workers import BackupWorkers
+from strategies.param_server import ParamServer
+from strategies.ring_all_reduce import RingAllReduce
+from strategies.sharded_ring import ShardedRing
+from tests.runs import n_gpus_of
+from training.checks import resolve
+from training.cluster import ClusterOptions, Compute
+from training.dry_run import DryRun, closed_form, count_flops, dry_run, sizes_of
+from training.options import Options
+from training.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
+from transports.network import OneSwitch
+
+IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name != "inconsistent_reads"}
+STEPS, SAMPLES = 6, 4
+
+
+def options_of(strategy: Strategy, n_gpus: int, **changes: Any) -> Options:
+    link = {"bandwidth": "1gbit", "latency": "1ms"}
+    return Options(strategy=strategy, n_gpus=n_gpus, batch_size=SAMPLES, **(link | changes))
+
+
+def on(device: str, strategy: Strategy, n_gpus: int, sizes: Sizes, **changes: Any) -> tuple[list[Steps], list[int]]:
+    """Take steps in virtual time; return what each rank returned, and the bytes of its vectors."""
+    options = resolve(options_of(strategy, n_gpus, device="cpu", **changes))
+    time = VirtualTime(OneSwitch(n_gpus, 125e6, 1e-3), Compute(options, {"forward": 0.01, "backward": 0.02}))
+    job = StepsJob(options, sizes, SAMPLES, STEPS)
+    results = time.launch(take_steps, n_gpus, job, device=device, roles=options.roles, on_report=lambda *_: None)
+    assert time.ranks is not None
+    return results, [time.ranks.transports[rank].bytes_allocated for rank in range(n_gpus)]
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": "adam", "clip_norm": 1.0}], ids=["plain", "adam, bounded"])
+@pytest.mark.parametrize("name", IN_MESSAGES)
+def test_no_decision_depends_on_the_value_of_an_element(name: str, changes: dict[str, Any]) -> None:
+    n_gpus, sizes = n_gpus_of(name, 4), Sizes(1003, 5)
+    changes = {"slow": (f"{n_gpus - 1}:3",), **changes}
+    meta, cpu = (on(device, IN_MESSAGES[name](), n_gpus, sizes, **changes) for device in ("meta", "cpu"))
+    assert meta == cpu
+
+
+@pytest.mark.parametrize("name", [name for name, kind in IN_MESSAGES.items() if not kind.asynchronous])
+def test_a_step_sends_what_its_closed_form_says(name: str) -> None:
+    strategy, n_gpus = IN_MESSAGES[name](), n_gpus_of(name, 4)
+    results, _ = on("meta", strategy, n_gpus, Sizes(840))
+    messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), 840 * 4)
+    assert sum(one.messages for one in results) == pytest.approx(STEPS * messages)
+    assert sum(one.nbytes for one in results) == pytest.approx(STEPS * nbytes)
+
+
+def steps_of(strategy: Strategy, n_gpus: int, parameters: float, **changes: Any) -> DryRun:
+    steps = changes.pop("steps", None)
+    compute = ClusterOptions(compute="0.3s")
+    return dry_run(options_of(strategy, n_gpus, **changes), compute, parameters, steps, quiet=True)
+
+
+def test_a_step_of_a_model_that_fits_nowhere() -> None:
+    nbytes = 4e12
+    ring = steps_of(RingAllReduce(), 8, 1e12)
+    assert ring.seconds == pytest.approx(0.3 + 14 * (nbytes / 8 / 125e6 + 1e-3))
+    server = steps_of(ParamServer(), 9, 1e12, steps=1)
+    assert max(one.ends[0] for one in server.results) - server.results[0].begun == pytest.approx(
+        0.3 + 2 * 8 * nbytes / 125e6 + 3e-3, abs=2e-3
+    )
+    server = steps_of(ParamServer(), 9, 1e12)
+    assert server.steps == 40, "a worker sends while the others get their parameters, from the second step on"
+    assert server.seconds == pytest.approx(0.3 + 9 * nbytes / 125e6 + 2e-3)
+    assert server.figures()["gb_sent_a_step"] == pytest.approx(16 * 4000)
+    assert {card.name for card, percent in server.cards if percent > 80} == {"rank 0 sends", "rank 0 receives"}
+    assert "rank 0" in server.text()
+
+
+def test_an_asynchronous_step_is_that_of_all_workers() -> None:
+    run = steps_of(AsyncParamServer(), 3, 1e3, latency="0s")
+    assert run.seconds == pytest.approx(0.3, rel=0.03), "two workers that wait for nobody until the end"
+    assert steps_of(BackupWorkers(), 4, 1e3, latency="0s", slow=("3:5",), steps=4).seconds < 1.2, "not for the slowest"
+
+
+def test_the_memory_is_that_of_the_vectors_and_the_optimizers_state() -> None:
+    ring, sharded = (steps_of(kind(), 8, 8e9, optimizer="adam") for kind in (RingAllReduce, ShardedRing))
+    assert ring.memory == pytest.approx([2 * 32e9 + 2 * 32e9] * 8)
+    assert sharded.memory == pytest.approx([2 * 32e9 + 2 * 4e9] * 8, rel=1e-6)
+
+
+def test_models_by_name() -> None:
+    pytest.importorskip("torchvision")
+    for name, parameters in (("resnet18", 11_689_512), ("vit_b_16", 86_567_656)):
+        sizes = sizes_of(Options(model=name), None)
+        assert sizes.parameters == parameters
+    assert sizes_of(Options(model="resnet18"), None).buffers == 9600
+    flops = count_flops(Options(model="resnet18"), None, samples=2)
+    assert flops["forward"] == pytest.approx(2 * 2 * 1.814e9, rel=1e-2), "torchvision counts multiplications"
+    assert count_flops(Options(), 1e9, samples=3) == {"forward": 6e9, "backward": 12e9}
+    run = dry_run(options_of(RingAllReduce(), 2, model="resnet18"), ClusterOptions(flops=1e12), None, 1, quiet=True)
+    assert run.phases["forward"] == pytest.approx(2 * flops["forward"] / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cluster", "parameters", "message"),
+    [
+        ({}, {}, 7e9, "--compute: nothing is computed on the meta device"),
+        ({}, {"compute": "fast"}, 7e9, "--compute fast: write a time"),
+        ({}, {"compute": "1s"}, 1.5, "--parameters 1.5: must be a whole number"),
+        ({}, {"compute": "1s"}, 0, "--parameters 0: must be a whole number"),
+        ({}, {"compute": "1s"}, 1e99, "--parameters 1e+99: must be a whole number"),
+        ({}, {"compute": "1s"}, float("nan"), "--parameters nan: must be a whole number"),
+        ({"model": "lenet"}, {"compute": "1s"}, 7e9, "--model lenet: --parameters says all"),
+        ({"model": "no_such_net"}, {"compute": "1s"}, None, "--model no_such_net: unknown"),
+        ({"epochs": 3}, {"compute": "1s"}, 7e9, "--epochs 3: nothing is trained on the meta device"),
+        ({"save": "x.pt"}, {"compute": "1s"}, 7e9, "--save x.pt: nothing is trained on the meta device"),
+        ({}, {"compute": "1s", "kill": ("1@1s",)}, 7e9, "--kill: nobody dies"),
+        ({"global_batch_size": 5}, {"compute": "1s"}, 7e9, "--global_batch_size 5: 3 workers cannot share it"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    changes: dict[str, Any], cluster: dict[str, Any], parameters: float | None, message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        dry_run(options_of(RingAllReduce(), 3, **changes), ClusterOptions(**cluster), parameters, 1, quiet=True)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_strategy_that_shares_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match="--strategy inconsistent_reads: needs shared memory"):
+        steps_of(STRATEGIES["inconsistent_reads"](), 3, 1e6)
+
+
+def test_real_ranks_take_the_same_steps() -> None:
+    from launchers.local import launch
+
+    options = resolve(Options(strategy=RingAllReduce(), n_gpus=2))
+    job = StepsJob(options, Sizes(1000), SAMPLES, 3, phases={"forward": 1e-3, "backward": 2e-3})
+    results = launch(take_steps, 2, job, on_report=lambda *_: None)
+    assert [(len(one.ends), one.messages, one.nbytes) for one in results] == [(3, 6, 3 * 4000)] * 2
+    assert seconds_of_a_step(results, options.roles) > 3e-3

@@ -1,0 +1,284 @@
+"""A dry run: steps of a model that fits nowhere, on torch's meta device, in virtual time: their seconds and bytes."""
+
+import dataclasses
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+
+from launchers.virtual import VirtualTime
+from records.errors import UsageError, one_line
+from strategies.common.base import RunSize
+from strategies.common.replica import float_buffers, trained
+from training.checks import resolve
+from training.cluster import ClusterOptions, Compute, busiest
+from training.options import Options
+from training.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
+from transports.network import Card, Network
+from transports.units import seconds
+from workloads import models
+from workloads.lookup import import_torchvision
+
+IMAGES, CLASSES = (3, 224, 224), 1000  # what a model by name is made for
+_MEAN = (
+    "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
+    "optimizer_options", "clip_norm", "device", "dtype", "seed", "slow", "jitter", "timeout", "bandwidth", "latency",
+    "model", "results_dir",
+)  # fmt: skip
+"""The options of a run that mean something where nothing is trained."""
+
+
+_SEVERAL = 40  # steps
+_LOOK_S = 0.3  # between two looks at how far a run is
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Some steps on torch's meta device, in virtual time."""
+
+    options: Options
+    sizes: Sizes
+    phases: dict[str, float]  # seconds of a step
+    results: list[Steps]  # of each rank
+    memory: list[int]  # bytes of the vectors and the optimizer's state, of each rank
+    cards: list[tuple[Card, float]]  # and the percentage of the steps' time in which each was busy, the busiest first
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of a step."""
+        return seconds_of_a_step(self.results, self.options.roles)
+
+    @property
+    def steps(self) -> float:
+        """How many steps were taken, on average over the workers."""
+        roles = self.options.roles
+        taken = [len(one.ends) for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        return sum(taken) / len(taken)
+
+    @property
+    def is_typical(self) -> bool:
+        """Whether one step is like all: all workers end it together, and it has sent what the closed form says."""
+        roles = self.options.roles
+        ends = [one.ends[-1] for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        messages, _ = closed_form(self.options, 0)
+        together = max(ends) - min(ends) <= 0.001 * self.seconds
+        return together and math.isclose(sum(one.messages for one in self.results), messages)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a sweep shows."""
+        return {
+            "workers": self.options.roles.count("worker"),
+            "seconds_a_step": self.seconds,
+            "compute_s": sum(self.phases.values()),
+            "gb_sent_a_step": sum(one.nbytes for one in self.results) / self.steps / 1e9,
+            "messages_a_step": sum(one.messages for one in self.results) / self.steps,
+            "gb_of_memory": max(self.memory) / 1e9,
+            "busiest_card": f"{self.cards[0][0].name}, {self.cards[0][1]:.0f} %" if self.cards else "none",
+        }
+
+    def text(self) -> str:
+        """Return what is shown of it, in a few lines."""
+        options, figures = self.options, self.figures()
+        n, roles = self.sizes.parameters, options.roles
+        memory = []
+        for role in dict.fromkeys(roles):
+            sizes = [size / 1e9 for size, of in zip(self.memory, roles, strict=True) if of == role]
+            least, most = f"{min(sizes):.4g}", f"{max(sizes):.4g}"
+            memory.append(f"{role} {least if least == most else f'{least} to {most}'}")
+        rate = samples_of_a_worker(options) * roles.count("worker") / self.seconds if self.seconds else math.inf
+        return "\n".join(
+            [
+                f"strategy {options.strategy.name}, n_gpus {options.n_gpus}, time virtual, "
+                f"{n:.4g} parameters ({n * options.torch_dtype.itemsize / 1e9:.4g} GB)",
+                f"seconds a step  {self.seconds:.6g}, of which {figures['compute_s']:.4g} are computing",
+                f"samples/s       {rate:.6g}",
+                f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
+                f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's",
+                busiest(self.cards),
+            ]
+        )
+
+
+def closed_form(options: Options, nbytes: int) -> tuple[float, float]:
+    """Return the messages and bytes that all ranks send in a step, of `nbytes` of parameters, in closed form."""
+    strategy, roles = options.strategy, options.roles
+    values = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy)}
+    counts = [strategy.traffic[role].count({**values, "N": len(roles), "P": nbytes}) for role in roles]
+    return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
+
+
+def samples_of_a_worker(options: Options) -> int:
+    """Return the samples of a worker in a step."""
+    if options.global_batch_size is None:
+        return options.batch_size
+    workers = options.strategy.count_workers(options.n_gpus or 1)
+    if options.global_batch_size % workers:
+        raise UsageError(
+            f"--global_batch_size {options.global_batch_size}: {workers} workers cannot share it evenly; "
+            f"take a multiple of {workers}"
+        )
+    return options.global_batch_size // workers
+
+
+def check(options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None) -> Options:
+    """Find whatever is wrong before anything starts; return the options, filled in. Raises UsageError."""
+    _check_options(options, parameters, steps)
+    if cluster.kill:
+        raise UsageError("--kill: nobody dies on the meta device; leave it out")
+    if cluster.compute is None and cluster.flops is None:
+        raise UsageError(
+            "--compute: nothing is computed on the meta device; say how long a step takes, by --compute 0.4s or "
+            "--flops 15e12"
+        )
+    cluster.check_compute()
+    launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
+    options = resolve(options, launcher)
+    roles = options.roles
+    options.strategy.check(RunSize(len(roles), roles.count("worker"), steps or _SEVERAL, shared_memory=False))
+    samples_of_a_worker(options)
+    return options
+
+
+def dry_run(
+    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None = None, quiet: bool = False
+) -> DryRun:
+    """Take so many steps of a model of so many parameters, or of the one by name. Raises UsageError, RunFailed.
+
+    By default one step, or, if it is not like those that follow, `_SEVERAL`.
+    """
+    options = check(options, cluster, parameters, steps)
+    sizes, samples = sizes_of(options, parameters), samples_of_a_worker(options)
+    if cluster.compute is not None:
+        step = seconds(cluster.compute)
+        phases = {"forward": step / 3, "backward": step * 2 / 3}
+    else:
+        assert cluster.flops is not None
+        flops = count_flops(options, parameters, samples)
+        phases = {name: count / cluster.flops for name, count in flops.items()}
+    done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1), quiet)
+    if steps is None and not done.is_typical:
+        return _take(options, cluster, phases, StepsJob(options, sizes, samples, _SEVERAL), quiet)
+    return done
+
+
+def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
+    network = cluster.network(options)
+    time = VirtualTime(network, Compute(options, phases), compute=False)
+    passed: dict[str, list[tuple[float, int]]] = {}
+
+    def note(_: int, what: str) -> None:
+        if what == "ended" or what not in passed:  # the first that has begun, the last that has ended
+            passed[what] = [(card.busy, card.nbytes) for card in network.cards()]
+
+    with _progress(options, job, network, quiet):
+        results = time.launch(
+            take_steps, options.world_size, job, device="meta", roles=options.roles, on_report=note, seed=options.seed
+        )
+    assert time.ranks is not None
+    held = [time.ranks.transports[rank].bytes_allocated for rank in range(options.world_size)]
+    took = max(max(one.ends[-1] for one in results) - max(one.begun for one in results), 1e-12)
+    both = zip(network.cards(), passed["begun"], passed["ended"], strict=True)
+    of_steps = [Card(card.name, card.bandwidth, 0.0, end[0] - start[0], end[1] - start[1]) for card, start, end in both]
+    cards = [(card, 100 * card.busy / took) for card in of_steps if card.nbytes]
+    memory = [vectors + one.optimizer_bytes for vectors, one in zip(held, results, strict=True)]
+    return DryRun(options, job.sizes, phases, results, memory, sorted(cards, key=lambda pair: -pair[1]))
+
+
+@contextmanager
+def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) -> Iterator[None]:
+    """Show, during the block, how much of what is to be sent was sent."""
+    nbytes = job.sizes.parameters * options.torch_dtype.itemsize
+    total = job.steps * closed_form(options, nbytes)[1] + (options.world_size - 1) * nbytes
+    over = threading.Event()
+    with tqdm(
+        total=round(total), desc=options.strategy.name, unit="B", unit_scale=True,
+        leave=False, disable=None if not quiet else True,
+    ) as bar:  # fmt: skip
+
+        def look() -> None:
+            while not over.wait(_LOOK_S):
+                bar.update(min(sum(card.nbytes for card in network.sends), bar.total) - bar.n)
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def _check_options(options: Options, parameters: float | None, steps: int | None) -> None:
+    """Find what has no meaning where nothing is trained. Raises UsageError."""
+    default = Options(strategy=options.strategy)
+    for _, name, value in options.all_fields():
+        own = name in {field.name for field in dataclasses.fields(options.strategy)}
+        if name not in _MEAN and not own and value != getattr(default, name):
+            raise UsageError(f"--{name} {value}: nothing is trained on the meta device; leave it out")
+    if parameters is not None and not (1 <= parameters <= 1e15 and parameters == int(parameters)):
+        raise UsageError(f"--parameters {parameters:g}: must be a whole number from 1 to 1e15, such as 7e9")
+    if parameters is not None and options.model != default.model:
+        raise UsageError(
+            f"--model {options.model}: --parameters says all that is to be known of the model; leave one out"
+        )
+    if steps is not None and not 1 <= steps <= 10_000:
+        raise UsageError(f"--steps {steps}: must be from 1 to 10000")
+
+
+def build(options: Options) -> nn.Module:
+    """Return the model that `--model` names on the meta device: torchvision's for ImageNet, or yourmodule:function."""
+    name = options.model
+    with torch.device("meta"):
+        if name in models.MODELS or ":" in name:
+            return models.build(name, IMAGES, CLASSES).to(options.torch_dtype)
+        made = import_torchvision(f"--model {name}").models
+        if name not in made.list_models(module=made):
+            raise UsageError(f"--model {name}: unknown; torchvision.models.list_models() has the names")
+        net: nn.Module = made.get_model(name, weights=None).to(options.torch_dtype)
+    return net
+
+
+def sizes_of(options: Options, parameters: float | None) -> Sizes:
+    """Return the lengths of the vectors of the model. Raises UsageError."""
+    if parameters is not None:
+        return Sizes(int(parameters))
+    model = build(options)
+    return Sizes(sum(p.numel() for p in trained(model)), sum(b.numel() for b in float_buffers(model)))
+
+
+def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:
+    """Return the floating-point operations of the two passes of a step with so many samples.
+
+    Of a model of which only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
+    Raises UsageError.
+    """
+    if parameters is not None:
+        return {"forward": 2 * parameters * samples, "backward": 4 * parameters * samples}
+    model = build(options)
+    x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
+    y = torch.zeros(samples, dtype=torch.int64, device="meta")
+    try:
+        with FlopCounterMode(display=False) as forward:
+            loss = F.cross_entropy(_first(model(x)), y)
+        with FlopCounterMode(display=False) as backward:
+            loss.backward()
+    except Exception as error:
+        raise UsageError(
+            f"--model {options.model}: its operations cannot be counted ({one_line(error)}); give --compute"
+        ) from error
+    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def _first(output: Any) -> torch.Tensor:
+    """Return the logits of a model: the first of several outputs, as googlenet and inception_v3 have."""
+    logits = output if isinstance(output, torch.Tensor) else output[0]
+    assert isinstance(logits, torch.Tensor)
+    return logits

@@ -183,12 +183,16 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     axes = _axes(chosen)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
+    folder = Path(runs[0][0].results_dir)
+    try:
+        files.check_writable(str(folder))
+    except OSError as error:
+        raise UsageError(f"--results_dir: cannot write in {folder}: {error.strerror or error}") from error
     rows = []
     for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
         rows.append({"strategy": options.strategy.name, **one, **_run(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
     print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-    folder = Path(runs[0][0].results_dir)
     path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
     with files.write_atomically(path) as unfinished:
         frame.to_csv(unfinished, index=False)

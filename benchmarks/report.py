@@ -129,6 +129,17 @@ def _link(rows: Rows) -> Lines:
     return lines
 
 
+def _prediction(rows: Rows) -> Lines:
+    walls = [row for row in rows if row["wall"] == "yes"]
+    ranks, mbit = ([str(one) for one in sorted({row[name] for row in rows})] for name in ("ranks", "mbit"))
+    what = f"{' / '.join(ranks)} ranks, {' / '.join(mbit)} Mbit/s, {len(walls)} cases in which the link is the wall"
+    lines = []
+    for side, name in (("virtual time", "error"), ("the closed form", "predicted_error")):
+        errors = sorted(float(row[name].removesuffix(" %")) for row in walls)
+        lines.append((f"a step by {side} against real processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
+    return lines
+
+
 def _recording(rows: Rows) -> Lines:
     return [
         (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
@@ -147,6 +158,7 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "memory": _memory,
     "virtual_time": _virtual_time,
     "link": _link,
+    "prediction": _prediction,
 }
 """The lines of the table that are made of each kept file."""
 

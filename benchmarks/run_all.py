@@ -1,4 +1,4 @@
-"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: 12 minutes on 2 cores.
+"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: 17 minutes on 2 cores.
 
 python -m benchmarks.run_all      # with nothing else running; then: python -m benchmarks.report
 
@@ -26,6 +26,7 @@ COMMANDS = {
     "memory": ("memory.py",),
     "virtual_time": ("virtual_time.py",),
     "link": ("link.py",),
+    "prediction": ("prediction.py",),
 }
 """The kept files, and how each is made."""
 

@@ -13,11 +13,17 @@ from records.plot import COLOURS, DASHES
 
 
 def draw_seconds(frame: pd.DataFrame, others: Sequence[str], path: Path) -> None:
-    """Draw `seconds_a_step` against `workers`, a line for each combination of the columns `others`. Raises OSError."""
+    """Draw `seconds_a_step` against `workers`, a line for each combination of the columns `others`. Raises OSError.
+
+    Hollow where less than half of the step is `compute_s`.
+    """
     figure, axes = _axes()
-    for i, seconds in enumerate(frame["compute_s"].unique()):
-        axes.axhline(seconds, color="0.6", linewidth=1, label=None if i else "only computing")
     _lines(axes, frame, others, "seconds_a_step")
+    waits = frame[frame["seconds_a_step"] > 2 * frame["compute_s"]]
+    axes.plot(
+        waits["workers"], waits["seconds_a_step"], "o", color="white", markeredgecolor="0.3", markersize=4.5,
+        label="mostly waiting",
+    )  # fmt: skip
     axes.set_yscale("log")
     axes.set_ylabel("seconds a step")
     axes.set_title("A step in virtual time")

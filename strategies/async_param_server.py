@@ -45,6 +45,7 @@ class AsyncParamServer(ParamServer):
     workers_may_die = True
     defaults = {"momentum": 0.0}  # late gradients act like momentum
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+    critical_path = None
 
     def check(self, run: RunSize) -> None:
         """An epoch must have the gradients of an update."""

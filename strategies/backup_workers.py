@@ -32,6 +32,7 @@ class BackupWorkers(ParamServer):
     workers_may_die = True
     exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+    critical_path = Traffic("2", "(N - n_backup) P")
 
     def check(self, run: RunSize) -> None:
         """A step must wait for somebody."""

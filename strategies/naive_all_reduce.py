@@ -18,6 +18,7 @@ class NaiveAllReduce(AllReduceSGD):
     """All ranks send their gradient to rank 0, which sends the sum to all: what the ring avoids."""
 
     traffic = {"worker": Traffic("2 (N - 1) / N", "2 (N - 1) P / N")}
+    critical_path = Traffic("2", "N P")
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `naive_all_reduce`."""

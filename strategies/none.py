@@ -20,6 +20,7 @@ class NoCommunication(Strategy):
 
     replicas_agree = False
     traffic = {"worker": NOTHING}
+    critical_path = NOTHING
 
     def notice(self, n_gpus: int) -> str:
         """Say whose accuracy will be shown."""

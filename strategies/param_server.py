@@ -7,7 +7,7 @@ A worker sends and receives one vector a step; the server N - 1 of each.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,6 +23,7 @@ class ParamServer(Strategy):
 
     min_ranks = 2
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+    critical_path: ClassVar[Traffic | None] = Traffic("2", "N P")
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:

@@ -23,6 +23,7 @@ class PushFetch(ParamServer):
     """
 
     staleness_of = "push"
+    critical_path = None
     asynchronous = True
     workers_may_die = True
 

@@ -19,6 +19,7 @@ class RingAllReduce(AllReduceSGD):
     """The gradient is cut into N chunks that travel round a ring of ranks: once to be summed, once to be shared."""
 
     traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
+    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `ring_all_reduce`."""

@@ -22,6 +22,7 @@ class ShardedRing(Strategy):
 
     cuts_x = True
     traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
+    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")
 
     def setup(self) -> None:
         """Run the optimizer on this rank's chunk of x only."""

@@ -15,6 +15,7 @@ class Single(Strategy):
 
     max_ranks = 1
     traffic = {"worker": NOTHING}
+    critical_path = NOTHING
 
     def count_workers(self, n_gpus: int) -> int:
         """As many as `workers_like` says: at least one."""

@@ -146,13 +146,14 @@ def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
 
 
 def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
-    code, text = timed(tmp_path, "--parameters", "1e6", "--sweep", "strategy=param_server,ring_all_reduce",
+    folder = tmp_path / "not" / "there"
+    code, text = timed(folder, "--parameters", "1e6", "--sweep", "strategy=param_server,ring_all_reduce",
                        "--sweep", "n_gpus=2,4", "--sweep", "parameters=1e6,1e9")  # fmt: skip
     assert code == 0, text
-    rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
+    rows = pd.read_csv(next(folder.glob("sweep-*.csv")))
     assert len(rows) == 8
     assert (rows["seconds_a_step"] > 1e-3).all()
-    assert len(list(tmp_path.glob("sweep-*.png"))) == 1
+    assert len(list(folder.glob("sweep-*.png"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from strategies import STRATEGIES, Strategy
 HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
 NOTE = (
     "N ranks; P: bytes of the parameters. What a rank sends, on average over the ranks of its role, while every worker "
-    "takes one step."
+    "takes one step. One by one: what of it cannot be at the same time; a step takes that long, and what is computed."
 )
 
 
@@ -39,6 +39,8 @@ def catalogue() -> str:
         )
         lines += [f"{name}  ({kinds})", f"    {description}"]
         lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
+        if path := STRATEGIES[name].critical_path:
+            lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes"]
     return "\n".join([*lines, "", *textwrap.wrap(NOTE, 100)])
 
 

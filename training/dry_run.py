@@ -110,8 +110,7 @@ class DryRun:
 def closed_form(options: Options, nbytes: int) -> tuple[float, float]:
     """Return the messages and bytes that all ranks send in a step, of `nbytes` of parameters, in closed form."""
     strategy, roles = options.strategy, options.roles
-    values = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy)}
-    counts = [strategy.traffic[role].count({**values, "N": len(roles), "P": nbytes}) for role in roles]
+    counts = [strategy.closed_form(strategy.traffic[role], len(roles), nbytes) for role in roles]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
 
 

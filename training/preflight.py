@@ -49,6 +49,8 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
             held_back=options.link is not None,
         )
     )
+    if options.link and launcher.processes:
+        _check_link(options, sum(p.nbytes for p in trained(model)))
     if options.resume:
         _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))
     if options.replay:
@@ -66,6 +68,20 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
             except OSError as error:
                 raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
     return data
+
+
+def _check_link(options: Options, nbytes: int) -> None:
+    """Check that a step, of a model of so many bytes, passes the link before somebody waits too long."""
+    strategy, link, n_gpus = options.strategy, options.link, options.n_gpus or 1
+    assert link is not None
+    seconds = max(
+        link.seconds(round(strategy.closed_form(one, n_gpus, nbytes)[1])) for one in strategy.traffic.values()
+    )
+    if seconds + link.latency > options.timeout:
+        raise UsageError(
+            f"--timeout {options.timeout:g}: on this link one rank sends for {seconds + link.latency:.0f} s in a step, "
+            "and nobody waits so long; give a larger one, or more --bandwidth"
+        )
 
 
 def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:

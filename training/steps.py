@@ -69,7 +69,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     replica = Replica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
     strategy.start(replica, transport, options.make_optimizer(), options.clip_norm)
     strategy.until = job.steps * job.samples * roles.count("worker")
-    transport.barrier()
+    _meet(transport)
     report("begun")
     begun, ends = transport.now(), []
     messages, nbytes = sum(transport.messages_sent), sum(transport.bytes_sent)
@@ -89,6 +89,20 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     messages, nbytes = sum(transport.messages_sent) - messages, sum(transport.bytes_sent) - nbytes
     strategy.finish()
     return Steps(begun, tuple(ended), messages, nbytes, strategy.descent.state_bytes)
+
+
+def _meet(transport: Transport) -> None:
+    """Return on all ranks at the same time, where that is possible: not when the last has heard of the others."""
+    transport.barrier()
+    t0 = transport.now()
+    transport.barrier()
+    if transport.rank == 0:
+        start = transport.now() + 2 * (transport.now() - t0)
+        for peer in transport.peers:
+            transport.isend(start, peer, "start")
+    else:
+        start = transport.recv(0, "start").object
+    transport.sleep(max(0.0, start - transport.now()))
 
 
 def seconds_of_a_step(results: list[Steps], roles: list[str]) -> float:

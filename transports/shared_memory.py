@@ -195,9 +195,9 @@ class SharedMemory(Transport):
         if self.link is None:
             self._move(src, seconds)
             return
-        self._move(ANY, 0)  # what comes from others passes the same card
+        moved = self._move(ANY, 0)  # what comes from others passes the same card
         at = timing.now()
-        if self.link.happen(at) or not seconds:
+        if self.link.happen(at) or moved or not seconds:
             return
         seconds = min(seconds, self.link.due(at))
         if seconds < _POLL_S:
@@ -206,12 +206,12 @@ class SharedMemory(Transport):
             self._move(ANY, (seconds // _POLL_S - 0.5) * _POLL_S)  # is rounded up, to what is not too long
         self.link.happen(timing.now())
 
-    def _move(self, src: int, seconds: float) -> None:
-        """Move what has come from `src` (or ANY) out of the pipes; wait at most `seconds` for something."""
+    def _move(self, src: int, seconds: float) -> bool:
+        """Take in what has come from `src` (or ANY); wait at most `seconds` for something. Return whether it came."""
         from_one = self._peers.get(src)
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         if from_one and from_one.open and not waiting and self._look_at(from_one, seconds):
-            return
+            return True
         poller = from_one.poller if from_one else self._anybody
         for peer in waiting:
             poller.register(peer.sink, select.POLLOUT)
@@ -227,6 +227,7 @@ class SharedMemory(Transport):
                 self._read(self._sources[fd])
             elif fd == self._deaths:
                 self._read_deaths()
+        return bool(ready)
 
     def _look(self, src: int) -> bool:
         peer = self._peers.get(src)

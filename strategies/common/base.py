@@ -47,6 +47,7 @@ class Strategy(ABC):
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
     traffic: ClassVar[Mapping[str, Traffic]]  # by role, in closed form
+    critical_path: ClassVar[Traffic | None] = None  # of a synchronous one: what of a step is one after the other
     defaults: ClassVar[Mapping[str, Any]] = {}  # options of the run for which this strategy has a default of its own
     min_ranks: ClassVar[int] = 1
     max_ranks: ClassVar[int | None] = None
@@ -77,6 +78,22 @@ class Strategy(ABC):
     def count_workers(self, n_gpus: int) -> int:
         """Return into how many parts, one for each worker, a global batch is cut."""
         return self.roles(n_gpus).count("worker")
+
+    def closed_form(self, formula: Traffic, n_gpus: int, nbytes: int) -> tuple[float, float]:
+        """Return the messages and bytes that a formula of this strategy gives, for `nbytes` of parameters."""
+        options = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
+        return formula.count({**options, "N": n_gpus, "P": nbytes})
+
+    def predict(self, n_gpus: int, nbytes: int, compute: float, bandwidth: float, latency: float) -> float | None:
+        """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
+
+        compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
+        et al., ICLR 2017). `bandwidth` in bytes a second; `compute` and `latency` in seconds.
+        """
+        if self.critical_path is None:
+            return None
+        messages, on_the_way = self.closed_form(self.critical_path, n_gpus, nbytes)
+        return compute + messages * latency + on_the_way / bandwidth
 
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
         """Check the options against the size of the run. Raises UsageError: see `between`."""

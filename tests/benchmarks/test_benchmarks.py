@@ -220,3 +220,14 @@ def test_link(tmp_path: Path) -> None:
         for ranks, expected in (("1 to 1", 10.1), ("1 to 2", 20.1), ("2 to 1", 20.1))
     ]
     assert all(row["ratio"] > 0.999 for row in rows), "nothing arrives before its time"
+
+
+@pytest.mark.slow
+def test_prediction(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "prediction", "--ranks", "2", "--mbit", "1000", "--parameters", "1000", "--repeats", "2")
+    assert [row["strategy"] for row in rows] == [
+        "param_server", "ring_all_reduce", "naive_all_reduce", "sharded_ring", "none",
+    ]  # fmt: skip
+    for row in rows:
+        assert row["simulated_ms"] == pytest.approx(row["predicted_ms"], rel=0.01)
+        assert row["measured_ms"] >= 5, "it sleeps so long"

@@ -79,6 +79,22 @@ def test_a_step_of_a_model_that_fits_nowhere() -> None:
     assert "rank 0" in server.text()
 
 
+@pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if not kind.asynchronous])
+def test_a_synchronous_step_takes_what_is_predicted(name: str) -> None:
+    strategy = STRATEGIES[name]()
+    for workers in (2, 3, 5):
+        n_gpus = n_gpus_of(name, workers)
+        for parameters in (1e3, 1e8):  # the latency is the wall, or the bandwidth
+            predicted = strategy.predict(n_gpus, int(4 * parameters), compute=0.3, bandwidth=125e6, latency=1e-3)
+            assert predicted is not None
+            assert steps_of(strategy, n_gpus, parameters).seconds == pytest.approx(predicted, rel=1e-3)
+
+
+def test_no_asynchronous_step_is_predicted() -> None:
+    for kind in STRATEGIES.values():
+        assert (kind().predict(4, 1000, 0.1, 1e9, 1e-4) is None) == kind.asynchronous
+
+
 def test_an_asynchronous_step_is_that_of_all_workers() -> None:
     run = steps_of(AsyncParamServer(), 3, 1e3, latency="0s")
     assert run.seconds == pytest.approx(0.3, rel=0.03), "two workers that wait for nobody until the end"

@@ -42,6 +42,8 @@ def test_one_of_the_two_is_enough() -> None:
         ("ring_all_reduce", {"bandwidth": "fast"}, "--bandwidth fast: write a bandwidth such as 1gbit"),
         ("ring_all_reduce", {"latency": "1gbit"}, "--latency 1gbit: write a time such as 50us"),
         ("ring_all_reduce", {"bandwidth": "9" * 200 + "gbit"}, "--bandwidth 999"),
+        ("ring_all_reduce", {"bandwidth": "1B/s"}, "--timeout 120: on this link one rank sends for"),
+        ("ring_all_reduce", {"latency": "200s"}, "--timeout 120: on this link one rank sends for 200 s"),
         ("inconsistent_reads", {"latency": "1ms"}, "--bandwidth, --latency: the workers of inconsistent_reads read x"),
         ("ring_all_reduce_builtin", {"latency": "1ms"}, "--bandwidth, --latency: torch itself carries the messages"),
         ("param_server_builtin", {"bandwidth": "1gbit"}, "--bandwidth, --latency: torch itself carries the messages"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from launchers.local import launch
 from launchers.virtual import VirtualTime
 from tests.ranks import HELD_BACK, LIMIT, held_back, run
+from tests.transports.samples import pair
 from transports.base import ANY, PeerLost, Transport
 from transports.link import Link
 from transports.network import OneSwitch
@@ -212,6 +213,23 @@ def send_to_the_dead(transport: Transport) -> Any:
 
 def test_a_message_to_a_dead_rank_is_done() -> None:
     assert launch(send_to_the_dead, 2, timeout=LIMIT, expendable=[1], link=Link(1e6, 0.5))[0] is None
+
+
+def test_a_release_that_has_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pair() as (receiver, sender):
+        sender.link = Link(1e9, 0.0)
+        work = sender.isend(sender.allocate(3), 0, "x")
+        receiver.recv(1, "x").release()
+        waits: list[float] = []
+        move = sender._move
+
+        def noted(src: int, seconds: float) -> bool:
+            waits.append(seconds)
+            return move(src, seconds)
+
+        monkeypatch.setattr(sender, "_move", noted)
+        work.wait()
+        assert waits == [0]
 
 
 def calls(transport: Transport, n: int) -> list[str]:

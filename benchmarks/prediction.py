@@ -1,0 +1,116 @@
+"""Where the link is the wall, a step in virtual time takes what it takes in real processes on such a link, within 10
+percent.
+
+python benchmarks/prediction.py
+
+A step of every synchronous strategy, as its closed form predicts it (the critical path in its class), in virtual time,
+and in real processes whose messages are held back (--bandwidth), where computing is a sleep of `--compute_ms`.
+`machine_ms` is a step of these processes without a link, with what copying and adding take on this machine's cores: so
+long a worker computes in the other two. wall: whether the link takes at least 4 times that, so that the claim is for
+this row. error is simulated_ms / measured_ms - 1, predicted_error the same of predicted_ms, in percent.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Row, Settings, figure, main, require
+from launchers.virtual import VirtualTime
+from strategies import STRATEGIES, Strategy
+from training import launch
+from training.checks import resolve
+from training.options import Options
+from training.steps import Sizes, Steps, StepsJob, take_steps
+from transports.link import Link
+from transports.network import OneSwitch
+
+LATENCY = 1e-4  # seconds
+
+
+@dataclass(frozen=True)
+class PredictionSettings(Settings):
+    """Options of the benchmark of predictions."""
+
+    repeats: int = 5
+    """How many steps are timed, after as many others; figures are medians over them, with quartiles."""
+    ranks: tuple[int, ...] = (2, 3, 4)
+    """Numbers of ranks."""
+    mbit: tuple[int, ...] = (200, 1000, 5000)
+    """Bandwidths of the link, in Mbit/s."""
+    parameters: tuple[int, ...] = (250_000, 1_000_000)
+    """Sizes of the model."""
+    compute_ms: float = 5.0
+    """How long a worker computes in a step."""
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        for name in ("ranks", "mbit", "parameters"):
+            require(len(getattr(self, name)) > 0 and min(getattr(self, name)) >= 1, f"--{name}: give numbers from 1 up")
+        require(0 <= self.compute_ms <= 1e4, "--compute_ms: must be from 0 to 10000")
+
+
+def periods(results: list[Steps], roles: list[str], repeats: int) -> np.ndarray:
+    """Return how long each of the last steps took, on average over the workers."""
+    ends = [one.ends for one, role in zip(results, roles, strict=True) if role == "worker"]
+    least = min(len(times) for times in ends)  # backup workers may skip steps
+    return np.diff([times[:least] for times in ends], axis=1).mean(axis=0)[-repeats:]
+
+
+def measure(settings: PredictionSettings) -> Iterator[Row]:
+    """Yield one row per strategy, number of ranks, size and bandwidth."""
+    for kind in STRATEGIES.values():
+        for N in settings.ranks:
+            if kind.critical_path and kind.min_ranks <= N <= (kind.max_ranks or N):
+                yield from measure_strategy(settings, kind(), N)
+
+
+def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -> Iterator[Row]:
+    """Yield the rows of a strategy with N ranks."""
+    options = resolve(Options(strategy=strategy, n_gpus=N, device="cpu"))
+    compute = settings.compute_ms / 1e3
+    phases = {"forward": compute}
+    for parameters in settings.parameters:
+        nbytes = parameters * torch.float32.itemsize
+        job = StepsJob(options, Sizes(parameters), 1, 2 * settings.repeats, phases)
+
+        def real(link: Link | None, job: StepsJob = job) -> np.ndarray:
+            results = launch(take_steps, N, job, roles=options.roles, on_report=lambda *_: None, link=link)
+            return periods(results, options.roles, settings.repeats)
+
+        machine = float(np.median(real(None)))
+        for mbit in settings.mbit:
+            bandwidth = mbit * 1e6 / 8
+            network = OneSwitch(N, bandwidth, LATENCY)
+            time = VirtualTime(network, lambda rank, phase, part: 0.0, compute=False)
+            same = dataclasses.replace(job, phases={"forward": machine})
+            simulated = time.launch(take_steps, N, same, device="meta", roles=options.roles, on_report=lambda *_: None)
+            virtual = float(np.mean(periods(simulated, options.roles, settings.repeats)))
+            predicted = strategy.predict(N, nbytes, machine, bandwidth, LATENCY)
+            assert predicted is not None
+            measured = real(Link(bandwidth, LATENCY))
+            middle = float(np.median(measured))
+            yield {
+                "strategy": strategy.name,
+                "ranks": N,
+                "mb": nbytes / 1e6,
+                "mbit": mbit,
+                "predicted_ms": predicted * 1e3,
+                "simulated_ms": virtual * 1e3,
+                **figure("measured_ms", measured * 1e3),
+                "machine_ms": machine * 1e3,
+                "wall": "yes" if predicted - machine >= 4 * machine else "no",
+                "error": f"{100 * (virtual / middle - 1):+.1f} %",
+                "predicted_error": f"{100 * (predicted / middle - 1):+.1f} %",
+            }
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, PredictionSettings, measure))

@@ -31,10 +31,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tqdm import tqdm
 
-from experiments import cases, collect, family, family_plots, ring_animation
+from experiments import cases, cluster, cluster_plots, collect, family, family_plots, ring_animation
+from experiments.cluster import CLUSTER
 from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
-from experiments.run import EVERY, RING_TRACE
+from experiments.run import CLUSTER_EXPERIMENT, EVERY, RING_TRACE
 from experiments.runs import EXPERIMENTS, TIMELINE, Case, declared
 from experiments.store import Store
 from records.errors import RunFailed, UsageError
@@ -59,6 +60,8 @@ class Settings:
 def experiment_of(notebook: Path) -> str:
     """Return the experiment whose results a notebook shows: it says so in its first code cell."""
     source = notebook.read_text(encoding="utf-8")
+    if "cluster.load()" in source:
+        return CLUSTER_EXPERIMENT
     return next((name for name in EXPERIMENTS if f'collect.load(\\"{name}\\")' in source), FAMILY)
 
 
@@ -102,6 +105,7 @@ def complete(folder: Path) -> list[str]:
     """Return the experiments that were measured, after a line about each other one. Raises UsageError if none was."""
     lacking = {experiment: missing(folder, experiment) for experiment in EVERY}
     measured = [experiment for experiment, names in lacking.items() if not names]
+    lacking[CLUSTER_EXPERIMENT] = [] if (folder / CLUSTER).exists() else [CLUSTER]
     if not measured and any(name.endswith("-quick") for name in Store.load(folder, EVERY[0]).metadata):
         raise UsageError(
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
@@ -119,7 +123,7 @@ def complete(folder: Path) -> list[str]:
                 f"python experiments/run.py {experiment} makes them",
                 file=sys.stderr,
             )
-    return measured
+    return measured + [CLUSTER_EXPERIMENT] * (not lacking[CLUSTER_EXPERIMENT])
 
 
 def main(settings: Settings) -> None:
@@ -150,6 +154,8 @@ def main(settings: Settings) -> None:
 
 def figure(experiment: str, folder: Path) -> Figure:
     """Return the summary of an experiment, which stands in media/."""
+    if experiment == CLUSTER_EXPERIMENT:
+        return cluster_plots.scaling(cluster.load(folder))
     if experiment == FAMILY:
         return family_plots.summary(family.load(folder))
     return cases.FIGURES[experiment](collect.load(experiment, directory=folder))

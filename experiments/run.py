@@ -1,11 +1,11 @@
 """Make the data of the notebooks again: results/HARDWARE/EXPERIMENT.csv and .json.
 
-python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, all
+python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, cluster, all
 
 python experiments/run.py all --quick       # all of it small, in two minutes: digits, one seed
 
-On 2 cores with nothing else running: param_server 12 minutes, ring_all_reduce 15, scaling 26, server_family 10; all
-of them 49, for they share runs. The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are
+On 2 cores with nothing else running: param_server 12 minutes, ring_all_reduce 15, scaling 26, server_family 10, cluster
+6; all of them 55, for they share runs. The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are
 there already are skipped, so an interrupted command continues where it was, and experiments can be made one by one. A
 run that fails is reported, and the others are still made.
 """
@@ -33,7 +33,8 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import Positional
 
-from experiments import family_runs, lost_updates, ring_animation
+from experiments import cluster, family_runs, lost_updates, ring_animation
+from experiments.cluster import CLUSTER
 from experiments.family_runs import FAMILY, LOST_UPDATES
 from experiments.runs import EXPERIMENTS, TIMELINE, declared, hardware
 from experiments.store import DIVERGED, Store
@@ -55,7 +56,8 @@ from training.checks import resolve
 from training.command_line import guarded, parse
 from workloads import datasets
 
-EVERY = (*EXPERIMENTS, FAMILY)
+EVERY = (*EXPERIMENTS, FAMILY)  # that are kept in a Store
+CLUSTER_EXPERIMENT = "cluster"  # in virtual time
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 WORK = ".work"  # where runs write their own files, until they are collected
 
@@ -64,7 +66,7 @@ WORK = ".work"  # where runs write their own files, until they are collected
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[Literal["param_server", "ring_all_reduce", "scaling", "server_family", "all"]]
+    experiment: Positional[Literal["param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "all"]]
     """The experiment whose runs are made."""
     quick: bool = False
     """All of it small, in two minutes: digits, one seed."""
@@ -179,10 +181,10 @@ def main(settings: Settings) -> None:
     """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
     if settings.results_dir == "":
         raise UsageError("--results_dir: is empty; name a folder, or leave it out")
-    chosen = EVERY if settings.experiment == "all" else (settings.experiment,)
-    runs = _declared([name for name in chosen if name != FAMILY], settings.quick)
+    chosen = (*EVERY, CLUSTER_EXPERIMENT) if settings.experiment == "all" else (settings.experiment,)
+    runs = _declared([name for name in chosen if name in EXPERIMENTS], settings.quick)
     tuning = [*family_runs.tuning(settings.quick), family_runs.timeline(settings.quick)] if FAMILY in chosen else []
-    first = [*(one for one, _ in runs), *tuning][0]
+    first = [*(one for one, _ in runs), *tuning, declared(EVERY[0], settings.quick)[0]][0]
     device = resolve(replace(first, device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
     datasets.load(first.dataset, settings.data_dir, settings.download)  # its absence is not each run's failure
@@ -201,6 +203,8 @@ def main(settings: Settings) -> None:
         if all(work.is_made(one, FAMILY) for one in tuning):
             rates = family_runs.tuned(family_runs.grid(stores[FAMILY], settings.quick))
             work.do([(one, [FAMILY]) for one in family_runs.finals(rates, settings.quick)], {})
+    if CLUSTER_EXPERIMENT in chosen:
+        work.do([], {CLUSTER: partial(cluster.record, data_dir=settings.data_dir, quick=settings.quick)})
     rows = [("runs made", len(work.made)), ("there already", work.there), ("failed", len(work.failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; what is there is not made again, unless its file is deleted")

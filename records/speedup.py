@@ -59,10 +59,14 @@ def _lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) ->
     firsts, rests = list(frame[names[0]].unique()), list(frame[names[1:]].drop_duplicates().itertuples(index=False))
     for values, line in frame.groupby(names, sort=False):
         line = line.sort_values("workers")
-        colour = COLOURS[firsts.index(values[0]) % len(COLOURS)]
+        number = firsts.index(values[0])
+        colour, width = COLOURS[number % len(COLOURS)], 1.3 + 0.8 * (len(firsts) - 1 - number)  # equal ones are seen
         dashes = DASHES[rests.index(tuple(values[1:])) % len(DASHES)] if rests else DASHES[0]
         label = ", ".join(str(value) for value in values)
-        axes.plot(line["workers"], line[what], dashes, color=colour, marker="o", markersize=4, label=label)
+        axes.plot(
+            line["workers"], line[what], dashes, color=colour, linewidth=width, marker="o", markersize=2.5 + width,
+            label=label,
+        )  # fmt: skip
 
 
 def _save(figure: Figure, others: Sequence[str], path: Path) -> None:

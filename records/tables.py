@@ -214,8 +214,9 @@ def by_rank(values: Mapping[int, float]) -> str:
     if len(values) <= _MOST_RANKS_SHOWN:
         return ", ".join(f"{rank}: {number(value)}" for rank, value in values.items())
     (first, value), *others = values.items()
-    rest = [other for _, other in others]
-    return f"{first}: {number(value)}, others: {number(min(rest))} to {number(max(rest))}"
+    rest = [other for _, other in others if not pd.isna(other)]
+    least, most = (min(rest), max(rest)) if rest else (None, None)  # nothing was recorded
+    return f"{first}: {number(value)}, others: {number(least)} to {number(most)}"
 
 
 def _decimals(seconds: float | None) -> int:

@@ -106,6 +106,7 @@ def test_summary_of_many_ranks_stays_within_the_width() -> None:
 def test_of_many_ranks_a_summary_shows_the_first_and_the_extremes() -> None:
     assert by_rank({0: 1.0, 1: 2.0}) == "0: 1.0, 1: 2.0"
     assert by_rank({rank: 5.0 + rank for rank in range(1000)}) == "0: 5.0, others: 6.0 to 1004.0"
+    assert by_rank(dict.fromkeys(range(100), float("nan"))) == "0: -, others: - to -"
 
 
 def test_a_short_run_is_shown_with_more_decimals() -> None:

@@ -44,9 +44,9 @@ STRATEGIES: dict[str, Strategy] = {
 SCALED = ("ring", "server", "bound 1", "bound 8", "asynchronous")
 WORKERS = (1, 4, 16, 64)
 GBIT = (1, 10)
-RATES = (0.0125, 0.05, 0.2, 0.8)
+RATES = (0.003125, 0.0125, 0.05, 0.2)
 SEEDS, TUNING_SEED = (1, 2, 3), 0
-COMPUTE, LATENCY = "10ms", "50us"
+COMPUTE, LATENCY, JITTER = "10ms", "50us", 0.2
 _SLOW = 5  # times as slow
 _RACKS = 4
 
@@ -63,6 +63,7 @@ class Case:
     seed: int
     slow: bool = False  # whether the last worker is
     racks: int = 1
+    uplink: float | None = None  # Gbit/s of each rack
 
     def options(self, common: dict[str, Any]) -> Options:
         """Return the run's options."""
@@ -71,7 +72,7 @@ class Case:
         slow = (f"{n_gpus - 1}:{_SLOW}",) if self.slow else ()
         return Options(
             strategy=strategy, n_gpus=n_gpus, lr=self.lr, momentum=0.0, seed=self.seed, slow=slow,
-            bandwidth=f"{self.gbit}gbit", latency=LATENCY, **common,
+            jitter=JITTER, bandwidth=f"{self.gbit}gbit", latency=LATENCY, **common,
         )  # fmt: skip
 
 
@@ -105,8 +106,8 @@ def finals(rates: dict[tuple[str, int], float], quick: bool) -> list[Case]:
         for name in STRATEGIES for slow in (False, True) for seed in seeds
     ]  # fmt: skip
     racks = [
-        case("racks", name, many, GBIT[0], seeds[0], racks=racks)
-        for name in ("ring", "server", "asynchronous") for racks in (1, _RACKS)
+        case("racks", name, many, GBIT[0], seeds[0], racks=racks, uplink=uplink)
+        for name in ("ring", "server", "asynchronous") for racks, uplink in ((1, None), (_RACKS, 1.0), (_RACKS, 0.25))
     ]  # fmt: skip
     return scaling + slow + racks
 
@@ -125,7 +126,9 @@ def _run(case: Case, shared: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as results_dir:
         options = case.options(shared | {"results_dir": results_dir})
         try:
-            done = simulate(options, ClusterOptions(compute=COMPUTE, racks=case.racks), quiet=True)
+            uplink = None if case.uplink is None else f"{case.uplink:g}gbit"
+            machines = ClusterOptions(compute=COMPUTE, racks=case.racks, rack_bandwidth=uplink)
+            done = simulate(options, machines, quiet=True)
             figures, cards = done.figures(), done.cards
         except RunFailed as error:
             if "take a smaller --lr" not in str(error):
@@ -164,7 +167,13 @@ def record(path: AnyPath, data_dir: str = "data", quick: bool = False) -> None:
         first = pd.DataFrame(rows(grid(quick), "learning rates"))
         rest = pd.DataFrame(rows(finals(tuned(first), quick), "cluster"))
     about = {name: value for name, value in shared.items() if name != "data_dir"}
-    about |= {"compute": COMPUTE, "latency": LATENCY, "machine": machine(), "git_commit": git_commit()}
+    about |= {
+        "compute": COMPUTE,
+        "latency": LATENCY,
+        "jitter": JITTER,
+        "machine": machine(),
+        "git_commit": git_commit(),
+    }
     path = Path(path)
     with write_together([path, path.with_suffix(".json")]) as (table, facts):
         pd.concat([first, rest]).to_csv(table, index=False)
@@ -201,11 +210,18 @@ def load(directory: str | Path | None = None) -> Cluster:
     return Cluster(pd.read_csv(where / CLUSTER), facts, pd.DataFrame(rows))
 
 
+def is_measured(directory: Path) -> bool:
+    """Return whether the results are there, and not those of a quick trial."""
+    facts = (directory / CLUSTER).with_suffix(".json")
+    return facts.exists() and json.loads(facts.read_text(encoding="utf-8"))["dataset"] != "digits"
+
+
 def provenance(cluster: Cluster) -> str:
     """Return in one line what the runs are of."""
     facts = cluster.facts
     data = f"{facts['dataset']}, {facts.get('train_size') or 'all'} training samples"
     return (
         f"{data}, {facts['model']}, {facts['batch_size']} samples a worker and step, {facts['epochs']} epochs; a step "
-        f"computes {facts['compute']}; torch {facts['machine']['torch']}, commit {str(facts['git_commit'])[:10]}"
+        f"computes {facts['compute']}, jitter {facts['jitter']}; "
+        f"torch {facts['machine']['torch']}, commit {str(facts['git_commit'])[:10]}"
     )

@@ -1,5 +1,6 @@
 """The pictures and tables of what a cluster would do."""
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
@@ -44,7 +45,7 @@ def scaling(cluster: Cluster) -> Figure:
         below.set_xlabel("workers")
         for axes in (above, below):
             axes.grid(color="0.9")
-    grid[0, 0].set_ylabel("times the samples/s of one worker alone")
+    grid[0, 0].set_ylabel("times one worker alone")
     grid[1, 0].set_ylabel("held-out accuracy, %")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     return figure
@@ -73,7 +74,7 @@ def slow(cluster: Cluster) -> Figure:
         for j, is_slow in enumerate((False, True)):
             seconds = runs[(runs["strategy"] == name) & (runs["slow"] == is_slow)]["seconds"]
             middle = seconds.mean()
-            error = [[middle - seconds.min()], [seconds.max() - middle]]
+            error = [[max(0.0, middle - seconds.min())], [max(0.0, seconds.max() - middle)]]  # equal ones round
             axes.bar(i + 0.38 * (j - 0.5), middle, 0.36, color=COLOURS[name], alpha=1 if is_slow else 0.4, yerr=error)
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("virtual seconds")
@@ -85,10 +86,11 @@ def slow(cluster: Cluster) -> Figure:
 
 def racks_table(cluster: Cluster) -> list[tuple[str, ...]]:
     """Return what four racks change, as text, its head first."""
-    rows: list[tuple[str, ...]] = [("strategy", "racks", "virtual seconds", "busiest card, % of the time")]
+    rows: list[tuple[str, ...]] = [("strategy", "racks", "uplink", "virtual seconds", "busiest card, % of the time")]
     for _, one in cluster.of("racks").iterrows():
         card = f"{one['busiest_card']}, {one['busy_percent']:.0f}"
-        rows.append((one["strategy"], str(one["racks"]), f"{one['seconds']:.2f}", card))
+        uplink = "-" if pd.isna(one["uplink"]) else f"{one['uplink']:g} Gbit/s"
+        rows.append((one["strategy"], str(one["racks"]), uplink, f"{one['seconds']:.2f}", card))
     return rows
 
 

@@ -105,7 +105,7 @@ def complete(folder: Path) -> list[str]:
     """Return the experiments that were measured, after a line about each other one. Raises UsageError if none was."""
     lacking = {experiment: missing(folder, experiment) for experiment in EVERY}
     measured = [experiment for experiment, names in lacking.items() if not names]
-    lacking[CLUSTER_EXPERIMENT] = [] if (folder / CLUSTER).exists() else [CLUSTER]
+    lacking[CLUSTER_EXPERIMENT] = [] if cluster.is_measured(folder) else [CLUSTER]
     if not measured and any(name.endswith("-quick") for name in Store.load(folder, EVERY[0]).metadata):
         raise UsageError(
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "

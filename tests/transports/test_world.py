@@ -12,7 +12,7 @@ from transports.network import OneSwitch
 from transports.world import World
 
 Plan = tuple[float, list[Any]]  # after how long something happens, and what it asks for when it does
-plans = st.recursive(
+plans: st.SearchStrategy[Any] = st.recursive(
     st.tuples(st.sampled_from([0.0, 0.0, 1.0, 2.5]), st.just([])),
     lambda inner: st.tuples(st.sampled_from([0.0, 0.0, 1.0, 2.5]), st.lists(inner, max_size=3)),
     max_leaves=30,

@@ -61,7 +61,7 @@ class SimulationOptions(ClusterOptions):
     """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
     --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
     steps: int | None = None
-    """How many steps are timed then. Default: 1, or 40 where the first is not like those that follow."""
+    """How many steps are timed then. Default: 1, or about 40 where the first is not like those that follow."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,15 @@ def fit(options: Options) -> Options:
         )
     if options.restarts:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
+    if options.n_gpus is not None and options.n_gpus < 1:
+        raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
     n_gpus = options.n_gpus or min(max(2, options.strategy.min_ranks), options.strategy.max_ranks or 2)
     options = dataclasses.replace(
         options,
         device="cpu",
         n_gpus=n_gpus,
-        bandwidth=options.bandwidth or BANDWIDTH,
-        latency=options.latency or LATENCY,
+        bandwidth=BANDWIDTH if options.bandwidth is None else options.bandwidth,
+        latency=LATENCY if options.latency is None else options.latency,
     )
     clusters.check_memory(options)
     return options

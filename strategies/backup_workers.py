@@ -40,6 +40,10 @@ class BackupWorkers(ParamServer):
         if self.n_backup >= run.workers:
             raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
 
+    def predict(self, n_gpus: int, nbytes: int, compute: float, bandwidth: float, latency: float) -> float | None:
+        """See Strategy. None for b > 1: what the late ones still send has no such simple form."""
+        return super().predict(n_gpus, nbytes, compute, bandwidth, latency) if self.n_backup <= 1 else None
+
     def setup(self) -> None:
         """Server: keep the gradients of the step, by worker."""
         super().setup()

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from tqdm import tqdm
 
 from launchers.virtual import VirtualTime
 from records.errors import UsageError, one_line
-from strategies.common.base import RunSize
+from strategies.common.base import RunSize, Strategy
 from strategies.common.replica import float_buffers, trained
 from training.checks import resolve
 from training.cluster import ClusterOptions, Compute, busiest
@@ -36,7 +38,8 @@ _MEAN = (
 """The options of a run that mean something where nothing is trained."""
 
 
-_SEVERAL = 40  # steps
+_SEVERAL = 40  # steps, or some more
+_NO_EPOCH = 10**9  # steps, to a strategy that asks how many an epoch has
 _LOOK_S = 0.3  # between two looks at how far a run is
 
 
@@ -54,7 +57,7 @@ class DryRun:
     @property
     def seconds(self) -> float:
         """The seconds of a step."""
-        return seconds_of_a_step(self.results, self.options.roles)
+        return seconds_of_a_step(self.results, self.options.roles, period(self.options.strategy))
 
     @property
     def steps(self) -> float:
@@ -65,12 +68,12 @@ class DryRun:
 
     @property
     def is_typical(self) -> bool:
-        """Whether one step is like all: all workers end it together, and it has sent what the closed form says."""
+        """Whether one step is like all: nothing is random, nobody has its own pace, and all workers end it together."""
+        if self.options.jitter or self.options.strategy.asynchronous:
+            return False
         roles = self.options.roles
-        ends = [one.ends[-1] for one, role in zip(self.results, roles, strict=True) if role == "worker"]
-        messages, _ = closed_form(self.options, 0)
-        together = max(ends) - min(ends) <= 0.001 * self.seconds
-        return together and math.isclose(sum(one.messages for one in self.results), messages)
+        ends = [one.ended for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        return max(ends) - min(ends) <= 0.001 * self.seconds
 
     def figures(self) -> dict[str, Any]:
         """Return what a sweep shows."""
@@ -93,13 +96,13 @@ class DryRun:
             sizes = [size / 1e9 for size, of in zip(self.memory, roles, strict=True) if of == role]
             least, most = f"{min(sizes):.4g}", f"{max(sizes):.4g}"
             memory.append(f"{role} {least if least == most else f'{least} to {most}'}")
-        rate = samples_of_a_worker(options) * roles.count("worker") / self.seconds if self.seconds else math.inf
+        samples = samples_of_a_worker(options) * roles.count("worker")
         return "\n".join(
             [
                 f"strategy {options.strategy.name}, n_gpus {options.n_gpus}, time virtual, "
                 f"{n:.4g} parameters ({n * options.torch_dtype.itemsize / 1e9:.4g} GB)",
                 f"seconds a step  {self.seconds:.6g}, of which {figures['compute_s']:.4g} are computing",
-                f"samples/s       {rate:.6g}",
+                f"samples/s       {f'{samples / self.seconds:.6g}' if self.seconds else '-'}",
                 f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
                 f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's",
                 busiest(self.cards),
@@ -112,6 +115,14 @@ def closed_form(options: Options, nbytes: int) -> tuple[float, float]:
     strategy, roles = options.strategy, options.roles
     counts = [strategy.closed_form(strategy.traffic[role], len(roles), nbytes) for role in roles]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
+
+
+def period(strategy: Strategy) -> int:
+    """Return after how many steps a strategy does the same again: the options by which its traffic is divided."""
+    options = {option.name for option in dataclasses.fields(strategy)}
+    formulas = " ".join(f"{one.messages} {one.bytes}" for one in strategy.traffic.values())
+    divisors = options & set(re.findall(r"/ (\w+)", formulas))
+    return math.lcm(*(getattr(strategy, name) for name in divisors))
 
 
 def samples_of_a_worker(options: Options) -> int:
@@ -141,9 +152,25 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
     launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
     roles = options.roles
-    options.strategy.check(RunSize(len(roles), roles.count("worker"), steps or _SEVERAL, shared_memory=False))
-    samples_of_a_worker(options)
+    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False))
+    _check_optimizer(options)
+    sizes_of(options, parameters)
+    phases_of(options, cluster, parameters)
     return options
+
+
+def _check_optimizer(options: Options) -> None:
+    """Check that the optimizer takes steps on the meta device."""
+    x = nn.Parameter(torch.zeros(2, device="meta", dtype=options.torch_dtype))
+    x.grad = torch.zeros_like(x)
+    try:
+        options.make_optimizer()([x]).step()
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"--optimizer {options.optimizer}: takes no step on the meta device ({one_line(error)}); take another"
+        ) from error
 
 
 def dry_run(
@@ -151,21 +178,27 @@ def dry_run(
 ) -> DryRun:
     """Take so many steps of a model of so many parameters, or of the one by name. Raises UsageError, RunFailed.
 
-    By default one step, or, if it is not like those that follow, `_SEVERAL`.
+    By default one step, or, where it is not like those that follow, about `_SEVERAL`.
     """
     options = check(options, cluster, parameters, steps)
     sizes, samples = sizes_of(options, parameters), samples_of_a_worker(options)
+    phases = phases_of(options, cluster, parameters)
+    repeats = period(options.strategy)
+    done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1), quiet)
+    if steps is None and not (repeats == 1 and done.is_typical):
+        several = 4 * repeats * math.ceil(_SEVERAL / repeats / 4) + 1
+        return _take(options, cluster, phases, StepsJob(options, sizes, samples, several), quiet)
+    return done
+
+
+def phases_of(options: Options, cluster: ClusterOptions, parameters: float | None) -> dict[str, float]:
+    """Return the seconds of the two passes of a step. Raises UsageError."""
     if cluster.compute is not None:
         step = seconds(cluster.compute)
-        phases = {"forward": step / 3, "backward": step * 2 / 3}
-    else:
-        assert cluster.flops is not None
-        flops = count_flops(options, parameters, samples)
-        phases = {name: count / cluster.flops for name, count in flops.items()}
-    done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1), quiet)
-    if steps is None and not done.is_typical:
-        return _take(options, cluster, phases, StepsJob(options, sizes, samples, _SEVERAL), quiet)
-    return done
+        return {"forward": step / 3, "backward": step * 2 / 3}
+    assert cluster.flops is not None
+    flops = count_flops(options, parameters, samples_of_a_worker(options))
+    return {name: count / cluster.flops for name, count in flops.items()}
 
 
 def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
@@ -183,7 +216,7 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
         )
     assert time.ranks is not None
     held = [time.ranks.transports[rank].bytes_allocated for rank in range(options.world_size)]
-    took = max(max(one.ends[-1] for one in results) - max(one.begun for one in results), 1e-12)
+    took = max(max(one.ended for one in results) - max(one.begun for one in results), 1e-12)
     both = zip(network.cards(), passed["begun"], passed["ended"], strict=True)
     of_steps = [Card(card.name, card.bandwidth, 0.0, end[0] - start[0], end[1] - start[1]) for card, start, end in both]
     cards = [(card, 100 * card.busy / took) for card in of_steps if card.nbytes]
@@ -235,7 +268,7 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
 def build(options: Options) -> nn.Module:
     """Return the model that `--model` names on the meta device: torchvision's for ImageNet, or yourmodule:function."""
     name = options.model
-    with torch.device("meta"):
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         if name in models.MODELS or ":" in name:
             return models.build(name, IMAGES, CLASSES).to(options.torch_dtype)
         made = import_torchvision(f"--model {name}").models
@@ -262,9 +295,9 @@ def count_flops(options: Options, parameters: float | None, samples: int) -> dic
     if parameters is not None:
         return {"forward": 2 * parameters * samples, "backward": 4 * parameters * samples}
     model = build(options)
-    x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
-    y = torch.zeros(samples, dtype=torch.int64, device="meta")
     try:
+        x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
+        y = torch.zeros(samples, dtype=torch.int64, device="meta")
         with FlopCounterMode(display=False) as forward:
             loss = F.cross_entropy(_first(model(x)), y)
         with FlopCounterMode(display=False) as backward:

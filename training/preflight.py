@@ -71,16 +71,14 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
 
 
 def _check_link(options: Options, nbytes: int) -> None:
-    """Check that a step, of a model of so many bytes, passes the link before somebody waits too long."""
-    strategy, link, n_gpus = options.strategy, options.link, options.n_gpus or 1
+    """Check that a model of so many bytes passes the link before somebody waits too long for it."""
+    link, others = options.link, options.world_size - 1
     assert link is not None
-    seconds = max(
-        link.seconds(round(strategy.closed_form(one, n_gpus, nbytes)[1])) for one in strategy.traffic.values()
-    )
-    if seconds + link.latency > options.timeout:
+    seconds = others * link.seconds(nbytes) + link.latency
+    if others and seconds > options.timeout:
         raise UsageError(
-            f"--timeout {options.timeout:g}: on this link one rank sends for {seconds + link.latency:.0f} s in a step, "
-            "and nobody waits so long; give a larger one, or more --bandwidth"
+            f"--timeout {options.timeout:g}: on this link the initial parameters reach the last rank after "
+            f"{seconds:.0f} s, and nobody waits so long; give a larger one, or more --bandwidth"
         )
 
 

@@ -37,10 +37,11 @@ class StepsJob:
 
 @dataclass(frozen=True)
 class Steps:
-    """What one rank returns: when its steps began, and each of them ended (a server's: all); what it sent meanwhile."""
+    """What one rank returns: when its steps began, each of a worker's ended, and all; what it sent meanwhile."""
 
     begun: float
     ends: tuple[float, ...]
+    ended: float
     messages: int
     nbytes: int
     optimizer_bytes: int  # of the optimizer's state
@@ -84,11 +85,11 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
                 pass
             strategy.step(job.samples)
             ends.append(transport.now())
-    ended = ends or [transport.now()]
+    ended = transport.now()
     report("ended")
     messages, nbytes = sum(transport.messages_sent) - messages, sum(transport.bytes_sent) - nbytes
     strategy.finish()
-    return Steps(begun, tuple(ended), messages, nbytes, strategy.descent.state_bytes)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.descent.state_bytes)
 
 
 def _meet(transport: Transport) -> None:
@@ -105,16 +106,18 @@ def _meet(transport: Transport) -> None:
     transport.sleep(max(0.0, start - transport.now()))
 
 
-def seconds_of_a_step(results: list[Steps], roles: list[str]) -> float:
-    """Return the seconds in which every worker takes a step; of several steps, those of the last half count.
+def seconds_of_a_step(results: list[Steps], roles: list[str], period: int = 1) -> float:
+    """Return the seconds in which every worker takes a step, where each `period` of steps is like the last.
 
-    The first of several is not like those after it where a worker begins its next step while others still wait for
-    their parameters, as a server's do.
+    Of many steps, those between the first half and the last of each worker count: first a worker has nothing to wait
+    for, and at the end it may have to wait for all. Of few steps, all.
     """
     workers = [result for result, role in zip(results, roles, strict=True) if role == "worker"]
-    rates = []
-    for one in workers:
-        ends = (one.begun, *one.ends)
-        half = len(one.ends) // 2
-        rates.append((len(one.ends) - half) / max(ends[-1] - ends[half], 1e-12))
-    return len(workers) / sum(rates)
+    ends = sorted(end for one in workers for end in one.ends[:-1])
+    alike = len(workers) * period
+    last = len(ends) - 1
+    count = (last - len(ends) // 2) // alike * alike
+    if count > 0:
+        return (ends[last] - ends[last - count]) * len(workers) / count
+    taken = sum(len(one.ends) for one in workers)
+    return sum(one.ended - one.begun for one in workers) / taken if taken else 0.0

@@ -55,10 +55,10 @@ class Link:
     def hold(self, src: int, nbytes: int, leaves: float, happen: Callable[[], None] | None) -> Held:
         """Hold a message back that `leaves` its sender's card at that time."""
         held = Held(src, nbytes, happen)
+        leaves = self._last[src] = max(leaves, self._last.get(src, leaves))  # none overtakes another of its source
         self._order += 1
         heappush(self._coming, (leaves, self._order, held))
         self._held[src] += 1
-        self._last[src] = max(leaves, self._last.get(src, 0.0))
         return held
 
     def follow(self, src: int, happen: Callable[[], None]) -> None:
@@ -73,7 +73,9 @@ class Link:
         self._coming = [entry for entry in self._coming if entry[2].src != src]
         heapify(self._coming)
         self._passed = deque(held for held in self._passed if held.src != src)
+        self._receives.free = self._passed[-1].arrives - self.latency if self._passed else 0.0
         self._held[src] = 0
+        self._last.pop(src, None)
 
     def happen(self, until: float) -> bool:
         """Let everything arrive that does until a time; return whether anything has."""

@@ -9,6 +9,7 @@ Messages from ANY are taken in the order in which they were sent, among those in
 machine. Another machine has another clock: what comes from there counts as sent when it arrives.
 """
 
+import math
 import pickle
 import platform
 import queue
@@ -126,7 +127,7 @@ class ProcessGroup(Transport):
     # Receiving
 
     def _receive_all(self, peer: int) -> None:
-        header, held = torch.empty(_HEADER_BYTES, dtype=torch.uint8), None
+        header, held, ahead = torch.empty(_HEADER_BYTES, dtype=torch.uint8), None, math.inf
         try:
             while True:
                 _complete(dist.irecv(header, peer, tag=0))
@@ -138,7 +139,10 @@ class ProcessGroup(Transport):
                 payload = torch.empty(numel, dtype=dtype or torch.uint8)
                 nbytes = payload.numel() * payload.element_size()
                 if self.link:
-                    held = self._hold(peer, nbytes, leaves if machine == _MACHINE else self.now() + leaves - sent)
+                    if machine != _MACHINE:  # its clock is another one: the fastest message tells best by how much
+                        ahead = min(ahead, self.now() - sent)
+                        leaves += ahead
+                    held = self._hold(peer, nbytes, leaves)
                 if numel:
                     _complete(dist.irecv(payload.view(torch.uint8), peer, tag=1))
                 with self._changed:
@@ -155,7 +159,8 @@ class ProcessGroup(Transport):
                     self._changed.notify_all()
         except RuntimeError:
             if held and not held.happen:
-                held.happen = lambda: None
+                with self._changed:
+                    held.happen = lambda: None
             self._ended(peer, "it died")
 
     def _hold(self, peer: int, nbytes: int, leaves: float) -> Held:
@@ -193,9 +198,7 @@ class ProcessGroup(Transport):
 class _Queued:
     """A message that waits for its thread."""
 
-    header: (
-        torch.Tensor
-    )  # of (tag, dtype or None: an object, numel, n, when it was sent and leaves, machine), or _GOODBYE
+    header: torch.Tensor  # of what `_receive_all` unpacks, or of _GOODBYE
     payload: torch.Tensor | None  # None: the goodbye, after which nothing is sent
     sent: threading.Event = field(default_factory=threading.Event)
 

@@ -72,7 +72,7 @@ class World:
             time, event = self._first()
             if event is None or time > clock:
                 return
-            if isinstance(event, greenlet):
+            if isinstance(event, greenlet) and not event.dead:
                 self.at(clock, getcurrent())
                 self._next()
                 return  # who has switched back here has let happen what was due

@@ -88,10 +88,13 @@ class Strategy(ABC):
         """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
         compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
-        et al., ICLR 2017). `bandwidth` in bytes a second; `compute` and `latency` in seconds.
+        et al., ICLR 2017). `bandwidth` in bytes a second; `compute` and `latency` in seconds. Without
+        `--clip_norm`, for which some strategies send more.
         """
         if self.critical_path is None:
             return None
+        if n_gpus == 1:
+            return compute  # nobody is there to send to
         messages, on_the_way = self.closed_form(self.critical_path, n_gpus, nbytes)
         return compute + messages * latency + on_the_way / bandwidth
 

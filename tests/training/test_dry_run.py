@@ -9,13 +9,16 @@ from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
+from strategies.downpour import Downpour
+from strategies.easgd import ElasticAveraging
+from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
 from strategies.sharded_ring import ShardedRing
 from tests.runs import n_gpus_of
 from training.checks import resolve
 from training.cluster import ClusterOptions, Compute
-from training.dry_run import DryRun, closed_form, count_flops, dry_run, sizes_of
+from training.dry_run import DryRun, closed_form, count_flops, dry_run, period, sizes_of
 from training.options import Options
 from training.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from transports.network import OneSwitch
@@ -25,8 +28,8 @@ STEPS, SAMPLES = 6, 4
 
 
 def options_of(strategy: Strategy, n_gpus: int, **changes: Any) -> Options:
-    link = {"bandwidth": "1gbit", "latency": "1ms"}
-    return Options(strategy=strategy, n_gpus=n_gpus, batch_size=SAMPLES, **(link | changes))
+    usual: dict[str, Any] = {"bandwidth": "1gbit", "latency": "1ms", "batch_size": SAMPLES}
+    return Options(strategy=strategy, n_gpus=n_gpus, **(usual | changes))
 
 
 def on(device: str, strategy: Strategy, n_gpus: int, sizes: Sizes, **changes: Any) -> tuple[list[Steps], list[int]]:
@@ -68,11 +71,11 @@ def test_a_step_of_a_model_that_fits_nowhere() -> None:
     ring = steps_of(RingAllReduce(), 8, 1e12)
     assert ring.seconds == pytest.approx(0.3 + 14 * (nbytes / 8 / 125e6 + 1e-3))
     server = steps_of(ParamServer(), 9, 1e12, steps=1)
-    assert max(one.ends[0] for one in server.results) - server.results[0].begun == pytest.approx(
+    assert max(one.ends[0] for one in server.results[1:]) - server.results[0].begun == pytest.approx(
         0.3 + 2 * 8 * nbytes / 125e6 + 3e-3, abs=2e-3
     )
     server = steps_of(ParamServer(), 9, 1e12)
-    assert server.steps == 40, "a worker sends while the others get their parameters, from the second step on"
+    assert server.steps == 41, "a worker sends while the others get their parameters, from the second step on"
     assert server.seconds == pytest.approx(0.3 + 9 * nbytes / 125e6 + 2e-3)
     assert server.figures()["gb_sent_a_step"] == pytest.approx(16 * 4000)
     assert {card.name for card, percent in server.cards if percent > 80} == {"rank 0 sends", "rank 0 receives"}
@@ -93,6 +96,26 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str) -> None:
 def test_no_asynchronous_step_is_predicted() -> None:
     for kind in STRATEGIES.values():
         assert (kind().predict(4, 1000, 0.1, 1e9, 1e-4) is None) == kind.asynchronous
+
+
+def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
+    assert BackupWorkers(n_backup=2).predict(6, 1000, 0.1, 1e9, 1e-4) is None
+    assert NaiveAllReduce().predict(1, 1000, 0.1, 1e9, 1e-4) == 0.1, "nobody is there to send to"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "length"),
+    [
+        (Downpour(n_push=25, n_fetch=10), {}, 50),
+        (ElasticAveraging(tau=30), {}, 30),
+        (AsyncParamServer(), {"slow": ("2:1000",)}, 1),
+        (RingAllReduce(), {"jitter": 0.5}, 1),
+    ],
+)
+def test_a_step_is_that_of_a_long_run(strategy: Strategy, changes: dict[str, Any], length: int) -> None:
+    assert period(strategy) == length
+    short, long = (steps_of(strategy, 3, 7e6, steps=steps, **changes).seconds for steps in (None, 20 * length + 201))
+    assert short == pytest.approx(long, rel=0.05)
 
 
 def test_an_asynchronous_step_is_that_of_all_workers() -> None:
@@ -134,6 +157,8 @@ def test_models_by_name() -> None:
         ({"epochs": 3}, {"compute": "1s"}, 7e9, "--epochs 3: nothing is trained on the meta device"),
         ({"save": "x.pt"}, {"compute": "1s"}, 7e9, "--save x.pt: nothing is trained on the meta device"),
         ({}, {"compute": "1s", "kill": ("1@1s",)}, 7e9, "--kill: nobody dies"),
+        ({"optimizer": "adafactor"}, {"compute": "1s"}, 7e9, "--optimizer adafactor: takes no step on the meta device"),
+        ({"model": "mlp", "batch_size": 10**21}, {"flops": 1e9}, None, "--model mlp: its operations cannot be counted"),
         ({"global_batch_size": 5}, {"compute": "1s"}, 7e9, "--global_batch_size 5: 3 workers cannot share it"),
     ],
 )

@@ -80,6 +80,25 @@ def test_what_follows_a_ranks_messages_waits_for_all_of_them() -> None:
     assert seen[2:] == ["message", "another", "death"]
 
 
+def test_none_overtakes_another_of_its_source() -> None:
+    link, seen = Link(BANDWIDTH, LATENCY), []
+    link.hold(1, 1000, 5.0, lambda: seen.append("first"))
+    link.hold(1, 0, 4.0, lambda: seen.append("second"))  # as a clock may say that is another machine's
+    link.happen(9.0)
+    assert seen == ["first", "second"]
+
+
+def test_what_was_forgotten_holds_nothing_up() -> None:
+    link, seen = Link(BANDWIDTH, LATENCY), []
+    link.hold(1, 100_000_000, 0.0, lambda: seen.append("of the dead"))
+    link.happen(1.0)
+    link.forget(1)
+    link.hold(1, 0, 2.0, lambda: seen.append("of its next life"))
+    link.follow(1, lambda: seen.append("goodbye"))
+    link.happen(3.0)
+    assert seen == ["of its next life", "goodbye"]
+
+
 def test_what_is_forgotten_never_arrives() -> None:
     link, seen = Link(BANDWIDTH, LATENCY), []
     for src in (1, 2, 1):

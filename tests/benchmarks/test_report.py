@@ -30,6 +30,15 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"ranks": 16, "messages": 480, "us_a_message": 30.2, "seconds": 0.01},
         {"ranks": 256, "messages": 130560, "us_a_message": 41.0, "seconds": 5.35},
     ],
+    "link": [
+        {"transport": "shared_memory", "gbit": 1.0, "expected_ms": 10.1, "ratio": 1.01},
+        {"transport": "shared_memory", "gbit": 1.0, "expected_ms": 20.1, "ratio": 1.02},
+    ],
+    "prediction": [
+        {"ranks": 2, "mbit": 200, "wall": "yes", "error": "-1.5 %", "predicted_error": "-2.5 %"},
+        {"ranks": 4, "mbit": 1000, "wall": "yes", "error": "+0.5 %", "predicted_error": "+1.5 %"},
+        {"ranks": 4, "mbit": 5000, "wall": "no", "error": "-30.0 %", "predicted_error": "-30.0 %"},
+    ],
 }
 PLACE = "before\n<!-- speed: made by x -->\n<!-- end of speed -->\nafter\n"
 
@@ -54,6 +63,8 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
         "201 MB, 200 MB",
         "| virtual time: a message of a ring of 16 / 256 ranks | 30 / 41 µs |",
         "256 ranks, 130,560 messages | 5.3 s |",
+        "held back by 1 Gbit/s, `shared_memory`, transfers of 10 to 20 ms | 1.010 to 1.020 times bytes",
+        "2 / 4 ranks, 200 / 1000 / 5000 Mbit/s, 2 cases in which the link is the wall | -1.5 to +0.5 % |",
         "Abacus, 2 cores, torch 2.0, Python 3.11; code at 0123456789.",
     ):
         assert cell in text

@@ -18,7 +18,8 @@ from training.preflight import prepare
 NAMES = """
 strategy n_gpus batch_size global_batch_size epochs lr momentum weight_decay optimizer optimizer_options lr_schedule
 warmup clip_norm accumulate device dtype seed slow jitter timeout bandwidth latency restarts dataset data_dir download
-train_size model results_dir run_name events save replay checkpoint_every checkpoint_dir checkpoint_keep evaluator resume
+train_size model results_dir run_name events save replay checkpoint_every checkpoint_dir checkpoint_keep evaluator
+resume
 """.split()
 
 

@@ -3,41 +3,33 @@
 import dataclasses
 import math
 import re
-import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from launchers.virtual import VirtualTime
 from records.errors import UsageError, one_line
 from strategies.common.base import RunSize, Strategy
-from strategies.common.replica import float_buffers, trained
 from training.checks import resolve
 from training.cluster import ClusterOptions, Compute, busiest
+from training.meta_models import count_flops, sizes_of
 from training.options import Options
 from training.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from transports.network import Card, Network
+from transports.timing import at_intervals
 from transports.units import seconds
-from workloads import models
-from workloads.lookup import import_torchvision
 
-IMAGES, CLASSES = (3, 224, 224), 1000  # what a model by name is made for
 _MEAN = (
     "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
     "optimizer_options", "clip_norm", "device", "dtype", "seed", "slow", "jitter", "timeout", "bandwidth", "latency",
     "model", "results_dir",
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
-
-
 _SEVERAL = 40  # steps, or some more
 _NO_EPOCH = 10**9  # steps, to a strategy that asks how many an epoch has
 _LOOK_S = 0.3  # between two looks at how far a run is
@@ -229,23 +221,16 @@ def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) ->
     """Show, during the block, how much of what is to be sent was sent."""
     nbytes = job.sizes.parameters * options.torch_dtype.itemsize
     total = job.steps * closed_form(options, nbytes)[1] + (options.world_size - 1) * nbytes
-    over = threading.Event()
     with tqdm(
         total=round(total), desc=options.strategy.name, unit="B", unit_scale=True,
-        leave=False, disable=None if not quiet else True,
+        leave=False, disable=True if quiet else None,
     ) as bar:  # fmt: skip
 
         def look() -> None:
-            while not over.wait(_LOOK_S):
-                bar.update(min(sum(card.nbytes for card in network.sends), bar.total) - bar.n)
+            bar.update(min(sum(card.nbytes for card in network.sends), bar.total) - bar.n)
 
-        thread = threading.Thread(target=look, daemon=True)
-        thread.start()
-        try:
+        with at_intervals(_LOOK_S, look):
             yield
-        finally:
-            over.set()
-            thread.join()
 
 
 def _check_options(options: Options, parameters: float | None, steps: int | None) -> None:
@@ -263,54 +248,3 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
         )
     if steps is not None and not 1 <= steps <= 10_000:
         raise UsageError(f"--steps {steps}: must be from 1 to 10000")
-
-
-def build(options: Options) -> nn.Module:
-    """Return the model that `--model` names on the meta device: torchvision's for ImageNet, or yourmodule:function."""
-    name = options.model
-    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
-        if name in models.MODELS or ":" in name:
-            return models.build(name, IMAGES, CLASSES).to(options.torch_dtype)
-        made = import_torchvision(f"--model {name}").models
-        if name not in made.list_models(module=made):
-            raise UsageError(f"--model {name}: unknown; torchvision.models.list_models() has the names")
-        net: nn.Module = made.get_model(name, weights=None).to(options.torch_dtype)
-    return net
-
-
-def sizes_of(options: Options, parameters: float | None) -> Sizes:
-    """Return the lengths of the vectors of the model. Raises UsageError."""
-    if parameters is not None:
-        return Sizes(int(parameters))
-    model = build(options)
-    return Sizes(sum(p.numel() for p in trained(model)), sum(b.numel() for b in float_buffers(model)))
-
-
-def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:
-    """Return the floating-point operations of the two passes of a step with so many samples.
-
-    Of a model of which only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
-    Raises UsageError.
-    """
-    if parameters is not None:
-        return {"forward": 2 * parameters * samples, "backward": 4 * parameters * samples}
-    model = build(options)
-    try:
-        x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
-        y = torch.zeros(samples, dtype=torch.int64, device="meta")
-        with FlopCounterMode(display=False) as forward:
-            loss = F.cross_entropy(_first(model(x)), y)
-        with FlopCounterMode(display=False) as backward:
-            loss.backward()
-    except Exception as error:
-        raise UsageError(
-            f"--model {options.model}: its operations cannot be counted ({one_line(error)}); give --compute"
-        ) from error
-    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
-
-
-def _first(output: Any) -> torch.Tensor:
-    """Return the logits of a model: the first of several outputs, as googlenet and inception_v3 have."""
-    logits = output if isinstance(output, torch.Tensor) else output[0]
-    assert isinstance(logits, torch.Tensor)
-    return logits

@@ -26,7 +26,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class StepsJob:
-    """What all ranks are told; `phases` are the seconds of the phases of a step, where time is not virtual."""
+    """What all ranks are told; `phases` are the seconds of the phases of a step, unless who starts the ranks knows."""
 
     options: Options
     sizes: Sizes

@@ -6,7 +6,6 @@ dead peers, and records every message. How bytes get across is decided by its ki
 """
 
 import pickle
-import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
@@ -121,19 +120,8 @@ class Transport(ABC):
         Four times in a `timeout`, so that who waits for this rank knows that it is alive: a process that is stopped, or
         dead, tells nothing. Here by the clock on the wall, as what is computed takes its time.
         """
-        over = threading.Event()
-
-        def keep_telling() -> None:
-            while not over.wait(self.timeout / 4):
-                tell()
-
-        thread = threading.Thread(target=keep_telling, daemon=True)
-        thread.start()
-        try:
+        with timing.at_intervals(self.timeout / 4, tell):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     # What each kind of transport does
 

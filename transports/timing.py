@@ -6,13 +6,32 @@ These are the functions of `time` themselves, since every message asks for the t
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 now = time.perf_counter  # seconds of a clock that all processes of this machine share
 sleep = time.sleep
 cpu_seconds = time.thread_time  # seconds that the calling thread has computed
 
 SLICE_S = 0.25  # a wait with a limit looks at the clock again after at most this
+
+
+@contextmanager
+def at_intervals(seconds: float, call: Callable[[], None]) -> Iterator[None]:
+    """Call something every so many seconds during the block, in a thread of its own."""
+    over = threading.Event()
+
+    def keep_calling() -> None:
+        while not over.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=keep_calling, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class RunningClock:

@@ -18,7 +18,8 @@ from strategies.sharded_ring import ShardedRing
 from tests.runs import n_gpus_of
 from training.checks import resolve
 from training.cluster import ClusterOptions, Compute
-from training.dry_run import DryRun, closed_form, count_flops, dry_run, period, sizes_of
+from training.dry_run import DryRun, closed_form, dry_run, period
+from training.meta_models import count_flops, sizes_of
 from training.options import Options
 from training.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from transports.network import OneSwitch

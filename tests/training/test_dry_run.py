@@ -80,6 +80,9 @@ def test_a_step_of_a_model_that_fits_nowhere() -> None:
     assert server.seconds == pytest.approx(0.3 + 9 * nbytes / 125e6 + 2e-3)
     assert server.figures()["gb_sent_a_step"] == pytest.approx(16 * 4000)
     assert {card.name for card, percent in server.cards if percent > 80} == {"rank 0 sends", "rank 0 receives"}
+    assert sum(card.nbytes for card, _ in server.cards) == pytest.approx(2 * 41 * 16 * nbytes), (
+        "not of the initial parameters"
+    )
     assert "rank 0" in server.text()
 
 
@@ -116,6 +119,7 @@ def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
 def test_a_step_is_that_of_a_long_run(strategy: Strategy, changes: dict[str, Any], length: int) -> None:
     assert period(strategy) == length
     short, long = (steps_of(strategy, 3, 7e6, steps=steps, **changes).seconds for steps in (None, 20 * length + 201))
+    assert steps_of(strategy, 3, 7e6, **changes).steps > 40, "one may be unlike the others"
     assert short == pytest.approx(long, rel=0.05)
 
 
@@ -184,4 +188,5 @@ def test_real_ranks_take_the_same_steps() -> None:
     job = StepsJob(options, Sizes(1000), SAMPLES, 3, phases={"forward": 1e-3, "backward": 2e-3})
     results = launch(take_steps, 2, job, on_report=lambda *_: None)
     assert [(len(one.ends), one.messages, one.nbytes) for one in results] == [(3, 6, 3 * 4000)] * 2
+    assert [len(one.ends) for one in results if one.ends[-1] - one.begun >= 3 * 3e-3] == [3, 3]
     assert seconds_of_a_step(results, options.roles) > 3e-3

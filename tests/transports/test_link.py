@@ -15,6 +15,7 @@ from launchers.local import launch
 from launchers.virtual import VirtualTime
 from tests.ranks import HELD_BACK, LIMIT, held_back, run
 from tests.transports.samples import pair
+from transports import process_group
 from transports.base import ANY, PeerLost, Transport
 from transports.link import Link
 from transports.network import OneSwitch
@@ -91,6 +92,7 @@ def test_none_overtakes_another_of_its_source() -> None:
 def test_what_was_forgotten_holds_nothing_up() -> None:
     link, seen = Link(BANDWIDTH, LATENCY), []
     link.hold(1, 100_000_000, 0.0, lambda: seen.append("of the dead"))
+    link.hold(1, 0, 1000.0, lambda: seen.append("of the dead"))
     link.happen(1.0)
     link.forget(1)
     link.hold(1, 0, 2.0, lambda: seen.append("of its next life"))
@@ -168,13 +170,14 @@ def test_what_is_held_back_arrives_when_it_does_in_virtual_time(plans: list[Send
 
 
 def exchange(transport: Transport, sizes: list[int]) -> list[float]:
-    """Rank 0 sends to all, who tell how long each message took at least, and how long that should be."""
+    """Rank 0 sends to all, who tell how long each message took; it tells how long it took until all were released."""
     vector, took = transport.allocate(max(sizes), torch.uint8), []
     for size in sizes:
         if transport.rank == 0:
             sent = int(now() * 1e9)
             for work in [transport.isend(vector[:size], peer, "x", n=sent) for peer in transport.peers]:
                 work.wait()
+            took.append(now() - sent / 1e9)
         else:
             message = transport.recv(0, "x")
             took.append(now() - message.n / 1e9)
@@ -186,13 +189,74 @@ def exchange(transport: Transport, sizes: list[int]) -> list[float]:
 @pytest.mark.parametrize("engine_name", HELD_BACK)
 def test_no_message_is_there_before_its_time(engine_name: str) -> None:
     sizes = [0, 100_000, 1_000_000]
-    _, first, second = run(engine_name, exchange, 3, sizes)
+    sender, first, second = run(engine_name, exchange, 3, sizes)
     link = held_back(engine_name)
     assert link is not None
-    for size, one, other in zip(sizes, first, second, strict=True):
+    for size, released, one, other in zip(sizes, sender, first, second, strict=True):
         alone = size / link.bandwidth + link.latency
         assert one > alone - 1e-6
         assert other > alone + size / link.bandwidth - 1e-6, "the two share the sender's card"
+        assert released > 2 * size / link.bandwidth - 1e-6, "and must have left it"
+
+
+def meet(transport: Transport) -> float:
+    """Return the seconds of a meeting for which nobody is late."""
+    transport.barrier()
+    t0 = now()
+    transport.barrier()
+    return now() - t0
+
+
+@pytest.mark.parametrize("engine_name", HELD_BACK)
+def test_a_meeting_takes_a_message_there_and_back(engine_name: str) -> None:
+    link = held_back(engine_name)
+    assert link is not None
+    assert max(run(engine_name, meet, 3)) > 2 * link.latency
+
+
+def send_past_another(transport: Transport) -> float:
+    """Rank 1 sends when rank 2 has sent a long message; rank 0 tells how long after that it has that of rank 1."""
+    vector = transport.allocate(1_000_000, torch.uint8)
+    if transport.rank == 2:
+        work = transport.isend(vector, 0, "x", n=int(now() * 1e9))
+        transport.isend(None, 1, "go on")
+        work.wait()
+    elif transport.rank == 1:
+        transport.recv(2, "go on")
+        transport.isend(vector[:1], 0, "x")
+        transport.recv(0, "end")
+    else:
+        transport.recv(1, "x").release()
+        at = now()
+        transport.isend(None, 1, "end")
+        with transport.recv(2, "x") as before:
+            return at - before.n / 1e9
+    return 0.0
+
+
+@pytest.mark.parametrize("engine_name", HELD_BACK)
+def test_what_nobody_has_asked_for_yet_occupies_the_card_too(engine_name: str) -> None:
+    link = held_back(engine_name)
+    assert link is not None
+    assert run(engine_name, send_past_another, 3)[0] > link.seconds(1_000_000)
+
+
+def ping_with_another_clock(transport: Transport) -> bool:
+    """Rank 1 is on another machine, whose clock is an hour ahead."""
+    if transport.rank == 1:
+        process_group._MACHINE += 1
+        transport.now = lambda: now() + 3600  # type: ignore[method-assign]
+    for i in range(3):
+        if transport.rank == 1:
+            transport.isend(i, 0, "x")
+        else:
+            assert transport.recv(1, "x").object == i
+        transport.barrier()
+    return True
+
+
+def test_another_machines_clock_holds_nothing_back() -> None:
+    assert run("process_group, held back", ping_with_another_clock, 2) == [True, True]
 
 
 def send_and_leave(transport: Transport, how: str) -> Any:

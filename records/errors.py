@@ -1,7 +1,9 @@
 """The errors that every room may raise, and how a caught exception or an unknown name is put into one."""
 
+import dataclasses
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -27,3 +29,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     beginning = [one for one in known if name and one.startswith(name)]
     found = beginning or difflib.get_close_matches(name, known, 1, 0.5)
     return f"did you mean {found[0]}? " if found else ""
+
+
+def between(options: Any, option: str, low: float, high: float | None = None, why: str = "") -> None:
+    """Check that `low` <= the option of a dataclass <= `high`.
+
+    Raises UsageError; for `high`, not of a default, which nobody has typed.
+    """
+    value = getattr(options, option)
+    default = next(field.default for field in dataclasses.fields(options) if field.name == option)
+    if not value >= low:
+        raise UsageError(f"--{option} {value}: must be at least {low}")
+    if high is not None and not value <= high and value != default:
+        raise UsageError(f"--{option} {value}: must be at most {high}{', ' + why if why else ''}")

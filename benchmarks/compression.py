@@ -1,0 +1,193 @@
+"""The largest 1 % of a gradient are found in less than a fifth of the time of torch.topk, exactly or about as many.
+
+python benchmarks/compression.py
+
+On one core. The vectors are like gradients: normal, in 20 slices of different scale; one matrix of 1000 rows. A codec's
+row has its options' defaults: the time of a code, its size in percent of the vector's, and the error of the first code,
+||v - decoded|| / ||v||, to which nothing kept has been added. A row with `torch_ms` has both sides in turns: the
+selection against torch.topk(|v|, k), of which `error` is that of the density; and powersgd, in a group of one rank,
+against torch's PowerSGD hook of the same rank. There both sides copy the gradient into a buffer first, as a backward
+pass does; `ratio` is torch_ms / ms.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import Row, Settings, alternate, figure, gloo, main, ratio, require
+from compression import CODECS, Layout
+from compression.selection import above, top
+from training import launch
+from transports.base import Transport
+
+ROWS, SLICES, DENSITY = 1000, 20, 0.01
+LATE = 1000  # an epoch after every warm-up
+KEPT: list[Any] = []
+"""Groups, until the process ends: gloo's thread, which may let go of one after a hook, cannot be the last to do so."""
+COLUMNS = "what", "elements", "encode_ms", "decode_ms", "percent", "error", "ms", "torch_ms", "ratio"
+
+
+@dataclass(frozen=True)
+class CompressionSettings(Settings):
+    """Options of the benchmark of compression."""
+
+    elements: tuple[int, ...] = (1_200_000, 5_800_000, 11_200_000)
+    """Lengths of the vectors: multiples of 1000."""
+    codecs: tuple[str, ...] = tuple(CODECS)
+    """Which codecs."""
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        require(all(n > 0 and n % ROWS == 0 for n in self.elements), f"--elements: give multiples of {ROWS}")
+        require(set(self.codecs) <= set(CODECS), f"--codecs: there are {', '.join(CODECS)}")
+
+
+class Bucket:
+    """A bucket of gradients as DDP gives it to a hook: one matrix."""
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self.vector = buffer
+
+    def index(self) -> int:
+        """Return the number of the bucket."""
+        return 0
+
+    def is_last(self) -> bool:
+        """Return whether it is the last of a backward pass."""
+        return True
+
+    def buffer(self) -> torch.Tensor:
+        """Return all gradients as one vector."""
+        return self.vector
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the gradients, which lie in the buffer."""
+        return [self.vector.view(ROWS, -1)]
+
+
+def gradient(n: int) -> torch.Tensor:
+    """Return a vector like a gradient."""
+    vector = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    for i, part in enumerate(vector.tensor_split(SLICES)):
+        part.mul_(10.0 ** (-3 * i / SLICES))
+    return vector
+
+
+def row(what: str, n: int, **values: Any) -> Row:
+    """Return a row with all columns."""
+    return {**dict.fromkeys(COLUMNS, ""), "what": what, "elements": n, **values}
+
+
+def error(vector: torch.Tensor, decoded: torch.Tensor) -> float:
+    """Return ||v - decoded|| / ||v||."""
+    return float(torch.linalg.vector_norm(vector - decoded) / torch.linalg.vector_norm(vector))
+
+
+def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) -> Row:
+    """Measure a codec."""
+    codec = CODECS[name]()
+    codec.start(Layout(("matrix",), ((ROWS, len(vector) // ROWS),)), vector)
+    codec.epoch = LATE
+    out = torch.empty_like(vector)
+    first = codec.encode(vector).data
+    lost = error(vector, codec.decode(first, out))
+    data = first
+    seconds: dict[str, list[float]] = {"encode": [], "decode": []}
+    for _ in range(repeats):
+        start = transport.now()
+        data = codec.encode(vector).data
+        middle = transport.now()
+        codec.decode(data, out)
+        seconds["encode"].append(middle - start)
+        seconds["decode"].append(transport.now() - middle)
+    return row(
+        name,
+        len(vector),
+        **figure("encode_ms", np.array(seconds["encode"]) * 1e3),
+        **figure("decode_ms", np.array(seconds["decode"]) * 1e3),
+        percent=100 * first.nbytes / vector.nbytes,
+        error=lost,
+    )
+
+
+def torch_top(vector: torch.Tensor, k: int) -> None:
+    """Find the k elements of largest magnitude as torch does."""
+    torch.topk(vector.abs(), k)
+
+
+def compare(transport: Transport, what: str, vector: torch.Tensor, sides: list[Callable[[], Any]], repeats: int) -> Row:
+    """Measure ours, the first side, against torch's."""
+    names = ("ms", "torch_ms")
+    for side in sides:
+        side()
+    seconds = alternate(transport, dict(zip(names, sides, strict=True)), repeats)
+    ms = {name: np.array(seconds[name]) * 1e3 for name in names}
+    return row(
+        what,
+        len(vector),
+        **figure("ms", ms["ms"]),
+        **figure("torch_ms", ms["torch_ms"]),
+        **ratio(ms["torch_ms"], ms["ms"]),
+    )
+
+
+def against_the_hook(transport: Transport, vector: torch.Tensor, repeats: int) -> Row:
+    """Measure powersgd against torch's hook, both with the all-reduces of a group of one."""
+    codec: Any = CODECS["powersgd"]()
+    codec.start(Layout(("matrix",), ((ROWS, len(vector) // ROWS),)), vector)
+    buffers = torch.empty_like(vector), torch.empty_like(vector)
+    state = PowerSGDState(None, matrix_approximation_rank=codec.rank, start_powerSGD_iter=2, min_compression_rate=1)
+    bucket = cast(dist.GradBucket, Bucket(buffers[1]))
+
+    def ours() -> None:
+        for flat in codec.reduce(buffers[0].copy_(vector)):
+            dist.all_reduce(flat)
+
+    def theirs() -> None:
+        buffers[1].copy_(vector)
+        powerSGD_hook(state, bucket).wait()
+
+    with gloo(transport):
+        KEPT.append(dist.group.WORLD)
+        for _ in range(3):  # the hook's first steps are without compression
+            theirs()
+        return compare(transport, f"powersgd, rank {codec.rank}", vector, [ours, theirs], repeats)
+
+
+def on_one_core(transport: Transport, settings: CompressionSettings) -> list[Row]:
+    """Return one row per codec and length, and one per comparison and length."""
+    torch.set_num_threads(1)
+    rows = []
+    for n in settings.elements:
+        vector = gradient(n)
+        k = int(n * DENSITY)
+        rows += [code(transport, name, vector, settings.repeats) for name in settings.codecs]
+        for find in (top, above):
+            sides: list[Callable[[], Any]] = [partial(find, vector, k), partial(torch_top, vector, k)]
+            measured = compare(transport, f"selection.{find.__name__}", vector, sides, settings.repeats)
+            rows.append({**measured, "error": len(find(vector, k)) / k - 1})
+        if "powersgd" in settings.codecs:
+            rows.append(against_the_hook(transport, vector, settings.repeats))
+        else:
+            print("powersgd is left out: it is not among the codecs")
+    return rows
+
+
+def measure(settings: CompressionSettings) -> Iterator[Row]:
+    """Yield the rows of one process."""
+    yield from launch(on_one_core, 1, settings)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, CompressionSettings, measure))

@@ -1,0 +1,44 @@
+"""Gradient Dropping: only the largest elements are sent; the others are kept and added to the next gradient.
+
+Each worker keeps a residual r, at first 0. A step adds the gradient, r <- r + g, sends top_R(r), the R n elements of
+largest magnitude, and clears them in r. So nothing is lost, only late. Aji, Heafield, 2017, Sparse communication for
+distributed gradient descent, arXiv 1704.05021, algorithm 1.
+
+Three things differ from the paper. There R is the share that is dropped; here it is the share that is sent. There the
+threshold is estimated from a sample, as with `sampled` here; else exactly R n elements are sent. There the server drops
+as well; this is the worker's side.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compression.base import Code, check_finite
+from compression.sparse import NOTHING, Sparse
+
+
+@dataclass(kw_only=True)
+class TopK(Sparse):
+    """Sends the elements of largest magnitude, and adds the others to the next vector (Gradient Dropping)."""
+
+    def setup(self) -> None:
+        """r <- 0."""
+        super().setup()
+        self.r = self.empty().fill_(NOTHING)
+
+    def encode(self, vector: torch.Tensor) -> Code:
+        """See Codec."""
+        check_finite(vector, self.layout)
+        self.r.add_(vector)  # r <- r + g
+        code, _ = self.send(self.r)  # top_R(r); r <- r - top_R(r)
+        return code
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Codec."""
+        return {"r": self.r.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See Codec."""
+        self.r.copy_(state["r"])

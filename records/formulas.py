@@ -1,0 +1,15 @@
+"""Formulas as they are printed for people: written as on paper, and evaluated by programs and tests."""
+
+import math
+import re
+from collections.abc import Mapping
+
+_FUNCTIONS = {"max": max, "min": min, "floor": math.floor, "ceil": math.ceil, "log2": math.log2}
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """Return the value of a formula such as "2 (N - 1) P / N". Raises NameError if a value is missing."""
+    # A space between two factors means "times": that is all that Python's own syntax lacks.
+    python = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", formula)
+    found: float = eval(python, {"__builtins__": {}}, {**_FUNCTIONS, **values})
+    return found

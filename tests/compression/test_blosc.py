@@ -1,0 +1,113 @@
+"""Blosc: what comes out is what went in, bit for bit; a damaged code is refused."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from compression.blosc import Blosc
+from compression.layout import Layout
+from records.errors import RunFailed, UsageError
+from tests.compression.test_dense import normal, started
+
+OPTIONS = st.builds(Blosc, level=st.integers(0, 9), shuffle=st.sampled_from(["bit", "byte", "none"]))
+
+
+def one_tensor(n: int) -> Layout:
+    """The layout of a vector of n elements."""
+    return Layout(("t",), ((n,),))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    codec=OPTIONS,
+    vector=st.sampled_from([np.float32, np.float64]).flatmap(
+        lambda dtype: arrays.arrays(
+            dtype,
+            st.integers(0, 300),
+            elements=st.floats(allow_nan=False, allow_infinity=False, width=32 if dtype is np.float32 else 64),
+        )
+    ),
+)
+def test_every_finite_vector_comes_out_bit_for_bit(codec: Blosc, vector: np.ndarray) -> None:
+    sent = torch.from_numpy(vector)
+    sender = started(codec, one_tensor(len(sent)), sent.dtype)
+    code = sender.encode(sent)
+    assert code.data.nbytes <= sum(sender.count())
+    decoded = started(Blosc(), one_tensor(len(sent)), sent.dtype).decode(code.data)
+    assert decoded.numpy().tobytes() == vector.tobytes(), "the receiver's options do not matter"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_minus_zero_and_the_smallest_numbers_are_kept(dtype: torch.dtype) -> None:
+    vector = torch.tensor([-0.0, 0.0, torch.finfo(dtype).smallest_normal / 4, -5e-324, torch.finfo(dtype).max] * 100)
+    vector = vector.to(dtype).nan_to_num(posinf=1.0)
+    end = started(Blosc(), one_tensor(len(vector)), dtype)
+    assert end.decode(end.encode(vector).data).numpy().tobytes() == vector.numpy().tobytes()
+
+
+@settings(deadline=None, max_examples=60)
+@given(codec=OPTIONS, n=st.integers(1, 40_000), seed=st.integers(0, 1000))
+def test_random_bits_grow_by_no_more_than_the_bound(codec: Blosc, n: int, seed: int) -> None:
+    bits = np.random.default_rng(seed).integers(0, 2**32, n, dtype=np.uint32)
+    bits &= 0xBFFFFFFF  # no exponent of NaN or infinity
+    vector = torch.from_numpy(bits.view(np.float32))
+    end = started(codec, one_tensor(n))
+    code = end.encode(vector)
+    assert code.data.nbytes <= 4 * n + 36
+    assert code.headers == 36
+    assert end.decode(code.data).numpy().tobytes() == bits.tobytes()
+
+
+def test_what_repeats_is_sent_in_fewer_bytes() -> None:
+    end = started(Blosc(), one_tensor(100_000))
+    assert end.encode(torch.zeros(100_000)).data.nbytes < 1000
+    assert end.encode(normal(one_tensor(100_000), 0) / 1000).data.nbytes < 0.9 * 400_000
+
+
+@settings(deadline=None, max_examples=150)
+@given(at=st.integers(0, 10**9), bit=st.integers(0, 7), shuffle=st.sampled_from(["bit", "byte", "none"]))
+def test_a_code_with_a_wrong_bit_is_refused(at: int, bit: int, shuffle: str) -> None:
+    end = started(Blosc(shuffle=shuffle), one_tensor(1000))
+    data = end.encode(normal(one_tensor(1000), 0).round()).data
+    data[at % len(data)] ^= 1 << bit
+    with pytest.raises(RunFailed, match="damaged, or sent by another codec") as refused:
+        end.decode(data)
+    assert "\n" not in str(refused.value)
+
+
+@settings(deadline=None, max_examples=50)
+@given(foreign=st.binary(max_size=200))
+def test_what_is_no_code_is_refused(foreign: bytes) -> None:
+    data = torch.tensor(list(foreign), dtype=torch.uint8)
+    with pytest.raises(RunFailed, match="damaged, or sent by another codec"):
+        started(Blosc(), one_tensor(7)).decode(data)
+
+
+@pytest.mark.parametrize("n", [0, 99, 101, 10_000])
+def test_a_code_of_another_vector_is_refused(n: int) -> None:
+    data = started(Blosc(), one_tensor(100)).encode(normal(one_tensor(100), 0)).data
+    with pytest.raises(RunFailed, match=rf"holds 400 bytes, and {4 * n} were expected"):
+        started(Blosc(), one_tensor(n)).decode(data)
+
+
+def test_wrong_options_are_refused() -> None:
+    for codec, line in ((Blosc(level=10), "--level 10"), (Blosc(level=-1), "--level -1"), (Blosc(shuffle="x"), "bit")):
+        with pytest.raises(UsageError, match=line):
+            codec.check()
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "blosc2", None)
+    with pytest.raises(UsageError, match="pip install blosc2"):
+        Blosc().check()
+
+
+def test_the_library_is_loaded_only_by_who_uses_it() -> None:
+    look = "import sys, compression.blosc; sys.exit('blosc2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", look], check=True)

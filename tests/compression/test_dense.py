@@ -1,0 +1,190 @@
+"""What every codec does that codes all elements: its bytes, what it refuses, how it continues. And those that round."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compression.base import Codec, Setting
+from compression.bf16 import BFloat16
+from compression.blosc import Blosc
+from compression.fp16 import Float16
+from compression.layout import Layout
+from compression.none import NoCodec
+from compression.powersgd import PowerSGD
+from compression.qsgd import QSGD
+from compression.sign import Sign
+from records.errors import RunFailed
+
+KINDS_OF_SHAPES: list[tuple[int, ...]] = [
+    (), (1,), (0,), (3,), (8,), (17,), (1, 9), (6, 1), (4, 5), (0, 4), (12, 10), (30, 4), (5, 3, 2, 2)
+]  # fmt: skip
+LAYOUTS = st.lists(st.sampled_from(KINDS_OF_SHAPES), max_size=5).map(
+    lambda shapes: Layout(tuple(f"t{i}" for i in range(len(shapes))), tuple(shapes))
+)
+CODECS: list[Codec] = [
+    NoCodec(), Float16(), BFloat16(), Blosc(), Sign(), QSGD(), QSGD(levels=1), QSGD(levels=7, bucket=3),
+    QSGD(levels=32767), PowerSGD(), PowerSGD(rank=1), PowerSGD(rank=5, warm_start=False)
+]  # fmt: skip
+THAT_CHECK = [codec for codec in CODECS if not isinstance(codec, NoCodec)]
+SCOPES = st.sampled_from(["tensor", "vector"])
+DTYPES = st.sampled_from([torch.float32, torch.float64])
+MIXED = Layout(("w", "none", "b", "s", "deep"), ((30, 20), (0,), (10,), (), (4, 3, 5, 5)))
+
+
+def started(codec: Codec, layout: Layout, dtype: torch.dtype = torch.float32, device: str = "cpu", **told: Any) -> Any:
+    """Return a new end of the codec."""
+    codec = dataclasses.replace(codec)
+    codec.check()
+    codec.start(layout, torch.empty(0, dtype=dtype, device=device), Setting(**told))
+    return codec
+
+
+def normal(layout: Layout, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return a random vector, of elements around 1."""
+    return torch.randn(layout.n, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+# Every codec
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@settings(deadline=None, max_examples=25)
+@given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES, seed=st.integers(0, 2**63 - 1))
+def test_the_formulas_give_the_bytes_and_a_vector_comes_out(
+    codec: Codec, layout: Layout, scope: str, dtype: torch.dtype, seed: int
+) -> None:
+    sender = started(codec, layout, dtype, scope=scope, seed=seed)
+    receiver = started(codec, layout, dtype, scope=scope, seed=seed + 1, rank=3)
+    for step in range(2):
+        vector = normal(layout, step, dtype)
+        given_to_it = vector.clone()
+        code = sender.encode(vector)
+        assert torch.equal(vector, given_to_it), "its input is not changed"
+        assert code.data.dim() == 1
+        assert code.data.is_contiguous()
+        if codec.exact_size:
+            assert (code.values, code.indices, code.headers) == sender.count()
+        else:
+            assert code.data.nbytes <= sum(sender.count())
+        decoded = receiver.decode(code.data)
+        assert (decoded.shape, decoded.dtype) == (vector.shape, dtype)
+        out = torch.full_like(vector, math.nan)
+        assert receiver.decode(code.data, out) is out
+        assert torch.equal(out, decoded)
+        assert torch.equal(receiver.decode(code.data), decoded), "decoding changes nothing"
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec.on_meta], ids=str)
+@settings(deadline=None, max_examples=10)
+@given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES)
+def test_without_values_the_lengths_are_right(codec: Codec, layout: Layout, scope: str, dtype: torch.dtype) -> None:
+    end = started(codec, layout, dtype, "meta", scope=scope)
+    real = started(codec, layout, dtype, scope=scope)
+    for step in range(2):
+        code = end.encode(torch.empty(layout.n, dtype=dtype, device="meta"))
+        expected = real.encode(normal(layout, step, dtype))
+        assert code.data.is_meta
+        assert (len(code.data), code.data.dtype) == (len(expected.data), expected.data.dtype)
+        assert (code.values, code.indices, code.headers) == (expected.values, expected.indices, expected.headers)
+        decoded = end.decode(code.data)
+        assert decoded.is_meta
+        assert len(decoded) == layout.n
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("scope", ["tensor", "vector"])
+@pytest.mark.parametrize("codec", THAT_CHECK, ids=str)
+def test_what_is_not_finite_is_refused_and_nothing_of_it_is_kept(codec: Codec, scope: str, wrong: float) -> None:
+    end, other = started(codec, MIXED, scope=scope), started(codec, MIXED, scope=scope)
+    vector = normal(MIXED, 0)
+    vector[MIXED.slices[2].start + 4] = wrong
+    with pytest.raises(RunFailed, match=f"gradient of b has the value {wrong}") as refused:
+        end.encode(vector)
+    assert "\n" not in str(refused.value)
+    after, expected = end.encode(normal(MIXED, 1)), other.encode(normal(MIXED, 1))
+    assert torch.equal(after.data, expected.data)
+
+
+@pytest.mark.parametrize("scope", ["tensor", "vector"])
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_a_code_of_a_wrong_length_is_refused_in_one_line(codec: Codec, scope: str) -> None:
+    end = started(codec, MIXED, scope=scope)
+    raw = end.encode(normal(MIXED, 0)).data.view(torch.uint8)
+    for wrong in (raw[:-8], raw[:0], torch.cat([raw, raw[:8]]), raw[:3], torch.cat([raw, raw])):
+        with pytest.raises(RunFailed, match=rf"a code of {len(wrong)} bytes") as refused:
+            end.decode(wrong)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scope", ["tensor", "vector"])
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_from_a_saved_state_it_continues_bit_for_bit(codec: Codec, scope: str) -> None:
+    one, other = started(codec, MIXED, scope=scope, seed=5), started(codec, MIXED, scope=scope, seed=5)
+    for step in range(3):
+        one.encode(normal(MIXED, step))
+    state = one.state_dict()
+    expected = [one.encode(normal(MIXED, step)).data.clone() for step in range(3, 6)]
+    other.load_state_dict(state)
+    assert all(torch.equal(other.encode(normal(MIXED, step)).data, expected[step - 3]) for step in range(3, 6))
+    third = started(codec, MIXED, scope=scope, seed=5)
+    third.load_state_dict(state)
+    assert torch.equal(third.encode(normal(MIXED, 3)).data, expected[0]), "who loaded a state does not write into it"
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_the_random_numbers_of_the_program_are_left_alone(codec: Codec) -> None:
+    before = torch.get_rng_state()
+    end = started(codec, MIXED)
+    codes = [end.encode(normal(MIXED, step)).data for step in range(2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    again = started(codec, MIXED)
+    assert all(torch.equal(again.encode(normal(MIXED, step)).data, code) for step, code in enumerate(codes))
+
+
+# Those whose codes can be added
+
+
+def test_no_codec_copies_nothing_and_checks_nothing() -> None:
+    end = started(NoCodec(), MIXED)
+    vector = torch.full((MIXED.n,), math.nan)
+    data = end.encode(vector).data
+    assert data is vector
+    assert end.decode(data).data_ptr() == vector.data_ptr()
+
+
+@pytest.mark.parametrize(("codec", "rounded"), [(Float16(), torch.float16), (BFloat16(), torch.bfloat16)], ids=str)
+@settings(deadline=None, max_examples=100)
+@given(elements=st.lists(st.floats(-65504, 65504, width=32), min_size=1, max_size=20), dtype=DTYPES)
+def test_elements_are_rounded_as_torch_rounds(
+    codec: Codec, rounded: torch.dtype, elements: list[float], dtype: torch.dtype
+) -> None:
+    vector = torch.tensor(elements, dtype=dtype)
+    end = started(codec, Layout(("t",), ((len(elements),),)), dtype)
+    code = end.encode(vector).data
+    assert code.dtype == rounded
+    assert torch.equal(end.decode(code), vector.to(rounded).to(dtype))
+
+
+def test_what_is_too_large_for_half_precision_is_refused() -> None:
+    vector = normal(MIXED, 0)
+    vector[MIXED.slices[4].start] = 65519.0  # rounds to 65504
+    started(Float16(), MIXED).encode(vector)
+    vector[MIXED.slices[4].start] = -65520.0
+    with pytest.raises(RunFailed, match=r"gradient of deep has the value -inf.*--lr.*--clip_norm"):
+        started(Float16(), MIXED).encode(vector)
+    started(BFloat16(), MIXED).encode(vector)
+    vector[MIXED.slices[4].start] = torch.finfo(torch.float32).max
+    with pytest.raises(RunFailed, match=r"gradient of deep has the value inf"):
+        started(BFloat16(), MIXED).encode(vector)
+
+
+def test_the_names_are_those_on_the_command_line() -> None:
+    assert [codec.name for codec in (NoCodec, Float16, BFloat16, Blosc, QSGD, Sign, PowerSGD)] == [
+        "none", "fp16", "bf16", "blosc", "qsgd", "sign", "powersgd"
+    ]  # fmt: skip

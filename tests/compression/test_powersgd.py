@@ -1,0 +1,247 @@
+"""PowerSGD: one rank alone, several ranks, and the results of torch's own."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+from compression.layout import Layout
+from compression.powersgd import PowerSGD
+from records.errors import RunFailed, UsageError
+from tests.compression.test_dense import LAYOUTS, SCOPES, normal, started
+from tests.ranks import run
+from transports.base import Transport
+
+MATRIX = Layout(("m",), ((30, 20),))
+SEVERAL = Layout(("a", "bias", "deep", "b", "last"), ((30, 20), (20,), (8, 3, 5, 5), (11, 40), (2, 2)))
+
+
+def reduced(end: Any, vector: torch.Tensor, mean: Callable[[torch.Tensor], None]) -> torch.Tensor:
+    """Reduce a copy of the vector, what is to become a mean being given to `mean`."""
+    result = vector.clone()
+    for flat in end.reduce(result):
+        mean(flat)
+    return result
+
+
+def together(ends: Sequence[Any], vectors: Sequence[torch.Tensor], weights: Sequence[float]) -> list[torch.Tensor]:
+    """Reduce the vectors of several ranks, each in a thread; return what each gets."""
+    barrier = threading.Barrier(len(ends), timeout=60)
+    sent: list[torch.Tensor] = [torch.empty(0)] * len(ends)
+    results = list(sent)
+
+    def work(rank: int) -> None:
+        def mean(flat: torch.Tensor) -> None:
+            sent[rank] = flat.clone()
+            barrier.wait()
+            flat.copy_(torch.stack([weight * one for weight, one in zip(weights, sent, strict=True)]).sum(0))
+            barrier.wait()
+
+        results[rank] = reduced(ends[rank], vectors[rank], mean)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(ends))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+# One rank
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    layout=LAYOUTS,
+    scope=SCOPES,
+    rank=st.integers(1, 6),
+    warm_start=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+    scale=st.sampled_from([1.0, 1e-8, 1e6]),
+)
+def test_what_is_sent_and_what_is_kept_is_what_came_in(
+    layout: Layout, scope: str, rank: int, warm_start: bool, seed: int, scale: float
+) -> None:
+    end = started(PowerSGD(rank=rank, warm_start=warm_start), layout, torch.float64, scope=scope, seed=seed)
+    for step in range(4):
+        came_in = normal(layout, step, torch.float64) * scale + end.state_dict()["e"]
+        sent = end.decode(end.encode(normal(layout, step, torch.float64) * scale).data)
+        assert torch.allclose(sent + end.state_dict()["e"], came_in, rtol=1e-12, atol=1e-12 * scale)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rank=st.integers(1, 4), true_rank=st.integers(0, 4), seed=st.integers(0, 1000))
+def test_a_matrix_of_no_higher_rank_comes_out_as_it_is(rank: int, true_rank: int, seed: int) -> None:
+    end = started(PowerSGD(rank=rank), MATRIX, torch.float64, seed=seed)
+    A, B = normal(Layout(("",), ((50 * true_rank,),)), seed, torch.float64).split([30 * true_rank, 20 * true_rank])
+    vector = (A.view(30, true_rank) @ B.view(true_rank, 20)).flatten()
+    for _ in range(3):
+        decoded = end.decode(end.encode(vector).data)
+        assert torch.linalg.matrix_rank(decoded.view(30, 20)) <= rank
+        assert torch.allclose(decoded, vector, atol=1e-9) == (true_rank <= rank)
+        if true_rank > rank:
+            return
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_zeros_come_out_as_zeros_and_what_follows_is_sent(warm_start: bool) -> None:
+    end = started(PowerSGD(warm_start=warm_start), SEVERAL)
+    for _ in range(3):
+        assert torch.equal(end.decode(end.encode(torch.zeros(SEVERAL.n)).data), torch.zeros(SEVERAL.n))
+    steps = [end.decode(end.encode(normal(SEVERAL, 0)).data) for _ in range(300)]
+    assert torch.allclose(sum(steps) / 300, normal(SEVERAL, 0), atol=0.2)
+
+
+def test_only_matrices_that_become_smaller_are_coded() -> None:
+    end = started(PowerSGD(rank=2), SEVERAL)
+    code = end.encode(normal(SEVERAL, 0))
+    decoded = end.decode(code.data)
+    for name, where in zip(SEVERAL.names, SEVERAL.slices, strict=True):
+        same = torch.equal(decoded[where], normal(SEVERAL, 0)[where])
+        assert same == (name in ("bias", "last")), name
+        assert bool(end.state_dict()["e"][where].any()) != same
+    assert len(code.data) == 2 * (30 + 20) + 20 + 2 * (8 + 75) + 2 * (11 + 40) + 4
+
+
+def test_warm_starts_find_the_best_matrix_of_low_rank_and_cold_ones_do_not() -> None:
+    vector = normal(MATRIX, 0, torch.float64)
+    U, S, V = torch.linalg.svd(vector.view(30, 20))
+    best = (U[:, :2] * S[:2]) @ V[:2]
+    for warm_start in (True, False):
+        end = started(PowerSGD(rank=2, warm_start=warm_start), MATRIX, torch.float64)
+        for _ in range(300):
+            decoded = end.decode(end.encode(vector).data)
+            end.e.zero_()
+        assert torch.allclose(decoded, best.flatten(), atol=1e-6) == warm_start
+
+
+def test_random_numbers_depend_on_the_seed_and_the_step_and_not_on_the_rank() -> None:
+    def codes(seed: int, rank: int) -> list[bytes]:
+        end = started(PowerSGD(warm_start=False), MATRIX, seed=seed, rank=rank)
+        vector, codes = normal(MATRIX, 0), []
+        for _ in range(2):
+            codes.append(end.encode(vector).data.numpy().tobytes())
+            end.e.zero_()
+        return codes
+
+    assert codes(0, 0) == codes(0, 1)
+    assert len({*codes(0, 0), *codes(1, 0)}) == 4
+
+
+def test_what_becomes_too_large_on_the_way_is_refused() -> None:
+    end = started(PowerSGD(), SEVERAL)
+    vector = normal(SEVERAL, 0)
+    end.encode(vector)
+    vector[SEVERAL.slices[3]] *= 1e30
+    end.encode(vector)
+    state = end.state_dict()
+    with pytest.raises(RunFailed, match="gradient of b has the value"):
+        end.encode(vector)
+    assert torch.equal(end.state_dict()["e"], state["e"])
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="--rank 0"):
+        PowerSGD(rank=0).check()
+
+
+# Several ranks
+
+
+def test_alone_reduce_is_encode_and_decode() -> None:
+    one, other = started(PowerSGD(), SEVERAL), started(PowerSGD(), SEVERAL)
+    calls: list[int] = []
+    for step in range(3):
+        result = reduced(one, normal(SEVERAL, step), lambda flat: calls.append(len(flat)))
+        assert torch.equal(result, other.decode(other.encode(normal(SEVERAL, step)).data))
+    assert calls == [2 * (30 + 8 + 11) + 24, 2 * (20 + 75 + 40)] * 3
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    weights=st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=3),
+    warm_start=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_of_several_ranks_the_mean_is_sent_or_kept(weights: list[int], warm_start: bool, seed: int) -> None:
+    weight = [one / sum(weights) for one in weights]
+    ends = [
+        started(PowerSGD(warm_start=warm_start), SEVERAL, torch.float64, seed=seed, rank=rank)
+        for rank in range(len(weight))
+    ]
+    for step in range(3):
+        vectors = [normal(SEVERAL, 100 * seed + 10 * step + rank, torch.float64) for rank in range(len(ends))]
+        before = [end.state_dict()["e"] for end in ends]
+        results = together(ends, vectors, weight)
+        assert all(torch.equal(result, results[0]) for result in results), "the same on all ranks"
+        came_in = sum(w * (g + e) for w, g, e in zip(weight, vectors, before, strict=True))
+        kept = sum(w * end.state_dict()["e"] for w, end in zip(weight, ends, strict=True))
+        assert torch.allclose(results[0] + kept, came_in, rtol=1e-10, atol=1e-10)
+        assert torch.linalg.matrix_rank(results[0][:600].view(30, 20)) == 2
+
+
+def test_how_far_the_gradients_of_ranks_lie_apart_is_not_kept() -> None:
+    apart = normal(MATRIX, 0, torch.float64).view(30, 20)
+    apart = (apart[:, :1] @ apart[:1]).flatten()  # of rank 1: nothing of it needs to be lost
+    ends = [started(PowerSGD(), MATRIX, torch.float64, rank=rank) for rank in range(2)]
+    for step in range(5):
+        common = apart * (step + 1)
+        together(ends, [common + apart, common - apart], [0.5, 0.5])
+        assert all(end.e.abs().max() < 1e-9 for end in ends)
+
+
+class Bucket:
+    """What torch's hook sees of a bucket of DistributedDataParallel."""
+
+    def __init__(self, layout: Layout, vector: torch.Tensor) -> None:
+        self.layout, self.vector = layout, vector
+
+    def buffer(self) -> torch.Tensor:
+        return self.vector
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+    def gradients(self) -> list[torch.Tensor]:
+        pairs = zip(self.layout.slices, self.layout.shapes, strict=True)
+        return [self.vector[where].view(shape) for where, shape in pairs]
+
+
+def compare_with_torch(transport: Transport, rank: int, steps: int) -> list[float]:
+    """Return how far the results of each step lie from those of torch, relative to their length."""
+    end = started(PowerSGD(rank=rank), SEVERAL, torch.float64, rank=transport.rank)
+    state = PowerSGDState(None, rank, start_powerSGD_iter=2, min_compression_rate=1, random_seed=7)
+    state.iter = 2
+    # Both begin with the same Q, laid where torch looks for that of the last step. It makes its columns orthonormal,
+    # which leaves P Q^T as it is.
+    state.q_memory_dict[0] = end.random().clone()
+    state.p_memory_dict[0] = torch.zeros(rank * (30 + 8 + 11), dtype=torch.float64)
+
+    def mean(flat: torch.Tensor) -> None:
+        dist.all_reduce(flat)
+        flat.div_(transport.world_size)
+
+    distances = []
+    for step in range(steps):
+        vector = normal(SEVERAL, 10 * step + transport.rank, torch.float64)
+        result = reduced(end, vector, mean)
+        hook = powerSGD_hook(state, Bucket(SEVERAL, vector.clone()))  # type: ignore[arg-type]
+        expected = hook.wait()
+        distances.append(float((result - expected).norm() / expected.norm()))
+    assert state.total_numel_after_compression == steps * len(end.encode(vector).data)
+    return distances
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_two_ranks_get_what_torchs_hook_gives(rank: int) -> None:
+    for distances in run("process_group", compare_with_torch, 2, rank, 8):
+        assert max(distances) < 1e-9

@@ -1,0 +1,194 @@
+"""QSGD and signs: which values an element can take, its mean, what is kept, and the packing of bits."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compression.layout import Layout
+from compression.qsgd import QSGD
+from compression.sign import Sign, pack_bits, unpack_bits
+from records.errors import RunFailed, UsageError
+from tests.compression.test_dense import DTYPES, LAYOUTS, MIXED, SCOPES, normal, started
+
+LEVELS = st.sampled_from([1, 2, 3, 7, 8, 15, 127, 128, 1000, 32767])
+SOME = Layout(("a", "b"), ((5, 4), (3,)))
+
+
+# Bits
+
+
+@settings(deadline=None, max_examples=100)
+@given(bits=st.lists(st.booleans(), max_size=70))
+def test_bits_come_out_as_they_were_packed(bits: list[bool]) -> None:
+    packed = pack_bits(torch.tensor(bits, dtype=torch.bool))
+    assert (packed.dtype, len(packed)) == (torch.uint8, math.ceil(len(bits) / 8))
+    assert unpack_bits(packed, len(bits)).tolist() == bits
+    assert int(sum(bin(byte).count("1") for byte in packed.tolist())) == sum(bits), "what is left over is 0"
+
+
+# QSGD
+
+
+def norms(codec: QSGD, layout: Layout, vector: torch.Tensor) -> torch.Tensor:
+    """Return for each element the norm of its bucket, computed one by one."""
+    found = torch.empty_like(vector)
+    for where in layout.slices:
+        for bucket in vector[where].split(codec.bucket):
+            start = bucket.storage_offset() - vector.storage_offset()
+            found[start : start + len(bucket)] = bucket.double().pow(2).sum().sqrt()
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    layout=LAYOUTS.filter(lambda layout: layout.n > 0),
+    levels=LEVELS,
+    bucket=st.sampled_from([1, 2, 7, 64, 512]),
+    scope=SCOPES,
+    dtype=DTYPES,
+    scale=st.sampled_from([1.0, 1e-30, 1e-3, 1e30]),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_an_element_becomes_one_of_its_two_neighbours(
+    layout: Layout, levels: int, bucket: int, scope: str, dtype: torch.dtype, scale: float, seed: int
+) -> None:
+    codec = QSGD(levels=levels, bucket=bucket)
+    end = started(codec, layout, dtype, scope=scope, seed=seed)
+    vector = normal(layout, seed, dtype) * scale
+    vector[::3] = 0
+    decoded = end.decode(end.encode(vector).data)
+    norm = norms(codec, layout if scope == "tensor" else layout.whole, vector)
+    unit = norm.double() / levels
+    level = torch.where(norm > 0, decoded / unit, 0)
+    assert torch.allclose(level, level.round(), rtol=1e-5, atol=0), "a level, times norm / s"
+    exact = torch.where(norm > 0, vector / unit, 0)
+    slack = levels * 1e-5  # a norm is rounded
+    assert ((level.round() >= (exact - slack).floor()) & (level.round() <= (exact + slack).ceil())).all()
+    assert (decoded[norm == 0] == 0).all()
+    assert (level.abs() <= levels * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("levels", [1, 3, 15, 1000])
+def test_the_mean_of_many_codes_is_the_vector(levels: int, dtype: torch.dtype) -> None:
+    many, d = 50_000, 16
+    v = normal(Layout(("v",), ((d,),)), 1, dtype)
+    end = started(QSGD(levels=levels, bucket=d), Layout(("t",), ((many, d),)), dtype)
+    mean = end.decode(end.encode(v.repeat(many)).data).double().view(many, d).mean(0)
+    unit = v.double().norm() / levels
+    up = (v / unit).remainder(1)  # the probability of the upper neighbour
+    sigma = unit * (up * (1 - up) / many).sqrt()
+    assert ((mean - v).abs() <= 5 * sigma + 1e-6).all()
+
+
+def test_levels_are_multiples_of_the_norm_by_the_levels_to_the_last_bit() -> None:
+    layout = Layout(("t",), ((600,),))
+    end = started(QSGD(levels=15), layout)
+    code = end.encode(normal(layout, 0))
+    header = code.data[: code.headers].view(torch.float32)
+    decoded = end.decode(code.data)
+    possible = torch.arange(-15, 16) * (header / 15).unsqueeze(1)
+    for bucket, values in zip(decoded.split(512), possible, strict=True):
+        assert torch.isin(bucket, values).all()
+    assert torch.equal(header, torch.stack([bucket.double().norm() for bucket in normal(layout, 0).split(512)]).float())
+
+
+def test_an_element_that_is_alone_is_kept() -> None:
+    layout = Layout(("t",), ((4,),))
+    end = started(QSGD(levels=7), layout)
+    vector = torch.tensor([0.0, -3.0, 0.0, 0.0])
+    assert torch.allclose(end.decode(end.encode(vector).data), vector)
+    end = started(QSGD(levels=1, bucket=1), SOME)
+    assert torch.equal(end.decode(end.encode(normal(SOME, 0)).data), normal(SOME, 0))
+
+
+def test_zeros_stay_zeros() -> None:
+    for codec in (QSGD(), QSGD(bucket=3, levels=200), Sign()):
+        end = started(codec, MIXED)
+        assert torch.equal(end.decode(end.encode(torch.zeros(MIXED.n)).data), torch.zeros(MIXED.n))
+
+
+def test_a_tensor_does_not_share_a_bucket_with_the_next() -> None:
+    vector = torch.cat([torch.full((20,), 1e6), torch.full((3,), 1e-6)])
+    end = started(QSGD(), SOME)
+    assert (end.decode(end.encode(vector).data)[20:] > 0).any()
+    end = started(QSGD(), SOME, scope="vector")
+    assert (end.decode(end.encode(vector).data)[20:] == 0).all(), "as a whole it does"
+
+
+def test_ranks_and_seeds_and_steps_draw_different_numbers() -> None:
+    def code(rank: int, seed: int, step: int = 1) -> bytes:
+        end = started(QSGD(), MIXED, rank=rank, seed=seed)
+        return [end.encode(normal(MIXED, 0)).data.numpy().tobytes() for _ in range(step)][-1]
+
+    assert len({code(0, 0), code(1, 0), code(0, 1), code(1, 1), code(0, 0, 2)}) == 5
+    assert code(1, 1) == code(1, 1)
+
+
+def test_a_norm_that_is_too_large_is_refused() -> None:
+    vector = torch.zeros(SOME.n)
+    vector[20:] = torch.finfo(torch.float32).max
+    with pytest.raises(RunFailed, match="gradient of b has the value inf"):
+        started(QSGD(), SOME).encode(vector)
+
+
+def test_no_level_lies_above_a_norm_that_was_rounded_down() -> None:
+    elements = torch.linspace(1.5e-162, 3e-161, 100, dtype=torch.float64)  # the squares are too small to be exact
+    vector = torch.stack([elements, torch.zeros(100, dtype=torch.float64)], 1).flatten()
+    end = started(QSGD(levels=7, bucket=2), Layout(("t",), ((200,),)), torch.float64)
+    code = end.encode(vector)
+    norm = code.data[: code.headers].view(torch.float64)
+    assert (norm < elements).any()
+    assert (end.decode(code.data).view(100, 2).amax(1) <= norm * (1 + 1e-12)).all()
+
+
+def test_wrong_options_are_refused() -> None:
+    for codec, line in ((QSGD(levels=0), "--levels 0"), (QSGD(levels=32768), "--levels"), (QSGD(bucket=0), "--bucket")):
+        with pytest.raises(UsageError, match=line):
+            codec.check()
+
+
+# Signs
+
+
+@settings(deadline=None, max_examples=150)
+@given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES, seed=st.integers(0, 1000))
+def test_what_is_sent_and_what_is_kept_is_what_came_in(
+    layout: Layout, scope: str, dtype: torch.dtype, seed: int
+) -> None:
+    end = started(Sign(), layout, dtype, scope=scope)
+    for step in range(4):
+        before = end.state_dict()["e"]
+        p = normal(layout, seed + step, dtype) + before
+        sent = end.decode(end.encode(normal(layout, seed + step, dtype)).data)
+        assert torch.equal(end.state_dict()["e"], p - sent)
+        for where in (layout if scope == "tensor" else layout.whole).slices:
+            if where.stop > where.start:
+                m = p[where].abs().mean()
+                assert torch.equal(sent[where], torch.where(p[where] < 0, -m, m))
+
+
+def test_zeros_count_as_plus() -> None:
+    end = started(Sign(), Layout(("t",), ((4,),)))
+    assert end.decode(end.encode(torch.tensor([0.0, -0.0, -4.0, 4.0])).data).tolist() == [2.0, 2.0, -2.0, 2.0]
+
+
+def test_a_small_element_gets_through_in_time() -> None:
+    end = started(Sign(), SOME)
+    vector = normal(SOME, 0)
+    steps = 2000
+    mean = sum(end.decode(end.encode(vector).data) for _ in range(steps)) / steps
+    assert torch.allclose(mean, vector, atol=0.02)
+
+
+def test_a_mean_that_is_too_large_is_refused_and_not_kept() -> None:
+    end = started(Sign(), SOME)
+    vector = torch.full((SOME.n,), 3e38)
+    end.encode(normal(SOME, 0))
+    before = end.state_dict()["e"]
+    with pytest.raises(RunFailed, match="gradient of a has the value inf"):
+        end.encode(vector)
+    assert torch.equal(end.state_dict()["e"], before)

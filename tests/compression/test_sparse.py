@@ -1,0 +1,417 @@
+"""Codecs that send some elements: what is sent and what is kept are together what came in, bit for bit."""
+
+import copy
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compression.base import DENSE, Codec, Setting
+from compression.dgc import DGC
+from compression.layout import Layout
+from compression.random_k import RandomK
+from compression.topk import TopK
+from records.errors import RunFailed, UsageError
+
+SHAPES = ((), (3, 4), (0,), (1,), (7, 1, 2), (29,))
+LAYOUT = Layout(tuple(f"layer{i}.weight" for i in range(len(SHAPES))), SHAPES)
+SCOPES = ("tensor", "vector")
+EVERY: tuple[Any, ...] = (TopK, RandomK, DGC)
+
+scopes = st.sampled_from(SCOPES)
+dtypes = st.sampled_from([torch.float32, torch.float64])
+densities = st.sampled_from([1e-9, 0.01, 0.1, 0.3, 0.5, 0.999, 1.0])
+seeds = st.integers(0, 999)
+
+
+def started(codec: Codec, dtype: torch.dtype = torch.float32, layout: Layout = LAYOUT, **setting: Any) -> Any:
+    codec.check()
+    codec.start(layout, torch.empty(0, dtype=dtype), Setting(**setting))
+    return codec
+
+
+def vectors(kind: str, seed: int, dtype: torch.dtype, n: int = LAYOUT.n, steps: int = 5) -> list[torch.Tensor]:
+    """Return gradients, of small whole numbers if sums of them should be exact."""
+    generator = torch.Generator().manual_seed(seed)
+    scales = 10.0 ** torch.arange(n).fmod(15).sub(9)
+    made = {
+        "whole": lambda: torch.randint(-9, 10, (n,), generator=generator),
+        "equal": lambda: torch.full((n,), -3.0),
+        "zeros": lambda: torch.zeros(n),
+        "normal": lambda: torch.randn(n, generator=generator, dtype=torch.float64),
+        "wide": lambda: torch.randn(n, generator=generator, dtype=torch.float64) * scales,
+    }
+    return [made[kind]().to(dtype) for _ in range(steps)]
+
+
+kinds = st.sampled_from(["whole", "equal", "zeros", "normal", "wide"])
+
+
+def bits(vector: torch.Tensor) -> list[int]:
+    return vector.view(torch.int32 if vector.dtype == torch.float32 else torch.int64).tolist()
+
+
+def share(n: int, density: float) -> int:
+    return max(1, math.floor(n * density)) if n else 0
+
+
+def parts(scope: str) -> list[slice]:
+    return list(LAYOUT.slices) if scope == "tensor" else [slice(0, LAYOUT.n)]
+
+
+# What is sent
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from([TopK, DGC]), kinds, scopes, densities, dtypes, seeds, st.booleans())
+def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
+    kind: Any, values: str, scope: str, density: float, dtype: torch.dtype, seed: int, masking: bool
+) -> None:
+    options: dict[str, Any] = {"warmup_epochs": 0, "masking": masking} if kind is DGC else {}
+    sender = started(kind(density=density, **options), dtype, scope=scope, momentum=0.5)
+    receiver = started(kind(density=density, **options), dtype, scope=scope)
+    u = torch.zeros(LAYOUT.n, dtype=dtype)
+    v = torch.zeros(LAYOUT.n, dtype=dtype)
+    for g in vectors(values, seed, dtype):
+        before = g.clone()
+        code = sender.encode(g)
+        assert torch.equal(g, before), "not changed"
+        u = 0.5 * u + g if kind is DGC else g
+        v = v + u
+        sent = receiver.decode(code.data)
+        kept = sender.v if kind is DGC else sender.r
+        indices = code.data[code.values :].clone().view(torch.int32).long()
+        assert len(set(indices.tolist())) == len(indices) == sum(share(p.stop - p.start, density) for p in parts(scope))
+        chosen = torch.zeros(LAYOUT.n, dtype=torch.bool).index_fill_(0, indices, True)
+        for part in parts(scope):
+            assert int(chosen[part].sum()) == share(part.stop - part.start, density)
+            if 0 < int(chosen[part].sum()) < part.stop - part.start:
+                assert v[part][chosen[part]].abs().min() >= v[part][~chosen[part]].abs().max()
+        assert torch.equal(sent, v.where(chosen, torch.zeros_like(v)))
+        assert torch.equal(kept, v.where(~chosen, torch.zeros_like(v)))
+        v = kept.clone()
+        if kind is DGC:
+            if masking:
+                u[chosen] = 0
+            assert torch.equal(sender.u, u)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(["normal", "wide", "equal"]), scopes, st.sampled_from([0.1, 1.0]), dtypes, seeds)
+def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dtype: torch.dtype, seed: int) -> None:
+    for codec in (TopK(density=density, half_values=True), DGC(density=density, half_values=True, masking=False)):
+        sender, receiver = started(codec, dtype, scope=scope), started(copy.copy(codec), dtype, scope=scope)
+        kept = torch.zeros(LAYOUT.n, dtype=dtype)
+        for g in vectors(values, seed, dtype):
+            code = sender.encode(g)
+            sent = receiver.decode(code.data)
+            before, kept = kept + g, (sender.v if isinstance(sender, DGC) else sender.r).clone()
+            assert torch.isfinite(sent).all()
+            assert torch.equal(sent.half().to(dtype), sent)
+            exact = before.abs() <= 65504  # above, the difference is rounded, as every sum
+            assert torch.equal((sent + kept)[exact], before[exact])
+            assert torch.allclose(sent + kept, before, rtol=2**-22)
+            near = exact & (sent != 0)
+            assert ((before - sent).abs() <= before.abs() * 2**-11 + 2**-25)[near].all(), "rounded to the nearest"
+
+
+def test_half_values_that_are_too_large_stay_finite_and_come_in_parts() -> None:
+    layout = Layout(("x",), ((2,),))
+    codec = started(TopK(density=0.5, half_values=True), layout=layout)
+    assert codec.decode(codec.encode(torch.tensor([-1e5, 1.0])).data).tolist() == [-65504, 0]
+    assert codec.decode(codec.encode(torch.zeros(2)).data).tolist() == [-34496, 0]
+    assert codec.decode(codec.encode(torch.zeros(2)).data).tolist() == [0, 1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(scopes, densities, dtypes, seeds)
+def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
+    scope: str, density: float, dtype: torch.dtype, seed: int
+) -> None:
+    ranks = [started(RandomK(density=density), dtype, scope=scope, seed=seed, rank=rank) for rank in range(2)]
+    receiver = started(RandomK(density=density), dtype, scope=scope, seed=seed, rank=7)
+    kept = [torch.zeros(LAYOUT.n, dtype=dtype)] * 2
+    for gs in zip(*(vectors("whole", seed + rank, dtype) for rank in range(2)), strict=True):
+        codes = [codec.encode(g) for codec, g in zip(ranks, gs, strict=True)]
+        total = receiver.decode(codes[0].data + codes[1].data)
+        assert [code.data.dtype for code in codes] == [dtype] * 2
+        chosen = torch.zeros(LAYOUT.n, dtype=torch.bool).index_fill_(0, ranks[0].latest[1], True)
+        for part in parts(scope):
+            assert int(chosen[part].sum()) == share(part.stop - part.start, density)
+        v = [r + g for r, g in zip(kept, gs, strict=True)]
+        kept = [codec.r.clone() for codec in ranks]
+        assert torch.equal(total, (v[0] + v[1]).where(chosen, torch.zeros_like(total)))
+        assert all(torch.equal(r, x.where(~chosen, torch.zeros_like(x))) for r, x in zip(kept, v, strict=True))
+
+
+def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_turn() -> None:
+    layout = Layout(("x",), ((100,),))
+
+    def draws(seed: int) -> torch.Tensor:
+        codec = started(RandomK(density=0.1), layout=layout, seed=seed)
+        ones = torch.ones(100)
+        drawn = []
+        for _ in range(300):
+            codec.r.zero_()
+            drawn.append(codec.decode(codec.encode(ones).data))
+        return torch.stack(drawn)
+
+    first = draws(seed=1)
+    assert len({tuple(row) for row in first.tolist()}) == 300
+    assert not any(torch.equal(a, b) for a, b in zip(first, draws(seed=2), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, draws(seed=1 + 2**32), strict=True))
+    assert draws(seed=-1).shape == first.shape
+    counts = first.sum(0)  # 30 each, with a standard deviation of 5.2
+    assert counts.min() > 7
+    assert counts.max() < 56
+    pairs = first.T @ first  # 2.7 each
+    assert pairs.fill_diagonal_(0).max() < 15, "not in groups"
+
+
+def test_an_instance_on_a_ring_encodes_and_decodes_the_same_elements() -> None:
+    codec = started(RandomK(density=0.2))
+    total = torch.zeros(LAYOUT.n)
+    gs = vectors("whole", 1, torch.float32, steps=9)
+    for g in gs:
+        total += codec.decode(codec.encode(g).data)
+    assert torch.equal(total + codec.r, torch.stack(gs).sum(0))
+    ahead, behind = started(RandomK(density=0.2)), started(RandomK(density=0.2))
+    codes = [ahead.encode(g).data for g in gs]  # a receiver may come later
+    assert torch.equal(sum(behind.decode(code) for code in codes), total)
+
+
+# Over many steps
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(EVERY), scopes, densities, seeds, st.booleans())
+def test_nothing_is_lost_over_many_steps(kind: Any, scope: str, density: float, seed: int, sampled: bool) -> None:
+    options: dict[str, Any] = {} if kind is RandomK else {"sampled": sampled}
+    sender, receiver = (started(kind(density=density, **options), scope=scope, seed=3) for _ in range(2))
+    gs = vectors("whole", seed, torch.float32, steps=20)
+    sent = torch.zeros(LAYOUT.n)
+    for i, g in enumerate(gs):
+        sender.epoch = 1 + i // 4
+        sent += receiver.decode(sender.encode(g).data, torch.full_like(g, 7))
+    kept = sender.v if isinstance(sender, DGC) else sender.r
+    assert torch.equal(sent + kept, torch.stack(gs).sum(0)), "whole numbers: sums are exact"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(EVERY), scopes, dtypes, seeds)
+def test_at_density_one_the_code_is_the_vector(kind: Any, scope: str, dtype: torch.dtype, seed: int) -> None:
+    codec = started(kind(density=1.0), dtype, scope=scope, momentum=0.9)
+    for g in vectors("wide", seed, dtype):
+        g[::5] = -0.0
+        out = torch.full_like(g, 7)
+        assert codec.decode(codec.encode(g).data, out) is out
+        assert bits(out) == bits(g), "with masking, momentum has no effect"
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_masking_at_density_one_dgc_is_momentum_sgd(momentum: float, dtype: torch.dtype) -> None:
+    x = torch.nn.Parameter(torch.zeros(LAYOUT.n, dtype=dtype))
+    y = torch.nn.Parameter(torch.zeros(LAYOUT.n, dtype=dtype))
+    ours, theirs = torch.optim.SGD([x], lr=0.1), torch.optim.SGD([y], lr=0.1, momentum=momentum)
+    codec = started(DGC(density=1.0, masking=False), dtype, momentum=momentum)
+    for g in vectors("wide", 5, dtype, steps=10):
+        x.grad, y.grad = codec.decode(codec.encode(g).data), g
+        ours.step()
+        theirs.step()
+    assert bits(x.data) == bits(y.data)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(EVERY), scopes, seeds, st.booleans())
+def test_a_state_that_was_kept_continues_bit_for_bit(kind: Any, scope: str, seed: int, half: bool) -> None:
+    options: dict[str, Any] = {} if kind is RandomK else {"half_values": half}
+    setting: dict[str, Any] = {"scope": scope, "seed": seed, "momentum": 0.9}
+    codec = started(kind(density=0.3, **options), **setting)
+    gs = vectors("wide", seed, torch.float32, steps=8)
+    for g in gs[:4]:
+        codec.decode(codec.encode(g).data)
+    state = codec.state_dict()
+    kept = copy.deepcopy(state)
+    expected = [codec.encode(g).data for g in gs[4:]]
+    decoded = [codec.decode(data) for data in expected]
+    assert all(torch.equal(torch.as_tensor(state[name]), torch.as_tensor(kept[name])) for name in kept), "copied"
+    again = started(kind(density=0.3, **options), **setting)
+    again.load_state_dict(state)
+    for g, code, vector in zip(gs[4:], expected, decoded, strict=True):
+        data = again.encode(g).data
+        assert torch.equal(data.view(torch.uint8), code.view(torch.uint8))
+        assert torch.equal(again.decode(data), vector)
+
+
+def test_nothing_depends_on_global_random_state_or_changes_it() -> None:
+    codes = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        before = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
+        for kind in EVERY:
+            codes.append(started(kind(), seed=3).encode(torch.arange(float(LAYOUT.n))).data.view(torch.uint8))
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert (str(np.random.get_state()), random.getstate()) == before[1:]
+    assert all(torch.equal(a, b) for a, b in zip(codes[:3], codes[3:], strict=True))
+
+
+# Deep Gradient Compression
+
+
+@pytest.mark.parametrize(
+    ("epochs", "density", "expected"),
+    [
+        (4, 0.001, [0.25, 0.0625, 0.015625, 0.004, 0.001, 0.001]),
+        (4, 0.02, [0.25, 0.0625, 0.02, 0.02, 0.02]),
+        (0, 0.001, [0.001, 0.001]),
+        (1, 0.001, [0.25, 0.001]),
+        (2, 0.001, [0.25, 0.015625, 0.001]),
+        (8, 0.001, [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.004, 0.004, 0.001]),
+    ],
+)
+def test_dgc_warms_up(epochs: int, density: float, expected: list[float]) -> None:
+    layout = Layout(("x", "y"), ((3000,), (500,)))
+    codec = started(DGC(density=density, warmup_epochs=epochs), layout=layout)
+    receiver = started(DGC(density=density, warmup_epochs=epochs), layout=layout)
+    g = torch.randn(layout.n, generator=torch.Generator().manual_seed(0))
+    for epoch, R in enumerate(expected, start=1):
+        codec.epoch = epoch
+        code = codec.encode(g)
+        k = share(3000, R) + share(500, R)
+        assert code.data.nbytes == k * 8
+        assert codec.count() == (code.values, code.indices, 0)
+        assert receiver.decode(code.data).count_nonzero() == k, "the receiver is not told which epoch it is"
+        if epoch > epochs:
+            assert codec.count() == Codec.count(codec), "the formulas are of the time after the warm-up"
+
+
+def test_dgc_clips_the_gradient_to_the_share_of_one_worker() -> None:
+    g = torch.zeros(LAYOUT.n)
+    g[:2] = torch.tensor([3.0, 4.0])
+
+    def sent(clip: float, workers: int) -> list[float]:
+        codec = started(DGC(density=1.0, local_clip=clip), workers=workers)
+        return codec.decode(codec.encode(g).data)[:2].tolist()
+
+    assert sent(0.0, 4) == [3, 4]
+    assert sent(10.0, 4) == [3, 4], "5 is not more than 10 / sqrt(4)"
+    assert sent(5.0, 4) == pytest.approx([1.5, 2])
+    assert sent(5.0, 1) == [3, 4]
+    codec = started(DGC(density=1.0, local_clip=1.0))
+    assert not codec.decode(codec.encode(torch.zeros(LAYOUT.n)).data).any()
+
+
+# Formulas and lengths
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(EVERY), scopes, densities, dtypes, st.booleans())
+def test_the_formulas_are_the_bytes_also_on_meta(
+    kind: Any, scope: str, density: float, dtype: torch.dtype, half: bool
+) -> None:
+    options: dict[str, Any] = {} if kind is RandomK else {"half_values": half}
+    codec = started(kind(density=density, **options), dtype, scope=scope)
+    code = codec.encode(torch.ones(LAYOUT.n, dtype=dtype))
+    assert codec.exact_size
+    assert codec.on_meta
+    assert codec.count() == (code.values, code.indices, code.headers)
+    if not options.get("half_values") and kind is not DGC:
+        assert codec.count() == Codec.count(codec)
+    meta = kind(density=density, **options)
+    like = torch.empty(LAYOUT.n, dtype=dtype, device="meta")
+    meta.start(LAYOUT, like, Setting(scope=scope))
+    coded = meta.encode(like)
+    assert (coded.data.is_meta, coded.data.nbytes) == (True, code.data.nbytes)
+    assert (coded.values, coded.indices) == (code.values, code.indices)
+    decoded = meta.decode(coded.data)
+    assert (decoded.is_meta, decoded.shape, decoded.dtype) == (True, like.shape, dtype)
+    assert meta.state_dict().keys() == codec.state_dict().keys()
+
+
+@pytest.mark.parametrize("kind", [TopK, DGC])
+def test_with_a_sampled_threshold_the_length_is_known_only_about(kind: Any) -> None:
+    codec = kind(density=0.01, sampled=True)
+    assert (codec.exact_size, codec.on_meta) == (False, False)
+    layout = Layout(("x", "y"), ((1_100_000,), (10,)))
+    sender, receiver = (started(kind(density=0.01, sampled=True), layout=layout) for _ in range(2))
+    sender.epoch = 9
+    g = torch.randn(layout.n, generator=torch.Generator().manual_seed(0))
+    code = sender.encode(g)
+    sent = int(receiver.decode(code.data).count_nonzero())
+    assert code.data.nbytes == sent * 8
+    assert 5501 <= sent <= 22001
+    assert sent != 11001
+    for wrong in (code.data[:8000], torch.cat([code.data] * (3 if kind is TopK else 200))):
+        with pytest.raises(RunFailed, match="bytes came"):
+            receiver.decode(wrong)
+
+
+def test_a_vector_without_elements_has_an_empty_code() -> None:
+    for layout in (Layout((), ()), Layout(("x",), ((0, 3),))):
+        for kind in EVERY:
+            for scope in SCOPES:
+                codec = started(kind(), layout=layout, scope=scope)
+                code = codec.encode(torch.zeros(0))
+                assert (code.data.numel(), codec.count()) == (0, (0, 0, 0))
+                assert codec.decode(code.data).shape == (0,)
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_gradient_that_is_not_finite_is_refused_by_the_name_of_its_tensor(
+    kind: Any, value: float, scope: str
+) -> None:
+    codec = started(kind(), scope=scope)
+    g = torch.ones(LAYOUT.n)
+    g[5] = value
+    with pytest.raises(RunFailed, match=r"^the gradient of layer1\.weight has the value"):
+        codec.encode(g)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_code_of_another_length_is_refused(kind: Any) -> None:
+    codec = started(kind(density=0.2))
+    data = codec.encode(torch.arange(float(LAYOUT.n))).data.view(torch.uint8)
+    for wrong in (data[:-1], data[:-4], data[:-8], data[:0], torch.cat([data, data[:8]]), torch.cat([data, data[:1]])):
+        with pytest.raises(RunFailed, match=r"^a code of \d+ bytes came, and one of \d+ was expected"):
+            codec.decode(wrong)
+    assert codec.decode(data.view(codec.dtype) if codec.kind == DENSE else data).count_nonzero(), "the right one"
+
+
+@pytest.mark.parametrize("kind", [TopK, DGC])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("index", [-1, LAYOUT.n, 2**31 - 1, -(2**31)])
+def test_an_index_outside_of_the_vector_is_refused(kind: Any, half: bool, index: int) -> None:
+    codec = started(kind(density=0.2, half_values=half))
+    data = codec.encode(torch.arange(float(LAYOUT.n))).data
+    n = len(data) // (6 if half else 8)
+    where = slice(0, 4) if half else slice(4 * n, 4 * n + 4)  # indices are in front of what is shorter
+    data[where] = torch.tensor([index], dtype=torch.int32).view(torch.uint8)
+    with pytest.raises(RunFailed, match=f"^a code has the index {index}, and the vector has {LAYOUT.n} elements"):
+        codec.decode(data)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("density", [0.0, -1.0, 1.1, math.nan])
+def test_a_density_is_above_0_and_at_most_1(kind: Any, density: float) -> None:
+    with pytest.raises(UsageError, match=f"^--density {density}: must be above 0 and at most 1"):
+        kind(density=density).check()
+
+
+def test_dgc_has_no_options_below_zero() -> None:
+    with pytest.raises(UsageError, match="--warmup_epochs"):
+        DGC(warmup_epochs=-1).check()
+    with pytest.raises(UsageError, match="--local_clip"):
+        DGC(local_clip=-1.0).check()

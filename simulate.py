@@ -136,7 +136,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     facts = {"cluster": clusters.recorded(cluster, options, phases)}
     time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
     table = run(options, quiet, time.launcher())
-    step = sum(phases.values())
+    step = sum(seconds for name, seconds in phases.items() if name not in ("encode", "decode"))
     return Simulation(options, table, time, len(clusters.part_of_a_step(options, data)) / step if step else math.inf)
 
 

@@ -30,7 +30,8 @@ import pandas as pd
 from records.errors import RunFailed
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
-MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy")
+CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
+MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *CODE_MARKS)
 OPS = ("", "send", "recv", "drop", "read")
 
 # epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, value
@@ -151,6 +152,7 @@ class Recorder:
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
         self._tags: dict[str, int] = {"": 0}
+        self._of_codes: dict[str, float] = {}
 
     def add(
         self,
@@ -186,8 +188,11 @@ class Recorder:
         self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, value)
 
     @contextmanager
-    def phase(self, name: str, part: float = 1.0) -> Iterator[None]:
-        """Time the block as one event of phase `name`; `part`: how much of the usual work it does."""
+    def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
+        """Time the block as one event of phase `name`.
+
+        `part`: how much of the usual work it does; `work`: which, where a phase has several kinds.
+        """
         if self.enabled and self.synchronize:
             self.synchronize()
         t0 = self.clock()
@@ -195,9 +200,21 @@ class Recorder:
         if self.enabled and self.synchronize:
             self.synchronize()
         if self.time_passes:
-            self.time_passes(name, part)
+            self.time_passes(work or name, part)
         if self.enabled:
             self.add(name, t0, self.clock())
+
+    def count_code(self, values: float, indices: float, headers: float, dense: float) -> None:
+        """Count a code that is sent: its bytes by what they are, and those that would be sent without a codec."""
+        if self.enabled:
+            for name, amount in zip(CODE_MARKS, (1, values, indices, headers, dense), strict=True):
+                self._of_codes[name] = self._of_codes.get(name, 0.0) + amount
+
+    def mark_codes(self) -> None:
+        """Write what was counted of codes since the last call, if anything was."""
+        for name, amount in self._of_codes.items():
+            self.mark(name, round(amount))
+        self._of_codes.clear()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

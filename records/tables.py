@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from records.events import HIDDEN, MARKS, PHASES, Events, chunks
+from records.events import CODE_MARKS, HIDDEN, MARKS, PHASES, Events, chunks
 
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
@@ -29,6 +29,7 @@ COLUMNS = {
     **dict.fromkeys(("epoch_s", *PHASE_COLUMNS), "float64"),
     **dict.fromkeys(MESSAGE_COLUMNS, "Int64"),
     **dict(zip(VERSION_COLUMNS, ("Int64", "float64", "float64"), strict=True)),
+    **dict.fromkeys(CODE_MARKS, "Int64"),
 }
 _KEYS = ["epoch", "rank"]
 _LAST, _MOST = MARKS, ("step", "staleness_max")
@@ -43,7 +44,9 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
     names what a rank does. Times are in seconds, sizes in bytes; `step` counts the steps finished since the start of
     the run. A cell is empty (NaN) where a thing does not apply; message columns are 0 for a silent rank, and empty if
     the run recorded no phases. dropped, staleness_mean and staleness_max (in versions, of the gradients or pushes
-    applied) stand on the row of the rank that applied them, and only if it recorded which version each was of. Raises
+    applied) stand on the row of the rank that applied them, and only if it recorded which version each was of. codes
+    is how many codes a rank has made of its gradients, value_bytes, index_bytes and header_bytes what it sent of them,
+    dense_bytes what it would have sent instead without a codec: empty where there is none. Raises
     IndexError if an event's rank has no role.
     """
     table = reduce(lambda so_far, chunk: _join([so_far, chunk]), map(_totals_of, chunks(events)))
@@ -186,6 +189,8 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         f"samples/s      {number(run['samples_per_s'])}{warm}",
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}",
     ]
+    if table["codes"].notna().any():
+        lines.append(f"MB a step      {_codes_line(table)}")
     if drops := table["dropped"].sum():
         lines.append(f"dropped        {drops} gradients")
     if table["staleness_max"].max() > 0:
@@ -193,6 +198,18 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {staleness_of}")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
     return "\n".join([*wrapped, _time_spent(phase_times(table), _decimals(run["seconds"]))])
+
+
+def _codes_line(table: pd.DataFrame) -> str:
+    """Return what was sent in a step of all workers, of what it consists, and what it would be without a codec."""
+    sums = table[["bytes_sent", *CODE_MARKS]].sum()
+    of_codes = sums[["value_bytes", "index_bytes", "header_bytes"]]
+    dense = sums["bytes_sent"] - of_codes.sum() + sums["dense_bytes"]
+    coding = workers(table)[lambda rows: rows["codes"].notna()]
+    steps = coding["codes"].sum() / coding["rank"].nunique()
+    sent, dense, *rest = (f"{nbytes / steps / 1e6:.4g}" for nbytes in (sums["bytes_sent"], dense, *of_codes))
+    parts = zip(("values", "indices", "headers"), rest, strict=True)
+    return f"{sent} sent; dense would be {dense}; codes: {', '.join(f'{name} {size}' for name, size in parts)}"
 
 
 def _time_spent(times: pd.DataFrame, decimals: int) -> str:

@@ -1,12 +1,13 @@
 """The algorithms, by name: that of their module. A new one is one new file here, and its line in this table."""
 
-from records.errors import UsageError
+from records.errors import UsageError, between
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
-from strategies.common.base import RunSize, Strategy, between
+from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Traffic
+from strategies.dgs import DGS
 from strategies.downpour import Downpour
 from strategies.easgd import ElasticAveraging
 from strategies.inconsistent_reads import InconsistentReads
@@ -27,6 +28,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         InconsistentReads,
         Downpour,
         ElasticAveraging,
+        DGS,
         RingAllReduce,
         NaiveAllReduce,
         ShardedRing,

@@ -2,10 +2,12 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from strategies.common.base import Strategy
+from strategies.common.coding import Encoder
 from strategies.common.collectives import average
 
 
@@ -16,17 +18,35 @@ class AllReduceSGD(Strategy):
     In float16 a sum n_k g_k must stay below 65504.
     """
 
+    def setup(self) -> None:
+        """Know how gradients are coded, if they are."""
+        self.encoder = Encoder(self.codec, self.replica, self.transport) if self.codec else None
+
     @abstractmethod
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """Replace `vector` [P] on every rank by the sum over all ranks; return the sum of their `n`."""
 
     def step(self, n_samples: int) -> None:
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
-        g = self.replica.collect().mul_(n_samples)
-        n = self.all_reduce(g, n_samples)
-        self.descent.step(g.div_(n), n)
+        g = self.replica.collect()
+        if self.encoder:
+            n = self.encoder.mean(g, n_samples)
+        else:
+            n = self.all_reduce(g.mul_(n_samples), n_samples)
+            g.div_(n)
+        self.descent.step(g, n)
         self.replica.zero_grad()
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""
         average(self.replica.b, self.transport)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also what the codec keeps."""
+        return super().state_dict() | ({"codec": self.encoder.codec.state_dict()} if self.encoder else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`."""
+        super().load_state_dict(state)
+        if self.encoder:
+            self.encoder.codec.load_state_dict(state["codec"])

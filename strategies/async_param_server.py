@@ -18,7 +18,8 @@ replies to nobody until the gradients that are still being computed have come; t
 
 from dataclasses import dataclass
 
-from strategies.common.base import RunSize, between
+from records.errors import between
+from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
 from strategies.common.workers import SERVER
 from strategies.param_server import ParamServer
@@ -46,6 +47,7 @@ class AsyncParamServer(ParamServer):
     defaults = {"momentum": 0.0}  # late gradients act like momentum
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     critical_path = None
+    coded_path = {}
 
     def check(self, run: RunSize) -> None:
         """An epoch must have the gradients of an update."""
@@ -57,7 +59,7 @@ class AsyncParamServer(ParamServer):
 
     def step(self, n_samples: int) -> None:
         """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of the samples applied so far."""
-        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        gradient = self.send_gradient(n_samples)
         parameters = self.transport.recv(SERVER, "parameters")
         self.over = parameters.n >= self.until
         self.replica.adopt(parameters)

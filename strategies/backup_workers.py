@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from records.errors import UsageError
-from strategies.common.base import RunSize, between
+from compression import KINDS
+from records.errors import UsageError, between
+from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
 from strategies.common.workers import SERVER
 from strategies.param_server import ParamServer
@@ -33,6 +34,7 @@ class BackupWorkers(ParamServer):
     exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     critical_path = Traffic("2", "(N - n_backup) P")
+    coded_path = dict.fromkeys(KINDS, Traffic("2", "(N - n_backup - 1) P + C"))
 
     def check(self, run: RunSize) -> None:
         """A step must wait for somebody."""
@@ -40,9 +42,9 @@ class BackupWorkers(ParamServer):
         if self.n_backup >= run.workers:
             raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
 
-    def predict(self, n_gpus: int, nbytes: int, compute: float, bandwidth: float, latency: float) -> float | None:
+    def predict(self, *size: Any, **more: Any) -> float | None:
         """See Strategy. None for b > 1: what the late ones still send has no such simple form."""
-        return super().predict(n_gpus, nbytes, compute, bandwidth, latency) if self.n_backup <= 1 else None
+        return super().predict(*size, **more) if self.n_backup <= 1 else None
 
     def setup(self) -> None:
         """Server: keep the gradients of the step, by worker."""
@@ -53,7 +55,7 @@ class BackupWorkers(ParamServer):
 
     def step(self, n_samples: int) -> None:
         """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of its step, the one to take next."""
-        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        gradient = self.send_gradient(n_samples)
         parameters = self.transport.recv(SERVER, "parameters")
         self.next_step = parameters.n
         self.replica.adopt(parameters)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies.common.base import RunSize, between
+from records.errors import between
+from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
 from strategies.push_fetch import PushFetch
 from transports.base import Message

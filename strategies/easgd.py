@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import UsageError
-from strategies.common.base import RunSize, between
+from records.errors import UsageError, between
+from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
 from strategies.push_fetch import PushFetch
 from transports.base import Message

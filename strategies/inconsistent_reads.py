@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from compression import KINDS
 from records.errors import UsageError
 from strategies.async_param_server import AsyncParamServer
 from strategies.common.base import RunSize
@@ -26,6 +27,7 @@ class InconsistentReads(AsyncParamServer):
     """The asynchronous server, whose workers read x in its memory, without a lock, while it may be written."""
 
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("2 (N - 1)", "(N - 1) P")}
+    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("2 (N - 1)", "(N - 1) P")} for kind in KINDS}
 
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; what they read there, no order of messages decides."""
@@ -58,7 +60,7 @@ class InconsistentReads(AsyncParamServer):
 
     def step(self, n_samples: int) -> None:
         """Send (g_k, n_k); when the server says so, x_k <- x as it is in this very moment."""
-        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        gradient = self.send_gradient(n_samples)
         self.over = self.transport.recv(SERVER, "read").n >= self.until
         version = self.transport.read(self.x, self.replica.x, SERVER, self.begun, self.ended)
         self.versions[self.transport.rank] = version

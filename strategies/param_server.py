@@ -2,19 +2,22 @@
 
 In every step each worker k sends (n_k, g_k), its mean gradient over n_k samples; the server forms
 g = sum n_k g_k / sum n_k, takes one optimizer step, and sends the new x to all workers (Li et al., OSDI 2014).
-A worker sends and receives one vector a step; the server N - 1 of each.
+A worker sends and receives one vector a step; the server N - 1 of each. With a codec g_k is sent as its code, and the
+server takes what it decodes for g_k; x is sent as it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
+from compression import KINDS
 from strategies.common.base import Strategy
+from strategies.common.coding import Decoders, Encoder
 from strategies.common.traffic import Traffic
-from strategies.common.workers import SERVER, Workers, join_server
-from transports.base import Message
+from strategies.common.workers import GRADIENT, SERVER, Workers, join_server
+from transports.base import Message, Work
 
 
 @dataclass(kw_only=True)
@@ -24,6 +27,8 @@ class ParamServer(Strategy):
     min_ranks = 2
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     critical_path: ClassVar[Traffic | None] = Traffic("2", "N P")
+    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) P")} for kind in KINDS}
+    coded_path: ClassVar[Mapping[str, Traffic]] = dict.fromkeys(KINDS, Traffic("2", "(N - 1) P + C"))
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:
@@ -33,8 +38,12 @@ class ParamServer(Strategy):
     def setup(self) -> None:
         """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
         self.is_server = self.transport.rank == SERVER
+        self.encoder: Encoder | None = None
         if self.is_server:
-            self.workers = Workers(self.replica, self.transport, self.descent)
+            decoders = Decoders(self.codec, self.replica, self.transport) if self.codec else None
+            self.workers = Workers(self.replica, self.transport, self.descent, decoders)
+        elif self.codec:
+            self.encoder = Encoder(self.codec, self.replica, self.transport)
         self.steps = 0
         self.over = False
 
@@ -42,10 +51,15 @@ class ParamServer(Strategy):
 
     def step(self, n_samples: int) -> None:
         """Send (g_k, n_k); x_k <- the server's new x, which is read where it is, until the next step."""
-        gradient = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=n_samples)
+        gradient = self.send_gradient(n_samples)
         self.replica.adopt(self.transport.recv(SERVER, "parameters"))
         gradient.wait()
         self.replica.zero_grad()
+
+    def send_gradient(self, n_samples: int) -> Work:
+        """Send (g_k, n_k); where there is a codec, the code of g_k."""
+        g = self.replica.collect()
+        return self.transport.isend(self.encoder.encode(g) if self.encoder else g, SERVER, GRADIENT, n=n_samples)
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
@@ -125,14 +139,23 @@ class ParamServer(Strategy):
                 self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
 
     def state_dict(self) -> dict[str, Any]:
-        """Server: also how many steps each worker has taken."""
-        return super().state_dict() | ({"worker_steps": self.workers.steps} if self.is_server else {})
+        """Also what the codec keeps. Server: also how many steps each worker has taken."""
+        state = super().state_dict() | ({"worker_steps": self.workers.steps} if self.is_server else {})
+        if self.encoder:
+            state["codec"] = self.encoder.codec.state_dict()
+        if self.is_server and self.workers.decoders and not self.workers_may_die:
+            state["codecs"] = self.workers.decoders.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Server: also how many steps each worker has taken."""
+        """See `state_dict`. Where workers may die, theirs is not kept: what a codec kept is lost."""
         super().load_state_dict(state)
         if self.is_server:
             self.workers.steps = dict(state["worker_steps"])
+            if self.workers.decoders and not self.workers_may_die:
+                self.workers.decoders.load_state_dict(state["codecs"])
+        elif self.encoder:
+            self.encoder.codec.load_state_dict(state["codec"])
 
 
 class Mean:

@@ -24,6 +24,8 @@ class PushFetch(ParamServer):
 
     staleness_of = "push"
     critical_path = None
+    coded = {}  # what is pushed is no gradient
+    coded_path = {}
     asynchronous = True
     workers_may_die = True
 

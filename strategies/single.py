@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from strategies.common.base import Strategy, between
+from records.errors import between
+from strategies.common.base import Strategy
 from strategies.common.traffic import NOTHING
 
 

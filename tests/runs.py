@@ -95,6 +95,8 @@ def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-
 
 def other_value(strategy: Strategy, option: str) -> int | float:
     """Return a value, not the one that it has, that the strategy accepts for the option in a small run."""
+    if isinstance(had := getattr(strategy, option), bool):
+        return not had
     for value in (2, 1, 3, 0.5, 0.25):
         other = dataclasses.replace(strategy, **{option: value})
         with contextlib.suppress(UsageError):

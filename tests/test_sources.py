@@ -12,16 +12,17 @@ import pytest
 from strategies import STRATEGIES
 from tests.runs import ROOT
 
-ROOMS = ("training", "launchers", "checkpoints", "strategies", "workloads", "transports", "records")
+ROOMS = ("training", "launchers", "checkpoints", "strategies", "workloads", "compression", "transports", "records")
 SCRIPTS = tuple(sorted(path.stem for path in ROOT.glob("*.py")))
 MAY_IMPORT = {
     "records": (),
     "transports": ("records",),
+    "compression": ("records",),
     "workloads": ("records",),
-    "strategies": ("transports", "records"),
+    "strategies": ("compression", "transports", "records"),
     "launchers": ("transports", "records"),
     "checkpoints": ("transports", "records"),
-    "training": ("launchers", "checkpoints", "strategies", "workloads", "transports", "records"),
+    "training": ("launchers", "checkpoints", "strategies", "workloads", "compression", "transports", "records"),
 }
 SIDEWAYS = {("checkpoints/evaluator.py", "launchers")}  # what a rank's environment is, torchrun's room knows
 CLOCKS = ("time", "timeit", "sched", "asyncio")
@@ -130,7 +131,10 @@ def names_in(source: str) -> Iterator[str]:
             yield from (*node.module.split("."), *(alias.name for alias in node.names))
 
 
-@pytest.mark.parametrize("source", [source for source in SOURCES if not source.startswith("strategies/")])
+FOREIGN = [source for source in SOURCES if not source.startswith(("strategies/", "compression/"))]
+
+
+@pytest.mark.parametrize("source", FOREIGN)
 def test_no_strategy_and_no_option_of_one_is_known_outside_its_file(source: str) -> None:
     classes = {kind.__name__ for kind in STRATEGIES.values()}
     found = {(source, name) for name in names_in(source) if name in NAMES | OPTIONS | classes}

@@ -96,3 +96,19 @@ class _Points(Dataset[tuple[torch.Tensor, int]]):
 def not_picklable() -> tuple[_Points, _Points]:
     """Return two data sets with a lambda in them."""
     return _Points(), _Points()
+
+
+class _Wrong(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale.sum().abs().sqrt()  # whose derivative at 0 is not finite
+
+
+def infinite_gradient(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a classifier with a finite loss and, in one tensor, a gradient that is not."""
+    network = nn.Sequential(nn.Linear(input_shape[0], n_classes))
+    network.add_module("wrong", _Wrong())
+    return network

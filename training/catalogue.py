@@ -1,14 +1,22 @@
-"""The table of all strategies, made from their classes: for `--list`, and for the README."""
+"""The tables of all strategies and codecs, made from their classes: for `--list`, the README and the docs."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from compression import CODECS, KINDS
 from strategies import STRATEGIES, Strategy
 
 HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
 NOTE = (
-    "N ranks; P: bytes of the parameters. What a rank sends, on average over the ranks of its role, while every worker "
-    "takes one step. One by one: what of it cannot be at the same time; a step takes that long, and what is computed."
+    "N ranks; P: bytes of the parameters; C: bytes of a code (see below). What a rank sends, on average over the ranks "
+    "of its role, while every worker takes one step. One by one: what of it cannot be at the same time; a step takes "
+    "that long, and what is computed."
+)
+CODEC_HEADER = ("codec", "what it does", "kind", "bytes of values", "of indices", "of headers")
+CODEC_NOTE = (
+    "n: elements of a tensor, w: bytes of one, rows and columns as a matrix, i: bytes of an index (4). "
+    + "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
+    + "."
 )
 
 
@@ -30,8 +38,16 @@ def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
     return table
 
 
+def codec_rows() -> list[tuple[str, ...]]:
+    """Return a row for each codec, with the columns of CODEC_HEADER."""
+    return [
+        (name, codec.describe(), codec.kind, *(getattr(codec, what) for what in ("values", "indices", "headers")))
+        for name, codec in CODECS.items()
+    ]
+
+
 def catalogue() -> str:
-    """Return the table as text for a terminal, one strategy a block of lines."""
+    """Return both tables as text for a terminal, one strategy or codec a block of lines."""
     lines = []
     for name, description, synchronous, server, messages, nbytes in rows(STRATEGIES.values()):
         kinds = (
@@ -41,15 +57,28 @@ def catalogue() -> str:
         lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
         if path := STRATEGIES[name].critical_path:
             lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes"]
-    return "\n".join([*lines, "", *textwrap.wrap(NOTE, 100)])
+    lines += ["", *textwrap.wrap(NOTE, 100), ""]
+    for name, description, kind, values, indices, headers in codec_rows():
+        sizes = {"values": values, "indices": indices, "headers": headers}
+        text = "; ".join(f"{what} {formula}" for what, formula in sizes.items() if formula != "0")
+        lines += [f"--codec {name}  ({kind})", f"    {description}", f"    bytes  {text}"]
+    return "\n".join([*lines, "", *textwrap.wrap(CODEC_NOTE, 100)])
 
 
 def markdown() -> str:
-    """Return the table as the README has it."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
-    lines += ["| " + " | ".join([f"`{name}`", *cells]) + " |" for name, *cells in rows(STRATEGIES.values())]
-    return "\n".join(lines)
+    """Return the table of strategies as the README has it."""
+    return _markdown(HEADER, rows(STRATEGIES.values()))
+
+
+def codecs_markdown() -> str:
+    """Return the table of codecs as docs/compression.md has it."""
+    return _markdown(CODEC_HEADER, codec_rows())
+
+
+def _markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join([f"`{name}`", *cells]) + " |" for name, *cells in table)])
 
 
 if __name__ == "__main__":
-    print(markdown())
+    print(markdown(), codecs_markdown(), sep="\n\n")

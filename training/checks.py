@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from compression import KINDS
+from compression.none import NoCodec
 from launchers import Launcher, find_launcher
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES
@@ -31,6 +33,7 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         raise UsageError(f"{name} starts its processes itself; run it without {launcher.name}")
     if options.link and isinstance(strategy, Builtin):
         raise UsageError(f"--bandwidth, --latency: torch itself carries the messages of {name}; leave them out")
+    _check_codec(options)
     device = _device(options)
     if n_gpus is None:
         n_gpus = launcher.world_size or _default_n_gpus(options, device)
@@ -49,6 +52,7 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     _check_stragglers(options, strategy.roles(n_gpus))
     _check_restarts(options, launcher)
     make_optimizer = options.make_optimizer()
+    strategy.check_optimizer(make_optimizer([torch.nn.Parameter(torch.zeros(1))]))
     if strategy.cuts_x and not is_elementwise(make_optimizer):
         raise UsageError(
             f"--optimizer {options.optimizer}: {name} updates x in parts, but this optimizer looks at all of it; "
@@ -59,6 +63,27 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         options, n_gpus=n_gpus, device=device,
         run_name=options.run_name or run_name.replace(":", ".").replace("/", ".")[:200],
     )  # fmt: skip
+
+
+def _check_codec(options: Options) -> None:
+    strategy, codec = options.strategy, options.codec
+    if isinstance(codec, NoCodec):
+        if options.codec_scope != Options().codec_scope:
+            raise UsageError(f"--codec_scope {options.codec_scope}: there is no codec; give --codec too")
+        return
+    codec.check()
+    if codec.kind not in strategy.coded:
+        able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
+        raise UsageError(
+            f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
+            f"{', '.join(able)} can"
+        )
+    if codec.tensors_only and options.codec_scope != "tensor":
+        raise UsageError(f"--codec_scope {options.codec_scope}: {codec.name} codes tensor by tensor; leave it out")
+    if codec.carries_momentum and options.optimizer != "sgd":
+        raise UsageError(
+            f"--optimizer {options.optimizer}: {codec.name} carries the momentum of sgd; take sgd or another --codec"
+        )
 
 
 def _default_n_gpus(options: Options, device: str) -> int:
@@ -115,6 +140,7 @@ def _check_values(options: Options) -> None:
         ("lr_schedule", options.lr_schedule, list(SCHEDULES)),
         ("device", options.device, list(DEVICES)),
         ("dtype", options.dtype, list(DTYPES)),
+        ("codec_scope", options.codec_scope, ["tensor", "vector"]),
     ):
         if value not in known:
             raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}there are {', '.join(known)}")

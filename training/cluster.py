@@ -1,5 +1,6 @@
 """The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from launchers.virtual import Death
 from records import files, tables
 from records.errors import RunFailed, UsageError, one_line
 from strategies import STRATEGIES, Strategy
-from strategies.common.replica import trained
+from strategies.common.replica import layout_of, trained
 from training.loop import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
@@ -44,6 +45,8 @@ class ClusterOptions:
     compute: str | None = None
     """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
     Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
+    coding: str | None = None
+    """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
     flops: float | None = None
     """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
     kill: tuple[str, ...] = ()
@@ -87,12 +90,20 @@ class ClusterOptions:
             deaths.append(Death(int(rank), death, *returns))
         return deaths
 
+    @property
+    def of_coding(self) -> dict[str, float]:
+        """The seconds of the phases of coding that are given."""
+        return {} if self.coding is None else dict.fromkeys(("encode", "decode"), seconds(self.coding))
+
     def check_compute(self) -> None:
         """Check what a step is said to take. Raises UsageError."""
         if self.compute is not None and self.flops is not None:
             raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
-        if self.compute is not None:
-            read_unit("compute", self.compute, seconds)
+        if self.coding is not None and self.compute is None and self.flops is None:
+            raise UsageError("--coding: is timed on this machine like all phases; give it with --compute or --flops")
+        for option, time in (("compute", self.compute), ("coding", self.coding)):
+            if time is not None:
+                read_unit(option, time, seconds)
         if self.flops is not None and not 1 <= self.flops <= 1e30:
             raise UsageError(f"--flops {self.flops}: must be from 1 to 1e30, such as 15e12")
 
@@ -104,9 +115,10 @@ def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict
     """Return the seconds of each phase of a step, on a rank that is not slow. Raises UsageError, RunFailed."""
     if cluster.compute is not None:
         step = seconds(cluster.compute)
-        return {"forward": step / 3, "backward": step * 2 / 3}
+        return {"forward": step / 3, "backward": step * 2 / 3, **cluster.of_coding}
     if cluster.flops is not None:
-        return {name: flops / cluster.flops for name, flops in count_flops(options, data).items()}
+        passes = {name: flops / cluster.flops for name, flops in count_flops(options, data).items()}
+        return passes | cluster.of_coding
     return _calibrated(options, data)
 
 
@@ -127,7 +139,8 @@ def _calibrated(options: Options, data: Data) -> dict[str, float]:
     about = {
         "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
-        "momentum": options.momentum, "torch": torch.__version__, "cpu": files.machine()["cpu"],
+        "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
+        "codec_scope": options.codec_scope, "torch": torch.__version__, "cpu": files.machine()["cpu"],
     }  # fmt: skip
     key = json.dumps(about)
     try:
@@ -155,6 +168,11 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
     x.grad = torch.zeros_like(x)
     optimizer = options.make_optimizer()([x])
     taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
+    make = options.make_codec()
+    encoder, decoder = (make(layout_of(model), x, 0), make(layout_of(model), x, 0)) if make else (None, None)
+    out = torch.empty_like(x)
+    if make:
+        taken |= {"encode": [], "decode": []}
 
     def timed(name: str, work: Callable[[], T]) -> T:
         t0 = now()
@@ -170,6 +188,10 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
             loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
             timed("backward", loss.backward)
             timed("update", optimizer.step)
+            if encoder and decoder:
+                g = torch.cat([p.grad.reshape(-1) for p in trained(model) if p.grad is not None])
+                code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here
+                timed("decode", lambda: decoder.decode(code.data, out))  # noqa: B023 - called here
             model.zero_grad()
             if now() - begun > _LONGEST_S and len(taken["data"]) > 1:
                 break

@@ -15,11 +15,12 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
+from compression import CODECS
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
 from strategies import STRATEGIES, Strategy
 from training.catalogue import catalogue
-from training.names import make_strategy, owners_of, strategy_class
+from training.names import codec_class, make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
 from training.output import unread_output_is_no_error
 from training.recorded import naming, options_from
@@ -28,7 +29,7 @@ from training.run import run
 T = TypeVar("T")
 _TITLES = ("run", "data and model", "record", "checkpoint")  # of the panels of --help; tyro adds "options"
 
-_OWN, _MORE = "this_strategy", "more"
+_OWN, _CODEC, _MORE = "this_strategy", "this_codec", "more"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
 
 
 def parse_with(given: Sequence[str], builtin: Strategy | None, description: str, more: type[T]) -> tuple[Options, T]:
-    """Return the options of a command line: first its strategy is read, then the options that this strategy has.
+    """Return the options of a command line: first its strategy and codec are read, then the options that
+    these have.
 
     `more` is a dataclass of options that the command has beside those of every run. Raises UsageError, in one line;
     SystemExit(0) after --help.
@@ -75,18 +77,28 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         chosen = make_strategy(name)
         default = dataclasses.replace(default, strategy=chosen) if default else Options(strategy=chosen)
     default = default or Options()
-    strategy = type(default.strategy)
-    own = [option.name for one in (strategy, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
+    if (coder := _value("--codec", given)) is not None and coder != default.codec.name:
+        default = dataclasses.replace(default, codec=codec_class(coder)())
+    strategy, codec = type(default.strategy), type(default.codec)
+    own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
     for option in _names_given(given):
-        owners = owners_of(option)
-        if option not in (*own, *option_names()) and owners:
-            raise UsageError(f"--{option}: not an option of --strategy {strategy.name}, but of {', '.join(owners)}")
+        owners = owners_of(option.removeprefix("no_")) or owners_of(option)
+        if option.removeprefix("no_") not in (*own, *option_names()) and option not in own and owners:
+            chosen_codec = f" --codec {codec.name}" if dataclasses.fields(codec) else ""
+            raise UsageError(
+                f"--{option}: not an option of --strategy {strategy.name}{chosen_codec}, but of {', '.join(owners)}"
+            )
+    if twice := [name for name in own if own.count(name) > 1]:
+        raise UsageError(f"--codec {codec.name}: {strategy.name} has --{twice[0]} of its own; leave --codec out")
     known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
     options = _parse(given, _command_line(default, more), description + _about(strategy))
     panels = [getattr(options, panel.__name__) for panel in PANELS]
     values = {option.name: getattr(panel, option.name) for panel in panels for option in dataclasses.fields(panel)}
-    return Options(strategy=getattr(options, _OWN, default.strategy), **values), getattr(options, _MORE, more())
+    made = Options(
+        strategy=getattr(options, _OWN, default.strategy), codec=getattr(options, _CODEC, default.codec), **values
+    )
+    return made, getattr(options, _MORE, more())
 
 
 def _command_line(default: Options, more: type[Any]) -> type[Any]:
@@ -98,6 +110,12 @@ def _command_line(default: Options, more: type[Any]) -> type[Any]:
     if dataclasses.fields(strategy):
         own = dataclasses.field(default_factory=lambda: default.strategy)
         fields.append((_OWN, _panel(strategy, "this strategy's"), own))
+    which = Annotated[str, arg(help=f"What gradients are sent as: {', '.join(CODECS)}. "
+                                    "--codec NAME --help shows what NAME has.")]  # fmt: skip
+    fields.append(("codec", which, dataclasses.field(default=default.codec.name)))
+    if dataclasses.fields(default.codec):
+        of_codec = dataclasses.field(default_factory=lambda: default.codec)
+        fields.append((_CODEC, _panel(type(default.codec), "this codec's"), of_codec))
     if dataclasses.fields(more):
         fields.append((_MORE, _panel(more, "cluster"), dataclasses.field(default=more())))
     for title, panel in zip(_TITLES, PANELS, strict=True):

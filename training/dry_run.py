@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from compression import Layout
 from launchers.virtual import VirtualTime
 from records.errors import UsageError, one_line
 from strategies.common.base import RunSize, Strategy
@@ -26,8 +27,8 @@ from transports.units import seconds
 
 _MEAN = (
     "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
-    "optimizer_options", "clip_norm", "device", "dtype", "seed", "slow", "jitter", "timeout", "bandwidth", "latency",
-    "model", "results_dir",
+    "optimizer_options", "clip_norm", "codec_scope", "device", "dtype", "seed", "slow", "jitter", "timeout",
+    "bandwidth", "latency", "model", "results_dir",
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more
@@ -52,6 +53,11 @@ class DryRun:
         return seconds_of_a_step(self.results, self.options.roles, period(self.options.strategy))
 
     @property
+    def compute(self) -> float:
+        """The seconds that the two passes of a step take."""
+        return self.phases["forward"] + self.phases["backward"]
+
+    @property
     def steps(self) -> float:
         """How many steps were taken, on average over the workers."""
         roles = self.options.roles
@@ -72,7 +78,7 @@ class DryRun:
         return {
             "workers": self.options.roles.count("worker"),
             "seconds_a_step": self.seconds,
-            "compute_s": sum(self.phases.values()),
+            "compute_s": self.compute,
             "gb_sent_a_step": sum(one.nbytes for one in self.results) / self.steps / 1e9,
             "messages_a_step": sum(one.messages for one in self.results) / self.steps,
             "gb_of_memory": max(self.memory) / 1e9,
@@ -102,10 +108,11 @@ class DryRun:
         )
 
 
-def closed_form(options: Options, nbytes: int) -> tuple[float, float]:
-    """Return the messages and bytes that all ranks send in a step, of `nbytes` of parameters, in closed form."""
-    strategy, roles = options.strategy, options.roles
-    counts = [strategy.closed_form(strategy.traffic[role], len(roles), nbytes) for role in roles]
+def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
+    """Return the messages and bytes that all ranks send in a step, of parameters of this layout, in closed form."""
+    strategy, roles, codec = options.strategy, options.roles, options.coded(layout)
+    traffic, nbytes = strategy.traffic_with(codec), layout.n * options.torch_dtype.itemsize
+    counts = [strategy.closed_form(traffic[role], len(roles), nbytes, codec) for role in roles]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
@@ -146,6 +153,11 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
     roles = options.roles
     options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False))
     _check_optimizer(options)
+    if not options.codec.on_meta:
+        raise UsageError(
+            f"--codec {options.codec.name}: how long its codes are depends on the elements, of which there are none on "
+            "the meta device; take another"
+        )
     sizes_of(options, parameters)
     phases_of(options, cluster, parameters)
     return options
@@ -187,10 +199,10 @@ def phases_of(options: Options, cluster: ClusterOptions, parameters: float | Non
     """Return the seconds of the two passes of a step. Raises UsageError."""
     if cluster.compute is not None:
         step = seconds(cluster.compute)
-        return {"forward": step / 3, "backward": step * 2 / 3}
+        return {"forward": step / 3, "backward": step * 2 / 3, **cluster.of_coding}
     assert cluster.flops is not None
     flops = count_flops(options, parameters, samples_of_a_worker(options))
-    return {name: count / cluster.flops for name, count in flops.items()}
+    return {name: count / cluster.flops for name, count in flops.items()} | cluster.of_coding
 
 
 def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
@@ -220,7 +232,7 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
 def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) -> Iterator[None]:
     """Show, during the block, how much of what is to be sent was sent."""
     nbytes = job.sizes.parameters * options.torch_dtype.itemsize
-    total = job.steps * closed_form(options, nbytes)[1] + (options.world_size - 1) * nbytes
+    total = job.steps * closed_form(options, job.sizes.layout)[1] + (options.world_size - 1) * nbytes
     with tqdm(
         total=round(total), desc=options.strategy.name, unit="B", unit_scale=True,
         leave=False, disable=True if quiet else None,
@@ -237,7 +249,7 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
     """Find what has no meaning where nothing is trained. Raises UsageError."""
     default = Options(strategy=options.strategy)
     for _, name, value in options.all_fields():
-        own = name in {field.name for field in dataclasses.fields(options.strategy)}
+        own = name in {field.name for one in (options.strategy, options.codec) for field in dataclasses.fields(one)}
         if name not in _MEAN and not own and value != getattr(default, name):
             raise UsageError(f"--{name} {value}: nothing is trained on the meta device; leave it out")
     if parameters is not None and not (1 <= parameters <= 1e15 and parameters == int(parameters)):

@@ -116,7 +116,7 @@ class _Rank:
                 self.module = strategy.wrap(self.model, transport, options.n_gpus or 1, *arguments, state)
             else:
                 replica = Replica(self.model, transport)
-                strategy.start(replica, transport, *arguments, state, self.after_update)
+                strategy.start(replica, transport, *arguments, state, self.after_update, options.make_codec())
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if state is None or isinstance(error, PeerLost):
                 raise
@@ -140,6 +140,7 @@ class _Rank:
         recorder.mark("epoch_s", self.transport.now() - t0)
         if self.is_server:
             recorder.mark("samples", strategy.descent.samples - samples)
+        recorder.mark_codes()
         self.report(("step", max(epoch * n_steps, self.progress())))
         with recorder.paused():
             score = self.evaluate()
@@ -306,7 +307,7 @@ class _Rank:
             transport.rank,
             self.recorder.close(),
             hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
-            strategy.descent.state_bytes,
+            strategy.state_bytes,
             saved,
             transport.arrivals,
             list(self.recorder.deaths),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from records.errors import UsageError, one_line
-from strategies.common.replica import float_buffers, trained
+from strategies.common.replica import float_buffers, layout_of
 from training.options import Options
 from training.steps import Sizes
 from workloads import models
@@ -36,7 +36,8 @@ def sizes_of(options: Options, parameters: float | None) -> Sizes:
     if parameters is not None:
         return Sizes(int(parameters))
     model = build(options)
-    return Sizes(sum(p.numel() for p in trained(model)), sum(b.numel() for b in float_buffers(model)))
+    layout = layout_of(model)
+    return Sizes(layout.n, sum(b.numel() for b in float_buffers(model)), layout)
 
 
 def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:

@@ -1,9 +1,10 @@
-"""Strategies by name: those of the table, and yourmodule:YourClass."""
+"""Strategies by name: those of the table, and yourmodule:YourClass; and codecs."""
 
 import dataclasses
 import inspect
 from typing import Any
 
+from compression import CODECS, Codec
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES, Strategy
 from training.options import names_with_strategy_defaults, option_names
@@ -58,10 +59,14 @@ def make_strategy(name: str, **options: Any) -> Strategy:
     return strategy(**options)
 
 
+def codec_class(name: str) -> type[Codec]:
+    """Return the class of a codec. Raises UsageError."""
+    if name not in CODECS:
+        raise UsageError(f"--codec {name}: unknown; {nearest(name, CODECS)}there are {', '.join(CODECS)}")
+    return CODECS[name]
+
+
 def owners_of(option: str) -> list[str]:
-    """Return the strategies that have this option."""
-    return [
-        name
-        for name, strategy in STRATEGIES.items()
-        if option in [field.name for field in dataclasses.fields(strategy)]
-    ]
+    """Return the strategies that have this option, and the codecs, each with --codec."""
+    named: dict[str, Any] = {**STRATEGIES, **{f"--codec {name}": codec for name, codec in CODECS.items()}}
+    return [name for name, one in named.items() if option in [field.name for field in dataclasses.fields(one)]]

@@ -9,10 +9,14 @@ from typing import Any
 
 import torch
 
+from compression import Codec, Layout, Setting
+from compression.none import NoCodec
 from records.errors import UsageError
 from strategies import OptimizerFactory, Strategy
 from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
+from strategies.common.coding import CodecFactory
 from strategies.common.descent import Schedule
+from strategies.common.traffic import Coded
 from strategies.ring_all_reduce import RingAllReduce
 from training.optimizers import factory
 from training.schedules import schedule
@@ -68,6 +72,8 @@ class RunOptions:
     it, on the server or on every rank, and sees all parameters as one vector."""
     optimizer_options: tuple[str, ...] = ()
     """More of its options, NAME=VALUE, such as nesterov=True or eps=1e-6."""
+    codec_scope: str = "tensor"
+    """What a codec codes one by one: each tensor of the model (tensor), or all as one vector (vector)."""
     lr_schedule: str = field(default="constant", metadata=MAY_CHANGE_ON_RESUME)
     """How the learning rate changes with the samples processed: constant, step (a tenth after a half, and after three
     quarters) or cosine (down to 0)."""
@@ -158,6 +164,7 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
     """Train one network on several processes of this machine: run(Options(strategy=Downpour(n_push=4), n_gpus=4))."""
 
     strategy: Strategy = field(default_factory=RingAllReduce)
+    codec: Codec = field(default_factory=NoCodec)
 
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):
@@ -214,13 +221,14 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
 
     def recorded(self) -> dict[str, Any]:
         """Return all options, those of the strategy too, as they are written into records and checkpoints."""
-        return {"strategy": self.strategy.name} | {name: value for _, name, value in self.all_fields()}
+        names = {"strategy": self.strategy.name, "codec": self.codec.name}
+        return names | {name: value for _, name, value in self.all_fields()}
 
     def all_fields(self) -> Iterator[tuple[dataclasses.Field[Any], str, Any]]:
-        """Yield each option but the strategy's name, those of the strategy too: its field, name and value."""
-        for owner in (self.strategy, self):
+        """Yield each option but the two names, those of the strategy and the codec too: its field, name and value."""
+        for owner in (self.strategy, self.codec, self):
             for option in dataclasses.fields(owner):
-                if option.name != "strategy":
+                if option.name not in ("strategy", "codec"):
                     yield option, option.name, getattr(owner, option.name)
 
     def plan(self, n_samples: int) -> BatchPlan:
@@ -231,7 +239,31 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
 
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters. Raises UsageError."""
-        return factory(self.optimizer, self.lr, self.momentum, self.weight_decay, self.optimizer_options)
+        momentum = 0.0 if self.codec.carries_momentum else self.momentum
+        return factory(self.optimizer, self.lr, momentum, self.weight_decay, self.optimizer_options)
+
+    def make_codec(self) -> CodecFactory | None:
+        """Return what makes the codec at an end of a link; None: gradients are sent as they are."""
+        if isinstance(self.codec, NoCodec):
+            return None
+        workers = self.roles.count("worker")
+
+        def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
+            codec = dataclasses.replace(self.codec)
+            codec.start(layout, like, Setting(self.codec_scope, self.seed, rank, workers, self.momentum))
+            return codec
+
+        return make
+
+    def coded(self, layout: Layout) -> Coded | None:
+        """Return the kind and length of the code of a gradient of this layout, at most; None: there is no codec."""
+        like = torch.empty(0, dtype=self.torch_dtype, device="meta")
+        codec, make = self.strategy.own_codec, self.make_codec()
+        if codec is not None:
+            codec.start(layout, like)
+        elif make is not None:
+            codec = make(layout, like, 0)
+        return None if codec is None else Coded(codec.kind, sum(codec.count()))
 
     def make_schedule(self, n_samples: int) -> Schedule | None:
         """Return the schedule of the learning rate for a training set of `n_samples`; None if it is constant."""
@@ -255,4 +287,4 @@ def names_with_strategy_defaults() -> list[str]:
 
 def option_names() -> list[str]:
     """Return the names of the options that every run has, as on the command line without the dashes."""
-    return ["strategy", *(option.name for panel in PANELS for option in dataclasses.fields(panel))]
+    return ["strategy", "codec", *(option.name for panel in PANELS for option in dataclasses.fields(panel))]

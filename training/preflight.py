@@ -130,7 +130,7 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
     checkpoint = latest(path)
     with naming("--resume"):
         run = checkpoint_files.load_run(checkpoint)
-        made_with = check_recorded(run["options"], checkpoint / "run.json", type(options.strategy))
+        made_with = check_recorded(run["options"], checkpoint / "run.json", type(options.strategy), type(options.codec))
     for option, name, value in options.all_fields():
         if MAY_CHANGE not in option.metadata and made_with.get(name) != value:
             raise UsageError(
@@ -180,7 +180,7 @@ def _check_replay(options: Options, path: str) -> None:
     """Check that these options can repeat the run."""
     run = replay.load(path)
     with naming("--replay"):
-        recorded = check_recorded(run.options, path, type(options.strategy))
+        recorded = check_recorded(run.options, path, type(options.strategy), type(options.codec))
     refused = {
         f"was synchronous ({options.strategy.name}): run it again with its options, nothing else decides its result":
             not run.arrivals,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from compression import Layout
 from strategies import Replica
 from training.options import Options
 from transports.base import Transport
@@ -22,6 +23,12 @@ class Sizes:
 
     parameters: int
     buffers: int = 0
+    tensors: Layout | None = None  # of the parameters, where they are known
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors of the parameters; one vector where no others are known."""
+        return self.tensors or Layout(("x",), ((self.parameters,),))
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,8 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     strategy = dataclasses.replace(options.strategy)
     roles = options.roles
     replica = Replica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
-    strategy.start(replica, transport, options.make_optimizer(), options.clip_norm)
+    replica.layout = job.sizes.layout
+    strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec())
     strategy.until = job.steps * job.samples * roles.count("worker")
     _meet(transport)
     report("begun")
@@ -89,7 +97,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     report("ended")
     messages, nbytes = sum(transport.messages_sent) - messages, sum(transport.bytes_sent) - nbytes
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.descent.state_bytes)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes)
 
 
 def _meet(transport: Transport) -> None:

@@ -142,6 +142,17 @@ class Message:
         self.release()
         return self
 
+    def replace(self, tensor: torch.Tensor, give_back: Callable[[], None]) -> None:
+        """Replace `tensor` by another of the receiver's own, and release the sender's memory.
+
+        `give_back` is called when the message is released: then that tensor may be used again.
+        """
+        self.log_receipt()
+        if self._receiver is not None and self._give_back is not None:
+            self._receiver._synchronize()
+            self._give_back()
+        self.tensor, self._give_back = tensor, give_back
+
     def copy_to(self, out: torch.Tensor) -> None:
         """Copy the tensor into `out` (same length) and release the message."""
         with self:

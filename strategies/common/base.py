@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from records.errors import RunFailed, UsageError
+from compression import Codec
+from records.errors import RunFailed
+from strategies.common.coding import CodecFactory
 from strategies.common.collectives import broadcast
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.replica import Replica
-from strategies.common.traffic import Traffic
+from strategies.common.traffic import Coded, Traffic
 from transports.base import Transport
 
 
@@ -56,6 +58,9 @@ class Strategy(ABC):
     workers_may_die: ClassVar[bool] = False  # whether a server holds all that matters, so that a run can lose workers
     staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
     exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
+    coded: ClassVar[Mapping[str, Mapping[str, Traffic]]] = {}  # by the kinds of codecs that can carry its gradients:
+    # what each role then sends
+    coded_path: ClassVar[Mapping[str, Traffic]] = {}  # likewise: what of a step is one after the other
     cuts_x: ClassVar[bool] = False  # whether ranks update parts of x: then the optimizer must not look at all of it
 
     def __init_subclass__(cls) -> None:
@@ -79,27 +84,55 @@ class Strategy(ABC):
         """Return into how many parts, one for each worker, a global batch is cut."""
         return self.roles(n_gpus).count("worker")
 
-    def closed_form(self, formula: Traffic, n_gpus: int, nbytes: int) -> tuple[float, float]:
+    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
+        """Return what each role sends, its gradients as they are or coded. Raises KeyError: not by such a codec."""
+        return self.traffic if codec is None else self.coded[codec.kind]
+
+    def closed_form(
+        self, formula: Traffic, n_gpus: int, nbytes: int, codec: Coded | None = None
+    ) -> tuple[float, float]:
         """Return the messages and bytes that a formula of this strategy gives, for `nbytes` of parameters."""
         options = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
-        return formula.count({**options, "N": n_gpus, "P": nbytes})
+        return formula.count({**options, "N": n_gpus, "P": nbytes, "C": codec.nbytes if codec else nbytes})
 
-    def predict(self, n_gpus: int, nbytes: int, compute: float, bandwidth: float, latency: float) -> float | None:
+    def predict(
+        self,
+        n_gpus: int,
+        nbytes: int,
+        compute: float,
+        bandwidth: float,
+        latency: float,
+        codec: Coded | None = None,
+    ) -> float | None:
         """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
         compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
         et al., ICLR 2017). `bandwidth` in bytes a second; `compute` and `latency` in seconds. Without
-        `--clip_norm`, for which some strategies send more.
+        `--clip_norm`, for which some strategies send more; the codec computes in `compute`.
         """
-        if self.critical_path is None:
+        path = self.critical_path if codec is None else self.coded_path.get(codec.kind)
+        if path is None:
             return None
         if n_gpus == 1:
             return compute  # nobody is there to send to
-        messages, on_the_way = self.closed_form(self.critical_path, n_gpus, nbytes)
+        messages, on_the_way = self.closed_form(path, n_gpus, nbytes, codec)
         return compute + messages * latency + on_the_way / bandwidth
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the optimizer's state, such as momentum, on this rank."""
+        return self.descent.state_bytes
 
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
         """Check the options against the size of the run. Raises UsageError: see `between`."""
+
+    @property
+    def own_codec(self) -> Codec | None:
+        """What the algorithm itself sends vectors by, for closed forms; most send them as they are."""
+        return None
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - most take any
+        """Check that the algorithm can take its steps by this optimizer. Raises UsageError."""
 
     def notice(self, n_gpus: int) -> str:
         """Return what a user must know of a run, in one line; most have nothing to say."""
@@ -116,16 +149,19 @@ class Strategy(ABC):
         schedule: Schedule | None = None,
         state: dict[str, Any] | None = None,
         after_update: Callable[[], None] = lambda: None,
+        codec: CodecFactory | None = None,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
         `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
         there. `after_update` is called on a server after each of its updates, when the workers have their replies.
+        `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are.
         Raises PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
+        self.codec = codec
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
         self.descent.after_update = after_update
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
@@ -203,13 +239,3 @@ class Strategy(ABC):
 MAY_CHANGE = "may change"
 MAY_CHANGE_ON_RESUME = {MAY_CHANGE: "on resume"}
 """Metadata of an option that a resumed run may have another value for; without it, the option decides the result."""
-
-
-def between(strategy: Strategy, option: str, low: float, high: float | None = None, why: str = "") -> None:
-    """Check that `low` <= option <= `high`. Raises UsageError; for `high`, not of a default, which nobody has typed."""
-    value = getattr(strategy, option)
-    default = next(field.default for field in dataclasses.fields(strategy) if field.name == option)
-    if not value >= low:
-        raise UsageError(f"--{option} {value}: must be at least {low}")
-    if high is not None and not value <= high and value != default:
-        raise UsageError(f"--{option} {value}: must be at most {high}{', ' + why if why else ''}")

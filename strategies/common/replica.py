@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from compression import Layout
 from transports.base import Message, Transport
 
 
@@ -21,6 +22,7 @@ class Replica:
     def __init__(self, model: nn.Module, transport: Transport) -> None:
         self.model = model
         self.parameters = trained(model)
+        self.layout = layout_of(model)
         buffers = float_buffers(model)
         kinds = {(t.dtype, t.device) for t in (*self.parameters, *buffers)}
         if not self.parameters:
@@ -102,6 +104,11 @@ class Replica:
 def trained(model: nn.Module) -> list[nn.Parameter]:
     """Return the trainable parameters, a tied one once."""
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """Return the names and shapes of the trainable parameters."""
+    return Layout.of((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
 def float_buffers(model: nn.Module) -> list[torch.Tensor]:

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from records.errors import RunFailed
+from strategies.common.coding import Decoders
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
 from transports.base import ANY, NO_LIMIT, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
 
 SERVER = 0
+GRADIENT = "gradient"
 
 
 class Workers:
@@ -26,10 +28,13 @@ class Workers:
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
     those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
     `steps[k]` counts the steps that worker k has taken, in all its lives: it never falls. `version_read[k]` is the
-    version of x that it computes on.
+    version of x that it computes on. With `decoders`, gradients come as codes, and are yielded decoded.
     """
 
-    def __init__(self, replica: Replica, transport: Transport, descent: Descent) -> None:
+    def __init__(
+        self, replica: Replica, transport: Transport, descent: Descent, decoders: Decoders | None = None
+    ) -> None:
+        self.decoders = decoders
         self._replica = replica
         self._transport = transport
         self._descent = descent
@@ -40,6 +45,7 @@ class Workers:
         self.returned: set[int] = set()
         self.steps = dict.fromkeys(transport.peers, 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(transport.peers, 0)
+        self.on_welcome: Callable[[int], None] = lambda k: None  # called when worker k is sent x to begin with
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
 
@@ -67,7 +73,7 @@ class Workers:
 
     def _round(self) -> Iterator[Message]:
         for k in sorted(self.present):
-            message = self._transport.recv(k, ("gradient", "goodbye"))
+            message = self._transport.recv(k, (GRADIENT, "goodbye"))
             if message.tag == "goodbye":
                 self.present.remove(k)
             else:
@@ -159,7 +165,7 @@ class Workers:
 
     def _take(self, message: Message) -> Message:
         message.version = int(self.version_read[message.src])
-        return message
+        return self.decoders.decode(message) if self.decoders and message.tag == GRADIENT else message
 
     def note_update(self) -> None:
         """Make known that x has a new version, if it has, when the workers have their replies."""
@@ -230,6 +236,8 @@ class Workers:
     def _admit(self, k: int) -> None:
         """Let worker k, which was started again, take part, with no fewer steps than the slowest."""
         self._transport.admit(k)
+        if self.decoders:
+            self.decoders.forget(k)
         self._replies.pop(k, None)
         self.steps[k] = max(self.steps[k], self.slowest)
         self.returned.remove(k)
@@ -246,6 +254,7 @@ class Workers:
     def welcome(self, k: int) -> None:
         """Tell worker k the epoch, the samples so far, its steps, x and b."""
         self.version_read[k] = self._descent.version
+        self.on_welcome(k)
         position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
         self.send(position, k, "position")
         self.send_copy(self._replica.x, k, 0, "initial parameters")

@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from compression import Codec, Layout, Setting
 from records.errors import UsageError
 from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
+from strategies.common.traffic import Coded
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
@@ -23,6 +25,9 @@ X = torch.randn(N_SAMPLES, 5, generator=torch.Generator().manual_seed(1), dtype=
 Y = (X @ torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).argmax(1)
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "plain": partial(torch.optim.SGD, lr=0.3),
+    "soft": partial(torch.optim.SGD, lr=0.2, momentum=0.5),
+    "decayed": partial(torch.optim.SGD, lr=0.2, momentum=0.5, weight_decay=0.01),
+    "momentum": partial(torch.optim.SGD, lr=0.3, momentum=0.9),
     "sgd": partial(torch.optim.SGD, lr=0.3, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": partial(torch.optim.Adam, lr=0.01),
     "unit": partial(torch.optim.SGD, lr=1.0),
@@ -43,10 +48,38 @@ class Task:
     optimizer: str = "sgd"
     clip_norm: float = 0.0
     epochs: int = 3
+    codec: Codec | None = None
+    scope: str = "tensor"
+    momentum: float = 0.0  # of the codec
 
     @property
     def roles(self) -> list[str]:
         return self.strategy.roles(self.n_gpus)
+
+    @property
+    def suited_optimizer(self) -> OptimizerFactory:
+        """The optimizer; SGD with momentum where the strategy takes no other."""
+        made = OPTIMIZERS[self.optimizer]
+        try:
+            self.strategy.check_optimizer(made([nn.Parameter(torch.zeros(1))]))
+        except UsageError:
+            return OPTIMIZERS["soft"]
+        return made
+
+    def make_codec(self, layout: Layout, like: torch.Tensor, rank: int) -> Codec:
+        assert self.codec is not None
+        codec = dataclasses.replace(self.codec)
+        codec.start(layout, like, Setting(self.scope, 0, rank, self.roles.count("worker"), self.momentum))
+        return codec
+
+    def coded(self, layout: Layout, like: torch.Tensor) -> Coded | None:
+        """What a closed form is told of the codec."""
+        codec = self.strategy.own_codec
+        if codec is not None:
+            codec.start(layout, like)
+        elif self.codec:
+            codec = self.make_codec(layout, like, 0)
+        return Coded(codec.kind, sum(codec.count())) if codec else None
 
     @property
     def plan(self) -> BatchPlan:
@@ -72,7 +105,9 @@ class Rank:
         else:
             self.module = self.original
             self.replica = Replica(self.original, transport)
-            self.strategy.start(self.replica, transport, *arguments)
+            codec = task.make_codec if task.codec else None
+            arguments = (task.suited_optimizer, task.clip_norm)
+            self.strategy.start(self.replica, transport, *arguments, codec=codec)
 
     def x(self) -> torch.Tensor:
         """This rank's own parameters [n], copied."""

@@ -14,6 +14,7 @@ from launchers import launch
 from records.errors import UsageError
 from records.tables import ledger
 from strategies import RunSize, Strategy
+from strategies.common.traffic import Coded
 from tests.ranks import ENGINES, LIMIT, run
 from tests.strategies.loops import Rank, Task, accuracy, describe, exact, trajectories, variants, with_workers
 from transports.base import Message, Transport, Work
@@ -25,8 +26,8 @@ Kind = type[Strategy]
 STEPS = 12  # a multiple of all that the int options are set to
 
 
-def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, int]]:
-    """The events of so many steps of each worker, without what begins or ends an epoch; and the bytes of x."""
+def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, int, Coded | None]]:
+    """The events of so many steps of each worker, without what begins or ends an epoch; the bytes of x, and codes."""
     found = []
     for task in tasks:
         first = len(transport.recorder.frame())
@@ -40,7 +41,9 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         transport.recorder.epoch = 2
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
-        found.append((events[events["epoch"] == 1], rank.replica.x.nbytes))
+        found.append(
+            (events[events["epoch"] == 1], rank.replica.x.nbytes, task.coded(rank.replica.layout, rank.replica.x))
+        )
         transport.recorder.epoch = 0
         rank.close()
     return found
@@ -53,16 +56,13 @@ def test_what_it_sends_is_what_it_says(kind: Kind, n_gpus: int) -> None:
     ranks = launch(counted, n_gpus, tasks, record=True, timeout=LIMIT)
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
-        values = {"N": n_gpus, "P": ranks[0][case][1], **vars_of(task.strategy)}
-        for role, traffic in kind.traffic.items():
+        _, nbytes, codec = ranks[0][case]
+        for role, traffic in task.strategy.traffic_with(None).items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            assert found == pytest.approx(traffic.count(values), rel=1e-12), f"a {role} of {describe(task.strategy)}"
-
-
-def vars_of(strategy: Strategy) -> dict[str, Any]:
-    return {name: value for name, value in vars(strategy).items() if name in type(strategy).__dataclass_fields__}
+            expected = task.strategy.closed_form(traffic, n_gpus, nbytes, codec)
+            assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {describe(task.strategy)}"
 
 
 # The Work of a message is done when its reader needs it no longer: until then nobody changes the vector

@@ -2,9 +2,10 @@
 
 import re
 
+from compression import CODECS
 from strategies import STRATEGIES
 from tests.runs import ROOT
-from training.catalogue import HEADER, catalogue, markdown
+from training.catalogue import HEADER, catalogue, codecs_markdown, markdown
 
 BEGIN, END = "<!-- strategies: made by python -m training.catalogue -->", "<!-- end of strategies -->"
 
@@ -28,6 +29,7 @@ def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
 def test_the_table_for_a_terminal_fits_it() -> None:
     lines = catalogue().splitlines()
     assert [line.split()[0] for line in lines if re.match(r"\w+  \(", line)] == list(STRATEGIES)
+    assert [line.split()[1] for line in lines if re.match(r"--codec \w+  \(", line)] == list(CODECS)
     assert max(map(len, lines)) <= 120
 
 
@@ -35,3 +37,11 @@ def test_the_readme_shows_the_table() -> None:
     readme = (ROOT / "README.md").read_text()
     shown = readme.split(BEGIN)[1].split(END)[0].strip()
     assert shown == markdown(), "python -m training.catalogue prints it"
+
+
+def test_the_docs_show_the_table_of_codecs() -> None:
+    text = (ROOT / "docs" / "compression.md").read_text()
+    shown = text.split("<!-- codecs: made by python -m training.catalogue -->")[1].split("<!-- end of codecs -->")[0]
+    assert shown.strip() == codecs_markdown(), "python -m training.catalogue prints it"
+    for name, codec in CODECS.items():
+        assert f"| `{name}` | {codec.describe()} |" in shown

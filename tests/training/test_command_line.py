@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compression import CODECS, Codec
 from strategies import STRATEGIES, Strategy
 from tests.runs import BUILTIN, KINDS, other_value, said
 from training import Options, command_line
@@ -16,10 +17,10 @@ from training.options import PANELS, option_names
 from training.preflight import prepare
 
 NAMES = """
-strategy n_gpus batch_size global_batch_size epochs lr momentum weight_decay optimizer optimizer_options lr_schedule
-warmup clip_norm accumulate device dtype seed slow jitter timeout bandwidth latency restarts dataset data_dir download
-train_size model results_dir run_name events save replay checkpoint_every checkpoint_dir checkpoint_keep evaluator
-resume
+strategy codec n_gpus batch_size global_batch_size epochs lr momentum weight_decay optimizer optimizer_options
+codec_scope lr_schedule warmup clip_norm accumulate device dtype seed slow jitter timeout bandwidth latency restarts
+dataset data_dir download train_size model results_dir run_name events save replay checkpoint_every checkpoint_dir
+checkpoint_keep evaluator resume
 """.split()
 
 
@@ -36,7 +37,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     return seen
 
 
-def options_of(strategy: type[Strategy]) -> list[str]:
+def options_of(strategy: type[Strategy] | type[Codec]) -> list[str]:
     return [option.name for option in dataclasses.fields(strategy)]
 
 
@@ -77,7 +78,7 @@ def test_help_has_a_panel_for_each_kind_of_options() -> None:
 
 def test_every_option_is_explained_and_stands_in_one_panel() -> None:
     fields = [option for panel in PANELS for option in dataclasses.fields(panel)]
-    assert sorted(option.name for option in fields) == sorted(set(NAMES) - {"strategy"})
+    assert sorted(option.name for option in fields) == sorted(set(NAMES) - {"strategy", "codec"})
     for name in ("single", "downpour"):
         explained = re.split(r"^│ --\w+", help_of(name), flags=re.MULTILINE)[1:]
         for text in explained:
@@ -111,6 +112,7 @@ def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
     for value in ((f"--{option}", "1"), (f"--{option}=1",), (f"--{option.replace('_', '-')}", "1")):
         code, text = said("--strategy", name, "--results_dir", results, *value, builtin=builtin)
         owners = [other for other, kind in STRATEGIES.items() if option in options_of(kind)]
+        owners += [f"--codec {other}" for other, kind in CODECS.items() if option in options_of(kind)]
         assert code == 2
         assert text == f"error: --{option}: not an option of --strategy {name}, but of {', '.join(owners)}\n"
     assert not (tmp_path / "results").exists()
@@ -121,8 +123,9 @@ OWN = [(name, option.name) for name, kind in STRATEGIES.items() for option in da
 
 @pytest.mark.parametrize(("name", "option"), OWN)
 def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
-    value = str(other_value(STRATEGIES[name](), option))
-    code, text = said("--strategy", name, f"--{option}", value, "--results_dir", str(tmp_path), "--n_gpus",
+    value = other_value(STRATEGIES[name](), option)
+    given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
+    code, text = said("--strategy", name, *given, "--results_dir", str(tmp_path), "--n_gpus",
                       "1" if KINDS[name].max_ranks == 1 else "4", "--device", "cpu")  # fmt: skip
     assert code == 0, text
     assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option: float(value)})

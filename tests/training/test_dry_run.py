@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from compression import Layout
 from launchers.virtual import VirtualTime
 from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
@@ -56,7 +57,7 @@ def test_no_decision_depends_on_the_value_of_an_element(name: str, changes: dict
 def test_a_step_sends_what_its_closed_form_says(name: str) -> None:
     strategy, n_gpus = IN_MESSAGES[name](), n_gpus_of(name, 4)
     results, _ = on("meta", strategy, n_gpus, Sizes(840))
-    messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), 840 * 4)
+    messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), Layout(("x",), ((840,),)))
     assert sum(one.messages for one in results) == pytest.approx(STEPS * messages)
     assert sum(one.nbytes for one in results) == pytest.approx(STEPS * nbytes)
 

@@ -11,6 +11,8 @@ import pytest
 
 from checkpoints import files
 from checkpoints.folder import latest
+from compression.fp16 import Float16
+from compression.none import NoCodec
 from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
@@ -29,7 +31,8 @@ pytestmark = pytest.mark.xdist_group("preflight")  # a run of the module is made
 __all__ = ["moons"]  # the same data set by another name
 OTHER: dict[str, Any] = {
     "n_gpus": 5, "batch_size": 8, "global_batch_size": 40, "epochs": 3, "lr": 0.2, "momentum": 0.4,
-    "weight_decay": 0.1, "optimizer": "adam", "optimizer_options": ("dampening=0.1",), "lr_schedule": "cosine",
+    "weight_decay": 0.1, "optimizer": "adam", "codec_scope": "vector",
+    "optimizer_options": ("dampening=0.1",), "lr_schedule": "cosine",
     "warmup": 1.0, "clip_norm": 2.0, "accumulate": 2, "dtype": "float64", "seed": 3, "slow": ("1:2",), "jitter": 0.1,
     "timeout": 31.0, "bandwidth": "1gbit", "latency": "1ms",
     "restarts": 1, "dataset": f"{__name__}:moons", "data_dir": "elsewhere", "download": True, "train_size": 100,
@@ -62,7 +65,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Strategy], Optio
         if strategy.name not in known:
             folder = tmp_path_factory.mktemp("run")
             n_gpus = 1 if strategy.max_ranks == 1 else n_gpus_of("param_server", 3)
-            options = resolve(small(folder, strategy, n_gpus=n_gpus, epochs=2, checkpoint_every=3))
+            codec = {"codec": Float16()} if strategy.coded else {}
+            options = resolve(small(folder, strategy, n_gpus=n_gpus, epochs=2, checkpoint_every=3, **codec))
             run(options, quiet=True)
             known[strategy.name] = options
         return known[strategy.name]
@@ -126,7 +130,7 @@ def test_a_new_option_is_fixed_unless_it_says_otherwise() -> None:
 
 @pytest.mark.parametrize("how", ["resume", "replay"])
 def test_another_strategy_cannot_go_on(made: Callable[[Strategy], Options], how: str) -> None:
-    options = again(made(AsyncParamServer()), how, strategy=Downpour())
+    options = again(made(AsyncParamServer()), how, strategy=Downpour(), codec=NoCodec())
     with pytest.raises(UsageError, match=rf"^--{how} .* was made with --strategy async_param_server, not downpour"):
         prepare(resolve(options))
 

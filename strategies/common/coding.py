@@ -1,0 +1,155 @@
+"""Gradients on their way as codes: one codec at each end of each link, and sums of codes over all ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from compression import DENSE, Code, Codec, Layout
+from compression.base import Linear
+from records.errors import RunFailed
+from strategies.common.collectives import ring_all_reduce
+from strategies.common.replica import Replica
+from transports.base import Message, Transport
+
+CodecFactory = Callable[[Layout, torch.Tensor, int], Codec]
+"""Makes a started codec from the layout of the vectors, one of them, and the rank of the sender."""
+
+
+class Encoder:
+    """What a rank sends its gradients by: its codec, memory for codes, and the count of their bytes."""
+
+    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport) -> None:
+        self.codec = make(replica.layout, replica.x, transport.rank)
+        self._transport = transport
+        self._recorder = transport.recorder
+        self._vector_bytes = replica.x.nbytes
+        self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+
+    def encode(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the code of `vector` [n], which may be sent: it is good until the next. Raises RunFailed."""
+        with self._recorder.phase("compress", work="encode"):
+            code = self._encode(vector)
+        self._count(code, 1, self._vector_bytes)
+        return self._placed(code.data, "code")
+
+    def mean(self, vector: torch.Tensor, n: int) -> int:
+        """Replace `vector` [P] on every rank by the mean of what all send for theirs, weighted with `n`.
+
+        Return the sum of their `n`. The same bits on all ranks. Raises RunFailed, PeerLost, WaitTimeout.
+        """
+        if isinstance(self.codec, Linear):
+            return self._mean_of_factors(self.codec, vector, n)
+        return self._mean_of_sums(vector, n) if self.codec.kind == DENSE else self._mean_of_all(vector, n)
+
+    def _mean_of_sums(self, vector: torch.Tensor, n: int) -> int:
+        """Dense: the codes go round the ring and are added there."""
+        with self._recorder.phase("compress", work="encode"):
+            code = self._encode(vector)
+        N = self._transport.world_size
+        self._count(code, 2 * (N - 1) / N, 2 * (N - 1) / N * self._vector_bytes)
+        total = self._ring_mean(sums := self._placed(code.data, "code"), n)
+        with self._recorder.phase("compress", work="decode"):
+            self.codec.decode(sums, vector)
+        return total
+
+    def _mean_of_all(self, vector: torch.Tensor, n: int) -> int:
+        """Gathered: the codes go to everyone, who decodes them all and adds them in the order of ranks."""
+        transport, N = self._transport, self._transport.world_size
+        with self._recorder.phase("compress", work="encode"):
+            code = self._encode(vector)
+        self._count(code, N - 1, 2 * (N - 1) / N * self._vector_bytes)
+        own = self._placed(code.data, "code")
+        # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
+        sent = [transport.isend(own, (transport.rank + i) % N, "code", n=n) for i in range(1, N)]
+        total, parts = 0, torch.empty_like(vector)
+        vector.zero_()
+        for k in range(N):
+            if k == transport.rank:
+                data, n_k, message = own, n, None
+            else:
+                message = transport.recv(k, "code")
+                data, n_k = message.vector, message.n
+            with self._recorder.phase("compress", work="decode"):
+                vector.add_(self.codec.decode(data, parts), alpha=n_k)
+            if message:
+                message.release()
+            total += n_k
+        for work in sent:
+            work.wait()
+        vector.div_(total)
+        return total
+
+    def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int) -> int:
+        """Linear: the codec says what is to be averaged on the way, each time by a ring all-reduce."""
+        N, nbytes, total = self._transport.world_size, 0, n
+        factors = codec.reduce(vector)
+        while True:
+            with self._recorder.phase("compress", 1 / 3, work="encode"):
+                flat = next(factors, None)
+            if flat is None:
+                break
+            total = self._ring_mean(placed := self._placed(flat, "factors"), n)
+            flat.copy_(placed)
+            nbytes += flat.nbytes
+        share = 2 * (N - 1) / N
+        self._recorder.count_code(share * nbytes, 0, 0, share * self._vector_bytes)
+        return total
+
+    def _ring_mean(self, vector: torch.Tensor, n: int) -> int:
+        total = ring_all_reduce(vector.mul_(n), self._transport, n)
+        if vector.dtype == torch.float16 and not bool(torch.isfinite(vector).all()):
+            raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
+        vector.div_(total)
+        return total
+
+    def _encode(self, vector: torch.Tensor) -> Code:
+        self.codec.epoch = max(1, self._recorder.epoch)
+        return self.codec.encode(vector)
+
+    def _placed(self, data: torch.Tensor, what: str) -> torch.Tensor:
+        """Copy what is to be sent to where peers can read it."""
+        room = self._rooms.get((what, data.dtype))
+        if room is None or room.numel() < data.numel():
+            room = self._rooms[what, data.dtype] = self._transport.allocate(data.numel(), data.dtype)
+        return room[: data.numel()].copy_(data)
+
+    def _count(self, code: Code, times: float, dense: float) -> None:
+        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, dense)
+
+
+class Decoders:
+    """What a server reads codes by: a codec for each sender, and vectors for what it has decoded."""
+
+    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport) -> None:
+        self._make, self._replica, self._transport = make, replica, transport
+        self._codecs: dict[int, Codec] = {}
+        self._free: list[torch.Tensor] = []
+
+    def decode(self, message: Message) -> Message:
+        """Replace the code that a message carries by its vector [n], and release the sender's memory."""
+        codec = self._codec(message.src)
+        vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
+        message.log_receipt()
+        with self._transport.recorder.phase("compress", work="decode"):
+            codec.decode(message.vector, vector)
+        message.replace(vector, lambda: self._free.append(vector))
+        return message
+
+    def forget(self, k: int) -> None:
+        """Begin anew with sender k, which was started again."""
+        self._codecs.pop(k, None)
+
+    def _codec(self, k: int) -> Codec:
+        if k not in self._codecs:
+            self._codecs[k] = self._make(self._replica.layout, self._replica.x, k)
+        return self._codecs[k]
+
+    def state_dict(self) -> dict[int, dict[str, Any]]:
+        """Return the state of each codec, by sender."""
+        return {k: codec.state_dict() for k, codec in self._codecs.items()}
+
+    def load_state_dict(self, state: dict[int, dict[str, Any]]) -> None:
+        """Continue from a `state_dict`."""
+        for k, one in state.items():
+            self._codec(k).load_state_dict(one)

@@ -1,0 +1,169 @@
+"""A strategy behind the two calls of an optimizer, for a training script of one's own.
+
+    def rank(transport):
+        model = make_model()
+        optimizer = WorkerOptimizer(model, transport, AsyncParamServer(), partial(torch.optim.SGD, lr=0.1))
+        if optimizer.is_server:
+            optimizer.serve()
+        else:
+            for x, y in batches:
+                optimizer.zero_grad()
+                loss(model(x), y).backward()
+                optimizer.step(len(x))
+            optimizer.finish()
+
+    launch(rank, 4)
+
+The workers say when it is over: each calls `finish` when it has taken its steps, and `serve` returns when all have.
+"""
+
+import dataclasses
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from compression import KINDS, Codec, Layout, Setting
+from compression.none import NoCodec
+from records.errors import UsageError
+from strategies import STRATEGIES
+from strategies.common.base import RunSize, Strategy
+from strategies.common.coding import CodecFactory
+from strategies.common.descent import OptimizerFactory, Schedule
+from strategies.common.replica import Replica
+from transports.base import Transport
+
+
+class WorkerOptimizer:
+    """Steps of a worker: `zero_grad`, `step` and `finish`; on a server rank `serve` stands for all of them.
+
+    It is no torch.optim.Optimizer: where a server updates, the learning rate and the state are there, and a scheduler
+    or a GradScaler that changed them here would change nothing. Give `schedule` instead.
+
+    All ranks make it, with a model of the same layout on the transport's device; all get the parameters of rank 0.
+    `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients are sent by; `scope`, `seed` and
+    `momentum`: see `Setting`; with a codec that carries the momentum, the optimizer runs without. `state`: what
+    `state_dict` returned, to continue from there. Raises UsageError, PeerLost, WaitTimeout.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        transport: Transport,
+        strategy: Strategy,
+        optimizer: OptimizerFactory,
+        *,
+        codec: Codec | None = None,
+        scope: str = "tensor",
+        momentum: float = 0.0,
+        seed: int = 0,
+        clip_norm: float = 0.0,
+        schedule: Schedule | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        _check_size(strategy, transport)
+        _check_codec(strategy, codec, scope, momentum)
+        self.strategy = dataclasses.replace(strategy)  # of this rank's own, where ranks share a process
+        roles = self.strategy.roles(transport.world_size)
+        self.is_server = roles[transport.rank] == "server"
+        self._recorder = transport.recorder
+        self._recorder.epoch = state["epoch"] if state else max(1, self._recorder.epoch)
+        make = _factory(codec, Setting(scope, seed, 0, roles.count("worker"), momentum)) if codec else None
+        self.replica = Replica(model, transport)
+        self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 1 on; of a worker that was started again, the server's."""
+        return self._recorder.epoch
+
+    # Worker
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        self.replica.model.zero_grad(set_to_none)
+
+    def step(self, n_samples: int = 1) -> None:
+        """Turn the gradients into new parameters.
+
+        They are those of the mean loss over `n_samples`, by which a mean over workers is weighted; `schedule` counts
+        them. Raises PeerLost, WaitTimeout.
+        """
+        self._check_role(False, "step")
+        self.strategy.step(n_samples)
+
+    def finish(self) -> None:
+        """End an epoch, or the training: all workers call it, and a server's `serve` counts it as one epoch.
+
+        Afterwards the model is the strategy's, its buffers averaged, and training may continue. Raises PeerLost,
+        WaitTimeout.
+        """
+        self._check_role(False, "finish")
+        self._end_epoch()
+
+    # Server
+
+    def serve(self, epochs: int = 1) -> None:
+        """Answer the workers until all have called `finish` so many times. Raises PeerLost, WaitTimeout."""
+        self._check_role(True, "serve")
+        for _ in range(epochs):
+            self.strategy.serve()
+            self._end_epoch()
+
+    # Both
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to continue later."""
+        return {**self.strategy.state_dict(), "epoch": self.epoch}
+
+    def _end_epoch(self) -> None:
+        self.strategy.finish()
+        self._recorder.epoch += 1
+
+    def _check_role(self, server: bool, call: str) -> None:
+        if self.is_server and not server:
+            raise UsageError(f"{call}() on a rank that serves; where optimizer.is_server, call optimizer.serve()")
+        if server and not self.is_server:
+            raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
+
+
+def _check_size(strategy: Strategy, transport: Transport) -> None:
+    """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
+    n, most = transport.world_size, strategy.max_ranks
+    if n < strategy.min_ranks:
+        raise UsageError(f"{n} rank(s): {strategy.name} needs at least {strategy.min_ranks}; launch more")
+    if most is not None and n > most:
+        raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
+    workers = strategy.roles(n).count("worker")
+    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None))
+
+
+def _check_codec(strategy: Strategy, codec: Codec | None, scope: str, momentum: float) -> None:
+    """Check that the strategy carries the codec, and that it has what it is told. Raises UsageError."""
+    if momentum and not (codec and codec.carries_momentum):
+        raise UsageError(f"momentum={momentum}: no codec carries it; give it to the optimizer")
+    if codec is None:
+        return
+    codec.check()
+    if codec.kind not in strategy.coded and not isinstance(codec, NoCodec):
+        able = ", ".join(name for name, one in STRATEGIES.items() if codec.kind in one.coded)
+        raise UsageError(
+            f"codec {codec.name}: {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); {able} can"
+        )
+    scopes = ("tensor",) if codec.tensors_only else ("tensor", "vector")
+    if scope not in scopes:
+        raise UsageError(f"scope={scope!r}: for {codec.name} it must be {' or '.join(map(repr, scopes))}")
+
+
+def _factory(codec: Codec, setting: Setting) -> CodecFactory | None:
+    """Return what makes the codec at an end of a link; None: the gradients are sent as they are."""
+    if isinstance(codec, NoCodec):
+        return None
+
+    def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
+        own = dataclasses.replace(codec)
+        own.start(layout, like, dataclasses.replace(setting, rank=rank))
+        return own
+
+    return make

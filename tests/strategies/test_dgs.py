@@ -1,0 +1,135 @@
+"""Dual-way sparsification: what server and worker know of each other, and SAMomentum."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compression import Layout, Setting
+from launchers.virtual import Death, VirtualTime
+from strategies.dgs import DGS, SAMomentum
+from tests.ranks import virtual_time
+from tests.runs import said
+from tests.strategies.loops import N_STEPS, Rank, Task, accuracy, trajectories
+from transports.base import Transport
+from transports.network import OneSwitch
+
+LAYOUT = Layout(("a", "b", "c"), ((4, 5), (7,), (1,)))
+
+
+def watched(transport: Transport, task: Task) -> list[tuple[Any, ...]]:
+    """Train; return of each difference: on the server (k, number, w_k), on worker k (k, number, x_k)."""
+    rank = Rank(transport, task)
+    seen: list[tuple[Any, ...]] = []
+    strategy, counts = rank.strategy, dict.fromkeys(range(transport.world_size), 0)
+    assert isinstance(strategy, DGS)
+    if rank.is_server:
+        send = strategy.difference
+
+        def noted(k: int) -> torch.Tensor:
+            sent = send(k)
+            counts[k] += 1
+            seen.append((k, counts[k], strategy.differences[k].w.tolist()))
+            return sent
+
+        strategy.difference = noted  # type: ignore[method-assign]
+
+    def after_step() -> None:
+        counts[transport.rank] += 1
+        seen.append((transport.rank, counts[transport.rank], rank.x().tolist()))
+
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number, after_step)
+    rank.close()
+    return seen
+
+
+@pytest.mark.parametrize("downlink", [True, False])
+@pytest.mark.parametrize("per_tensor", [True, False])
+def test_the_servers_copy_is_the_workers_model_bit_for_bit(downlink: bool, per_tensor: bool) -> None:
+    strategy = DGS(density=0.1, downlink=downlink, per_tensor=per_tensor)
+    server, *workers = virtual_time(4).launch(watched, 4, Task(strategy, 4, "soft", epochs=4))
+    of_workers = {(k, number): x for worker in workers for k, number, x in worker}
+    assert len(of_workers) >= 3 * N_STEPS
+    assert {(k, number): w for k, number, w in server} == of_workers
+
+
+def test_with_all_elements_the_worker_has_the_servers_model() -> None:
+    server, worker = virtual_time(2).launch(trajectories, 2, [Task(DGS(density=1.0), 2, "soft")])
+    for epoch, x in enumerate(server[0], start=1):
+        assert torch.allclose(torch.tensor(worker[0][epoch * N_STEPS - 1]), torch.tensor(x), rtol=1e-10, atol=1e-12)
+
+
+def stepped(transport: Transport, task: Task) -> list[list[float]]:
+    """The steps of one worker, with SGD of torch's own in place of the strategy where there is no server."""
+    rank = Rank(transport, task)
+    rank.epoch(1)
+    return [rank.x().tolist()]
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.05])
+@pytest.mark.parametrize("optimizer", ["soft", "decayed"])
+def test_one_worker_with_all_elements_is_momentum_sgd(optimizer: str, clip_norm: float) -> None:
+    from strategies.single import Single
+
+    ours = virtual_time(2).launch(trajectories, 2, [Task(DGS(density=1.0), 2, optimizer, clip_norm)])[1][0]
+    theirs = virtual_time(1).launch(trajectories, 1, [Task(Single(), 1, optimizer, clip_norm)])[0][0]
+    assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), rtol=1e-10, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.01, 1.0), st.floats(0.1, 0.95), st.integers(1, 12))
+def test_what_is_sent_has_momentum_once_and_all_gradients_since(seed: int, R: float, m: float, steps: int) -> None:
+    """u = m u_c + (the sum of eta g since it was sent), for every element when it is sent."""
+    codec = SAMomentum(density=R)
+    codec.start(LAYOUT, torch.zeros(LAYOUT.n, dtype=torch.float64), Setting(momentum=m))
+    generator = torch.Generator().manual_seed(seed)
+    last, since = torch.zeros(LAYOUT.n, dtype=torch.float64), torch.zeros(LAYOUT.n, dtype=torch.float64)
+    for _ in range(steps):
+        g = torch.randn(LAYOUT.n, generator=generator, dtype=torch.float64)
+        since += g
+        sent = codec.decode(codec.encode(g).data)
+        expected = m * last + since
+        where = sent != 0
+        assert int(where.sum()) == sum(max(1, int(n * R)) for n in LAYOUT.sizes)
+        assert torch.allclose(sent[where], expected[where], rtol=1e-9, atol=1e-12)
+        assert torch.allclose(codec.mu[~where], expected[~where], rtol=1e-9, atol=1e-12)
+        last[where], since[where] = sent[where], 0.0
+
+
+def learned(transport: Transport, task: Task) -> list[float]:
+    rank = Rank(transport, task)
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number)
+    return [accuracy(rank.strategy.model())]
+
+
+def test_who_returns_is_known_to_have_x() -> None:
+    """It is sent all of x, and differences from there."""
+    time = VirtualTime(OneSwitch(4, 1e6, 1e-3), lambda *_: 0.01, [Death(3, 0.15, 0.2)])
+    roles = DGS.roles(4)
+    found = time.launch(watched, 4, Task(DGS(density=0.1), 4, "soft", epochs=6), expendable=[1, 2, 3], roles=roles)
+    server = [entry for entry in found[0] if entry[0] == 3]
+    second_life = [x for _, _, x in found[3]]
+    assert 0 < len(second_life) < len(server)
+    assert [w for _, _, w in server][-len(second_life) :] == second_life
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--density 0", "--density 0.0: must be above 0 and at most 1"),
+        ("--momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
+        ("--optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
+        ("--optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such form; omit it"),
+        ("--codec topk", "--codec topk: dgs has --density of its own; leave --codec out"),
+        ("--codec fp16", "--codec fp16: --strategy dgs cannot carry it (dense: codes can be added); param_server"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: str) -> None:
+    code, text = said("--strategy", "dgs", *arguments.split(), "--results_dir", str(tmp_path))
+    assert (code, text.count("\n")) == (2, 1)
+    assert text.startswith(f"error: {message}")

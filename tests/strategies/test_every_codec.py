@@ -1,0 +1,268 @@
+"""Every codec on every strategy that carries its kind, by being in the tables: what is sent, and what comes of it."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from compression import CODECS, Codec, Layout, Setting
+from compression.dgc import DGC
+from compression.random_k import RandomK
+from compression.topk import TopK
+from launchers import launch
+from launchers.virtual import Death, VirtualTime
+from records.errors import UsageError
+from records.files import load_metadata
+from records.tables import ledger
+from strategies import STRATEGIES, Strategy
+from strategies.async_param_server import AsyncParamServer
+from strategies.backup_workers import BackupWorkers
+from strategies.param_server import ParamServer
+from strategies.ring_all_reduce import RingAllReduce
+from tests.ranks import LIMIT, virtual_time
+from tests.runs import said
+from tests.strategies.loops import Rank, Task, accuracy, exact, trajectories
+from tests.strategies.runs import SMALL, made
+from training import Options, run
+from training.checks import resolve
+from training.cluster import Compute
+from transports.base import Transport
+from transports.network import OneSwitch
+
+Kind = type[Strategy]
+CODING = {name: kind for name, kind in CODECS.items() if name != "none"}
+PAIRS = [
+    (strategy, codec) for strategy in STRATEGIES.values() for codec in CODING.values() if codec.kind in strategy.coded
+]
+SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].asynchronous]
+STEPS, N = 6, 4
+
+
+def named(kind: type[Any]) -> str:
+    return str(kind.name)
+
+
+def small_codec(kind: type[Codec]) -> Codec:
+    """The codec with options that suit 66 parameters."""
+    wanted = {"density": 0.25, "warmup_epochs": 0, "bucket": 8}
+    return kind(**{field.name: wanted[field.name] for field in dataclasses.fields(kind) if field.name in wanted})
+
+
+# The ledger
+
+
+def counted(transport: Transport, task: Task) -> tuple[pd.DataFrame, Layout, torch.Tensor]:
+    """The events of so many steps, without what begins or ends an epoch."""
+    rank = Rank(transport, task)
+    transport.recorder.epoch = 1
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        for i in range(STEPS):
+            rank.take(i)
+    transport.recorder.mark_codes()
+    transport.recorder.epoch = 2
+    rank.strategy.finish()
+    events = transport.recorder.frame()
+    rank.close()
+    return events[events["epoch"] == 1], rank.replica.layout, rank.replica.x.clone()
+
+
+@pytest.mark.parametrize(("strategy", "codec"), PAIRS, ids=named)
+def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> None:
+    task = Task(exact(strategy), N, "plain", codec=small_codec(codec))
+    launcher: Callable[..., Any] = virtual_time(N).launch
+    if strategy.name == "inconsistent_reads":
+        launcher = launch
+    ranks = launcher(counted, N, task, record=True, timeout=LIMIT)
+    events, (_, layout, x) = pd.concat([rank[0] for rank in ranks]), ranks[0]
+    made = task.make_codec(layout, x, 0)
+    values, indices, headers = made.count()
+    coded = task.coded(layout, x)
+    pairs = ledger(events)
+    for role, traffic in strategy.coded[codec.kind].items():
+        own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
+        sent = pairs[pairs["src"].isin(own)]
+        found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
+        messages, nbytes = task.strategy.closed_form(traffic, N, x.nbytes, coded)
+        assert found[0] == pytest.approx(messages)
+        if made.exact_size:
+            assert found[1] == pytest.approx(nbytes, rel=0.02 if strategy is RingAllReduce else 1e-12)
+        else:
+            assert found[1] <= nbytes
+    marks = events[events["phase"].str.endswith("_bytes")].groupby("phase")["value"].sum()
+    of_codes = marks[["value_bytes", "index_bytes", "header_bytes"]].sum()
+    tags = ("gradient", "code", "share-reduce", "share-only")
+    assert of_codes == pytest.approx(events[(events["op"] == "send") & events["tag"].isin(tags)]["bytes"].sum(), abs=8)
+    if made.exact_size:
+        each = of_codes / (values + indices + headers)
+        assert marks["index_bytes"] == pytest.approx(each * indices, rel=0.02)
+        assert marks["header_bytes"] == pytest.approx(each * headers, rel=0.02)
+    workers = task.roles.count("worker")
+    dense = {"worker": x.nbytes} if len(set(task.roles)) > 1 else {"worker": 2 * (N - 1) / N * x.nbytes}
+    assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense["worker"], rel=1e-3)
+
+
+# What comes of it
+
+
+@pytest.mark.parametrize(("strategy", "codec"), SYNCHRONOUS, ids=named)
+def test_replicas_agree_and_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Codec]) -> None:
+    task = Task(exact(strategy), N, codec=small_codec(codec))
+    virtual = virtual_time(N).launch(trajectories, N, [task])
+    assert launch(trajectories, N, [task], timeout=LIMIT) == virtual
+    ends = [rank[0][-1] for rank in virtual]
+    assert all(end == ends[0] for end in ends)
+
+
+def learned(transport: Transport, task: Task) -> float:
+    rank = Rank(transport, task)
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number)
+    x = rank.strategy.model().clone()
+    rank.close()
+    return accuracy(x)
+
+
+@pytest.mark.parametrize(("strategy", "codec"), PAIRS, ids=named)
+def test_it_learns(strategy: Kind, codec: type[Codec]) -> None:
+    task = Task(exact(strategy), N, "plain", codec=small_codec(codec), epochs=25)
+    start: Callable[..., Any] = launch if strategy.name == "inconsistent_reads" else virtual_time(N).launch
+    assert min(start(learned, N, task)) > 0.8
+
+
+@pytest.mark.parametrize("codec", [TopK(density=1.0), RandomK(density=1.0), DGC(density=1.0, warmup_epochs=0)])
+@pytest.mark.parametrize("strategy", [ParamServer(), BackupWorkers(n_backup=0), RingAllReduce()])
+@pytest.mark.parametrize("scope", ["tensor", "vector"])
+def test_with_all_elements_it_is_the_dense_strategy(strategy: Strategy, codec: Codec, scope: str) -> None:
+    dense, coded = (
+        virtual_time(N).launch(trajectories, N, [Task(strategy, N, "plain", codec=one, scope=scope)])
+        for one in (None, codec)
+    )
+    if isinstance(strategy, RingAllReduce):  # the sums have another order
+        for ours, theirs in zip(coded, dense, strict=True):
+            assert torch.allclose(torch.tensor(ours[0]), torch.tensor(theirs[0]), rtol=1e-10, atol=1e-12)
+    else:
+        assert coded == dense
+
+
+def test_dgc_of_all_elements_without_masking_is_momentum_sgd() -> None:
+    """The mean of v_k, v_k <- m u_k + g_k, is the momentum of the mean gradient."""
+    codec = DGC(density=1.0, warmup_epochs=0, masking=False)
+    coded = Task(ParamServer(), N, "plain", codec=codec, momentum=0.9)
+    momentum = Task(ParamServer(), N, "momentum")
+    ours, theirs = (virtual_time(N).launch(trajectories, N, [task])[1][0][:3] for task in (coded, momentum))
+    # The next batch is not cut evenly: there v_k, of several steps, would be weighted with the samples of the last.
+    assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), rtol=1e-10, atol=1e-12)
+
+
+# Death, return, and a resumed run
+
+PHASES = {"forward": 1e-3, "backward": 2e-3, "encode": 1e-3, "decode": 1e-3}
+
+
+@pytest.mark.parametrize("codec", list(CODING.values()), ids=list(CODING))
+def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, codec: type[Codec]) -> None:
+    given = SMALL | {"n_gpus": N, "epochs": 4, "results_dir": str(tmp_path), "run_name": "run"}
+    options = Options(strategy=AsyncParamServer(), codec=small_codec(codec), **given)
+    time = VirtualTime(OneSwitch(N, 1e7, 1e-4), Compute(resolve(options), PHASES), [Death(3, 0.02, 0.03)])
+    run(options, quiet=True, launcher=time.launcher())
+    found = load_metadata(tmp_path / "run.json")
+    assert [death["returned"] for death in found["deaths"]] == [True]
+    assert found["test_accuracy"] > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", list(CODING.values()), ids=list(CODING))
+@pytest.mark.parametrize("strategy", [ParamServer(), RingAllReduce()], ids=["server", "ring"])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Strategy, codec: type[Codec]) -> None:
+    given: dict[str, Any] = {"codec": small_codec(codec), "n_gpus": 3, "checkpoint_every": 5}
+    whole = made(tmp_path, "whole", strategy, checkpoint_dir=str(tmp_path / "kept"), checkpoint_keep=100, **given)
+    again = made(
+        tmp_path, "again", strategy, resume=str(tmp_path / "kept" / "step-00000005"), **given | {"checkpoint_every": 0}
+    )
+    assert again["parameter_hash"] == whole["parameter_hash"]
+
+
+def test_encoding_takes_virtual_time(tmp_path: Path) -> None:
+    options = Options(
+        strategy=ParamServer(), codec=TopK(), **SMALL | {"n_gpus": 3, "results_dir": str(tmp_path), "run_name": "run"}
+    )
+    time = VirtualTime(OneSwitch(3, 1e9, 0.0), Compute(resolve(options), {"encode": 0.5, "decode": 0.25}))
+    table = run(options, quiet=True, launcher=time.launcher())
+    steps = table["step"].max()
+    spent = table.groupby("role")["compress_s"].sum()
+    assert spent["worker"] / 2 == pytest.approx(steps * 0.5, rel=1e-3)
+    assert spent["server"] == pytest.approx(steps * 2 * 0.25, rel=1e-3)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--codec topj", "--codec topj: unknown; did you mean topk? there are none,"),
+        (
+            "--codec topk --strategy downpour",
+            "--codec topk: --strategy downpour cannot carry it (gathered: codes go",
+        ),
+        ("--codec fp16 --strategy sharded_ring", "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
+        ("--codec topk --density 0", "--density 0.0: must be above 0 and at most 1"),
+        ("--codec topk --density 2", "--density 2.0: must be above 0 and at most 1"),
+        (
+            "--codec topk --rank 2",
+            "--rank: not an option of --strategy ring_all_reduce --codec topk, but of",
+        ),
+        ("--density 0.5", "--density: not an option of --strategy ring_all_reduce, but of "),
+        ("--codec_scope vector", "--codec_scope vector: there is no codec; give --codec too"),
+        ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
+        (
+            "--codec powersgd --codec_scope vector",
+            "--codec_scope vector: powersgd codes tensor by tensor; leave",
+        ),
+        ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
+        ("--codec powersgd --rank 0", "--rank 0: must be at least 1"),
+        ("--codec qsgd --levels 0", "--levels 0: must be at least 1"),
+        ("--codec blosc --level 10", "--level 10: must be at most 9"),
+        ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: str) -> None:
+    code, text = said(*arguments.split(), "--results_dir", str(tmp_path))
+    assert code == 2
+    assert text.startswith(f"error: {message}")
+    assert text.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gradient_that_is_not_finite_names_its_tensor(tmp_path: Path) -> None:
+    """The model's loss is finite, and the gradient of one tensor is not."""
+    code, text = said(
+        "--dataset", "tests.workload:moons", "--model", "tests.workload:infinite_gradient", "--codec", "topk",
+        "--n_gpus", "2", "--device", "cpu", "--epochs", "1", "--results_dir", str(tmp_path),
+    )  # fmt: skip
+    assert code == 1
+    assert "the gradient of wrong.scale has the value" in text
+
+
+def test_codec_of_a_run_is_recorded_and_cannot_change(tmp_path: Path) -> None:
+    found = made(tmp_path, "run", RingAllReduce(), codec=TopK(density=0.5), n_gpus=2)
+    assert found["options"]["codec"] == "topk"
+    assert found["options"]["density"] == 0.5
+    made(tmp_path, "kept", RingAllReduce(), codec=TopK(), n_gpus=2, checkpoint_every=5)
+    with pytest.raises(UsageError, match=r"was made with --codec topk, not fp16, which cannot change"):
+        made(tmp_path, "other", RingAllReduce(), codec=CODECS["fp16"](), n_gpus=2,
+             resume=str(tmp_path / "kept.checkpoints"))  # fmt: skip
+
+
+def test_setting_names_all_that_a_codec_is_told() -> None:
+    options = resolve(Options(strategy=ParamServer(), codec=TopK(), n_gpus=4, momentum=0.5, codec_scope="vector"))
+    make = options.make_codec()
+    assert make is not None
+    codec = make(Layout(("a",), ((3,),)), torch.zeros(3), 2)
+    assert codec.setting == Setting("vector", seed=0, rank=2, workers=3, momentum=0.5)

@@ -1,0 +1,428 @@
+"""A strategy as an optimizer in a script: it is what the strategy does by hand, and says what is wrong."""
+
+import dataclasses
+import operator
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from compression import Codec, Layout, Setting
+from compression.dgc import DGC
+from compression.fp16 import Float16
+from compression.none import NoCodec
+from compression.powersgd import PowerSGD
+from compression.qsgd import QSGD
+from compression.topk import TopK
+from launchers import launch
+from records.errors import RunFailed, UsageError
+from strategies import STRATEGIES, Replica, Strategy
+from strategies.async_param_server import AsyncParamServer
+from strategies.backup_workers import BackupWorkers
+from strategies.common.worker_optimizer import WorkerOptimizer
+from strategies.downpour import Downpour
+from strategies.inconsistent_reads import InconsistentReads
+from strategies.param_server import ParamServer
+from strategies.ring_all_reduce import RingAllReduce
+from strategies.sharded_ring import ShardedRing
+from strategies.single import Single
+from tests.ranks import LIMIT, outcome, virtual_time, wait_until
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, accuracy, fit, make_model
+from transports.base import Transport
+
+EPOCHS = 2
+MORE: dict[str, Any] = {"clip_norm": 1.0, "schedule": lambda processed: 1 / (1 + processed / 50)}
+Found = list[torch.Tensor]
+NAME = operator.attrgetter("name")
+
+
+def x_of(model: nn.Module) -> torch.Tensor:
+    return parameters_to_vector(model.parameters()).detach().clone()
+
+
+def part(task: Task, transport: Transport, step: int) -> torch.Tensor:
+    """The samples of this worker's step, counted over all epochs."""
+    worker = task.roles[: transport.rank].count("worker")
+    if len(task.roles) == 1:
+        return task.plan.batch(1 + step // N_STEPS, step % N_STEPS)
+    return task.plan.part(1 + step // N_STEPS, step % N_STEPS, worker)
+
+
+# The same steps
+
+
+def by_hand(transport: Transport, task: Task, seed: int, more: dict[str, Any]) -> Found:
+    """The parameters after each step and each epoch."""
+
+    def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
+        assert task.codec is not None
+        codec = dataclasses.replace(task.codec)
+        codec.start(layout, like, Setting(task.scope, seed, rank, task.roles.count("worker"), task.momentum))
+        return codec
+
+    model, strategy, seen = make_model(), dataclasses.replace(task.strategy), []
+    if transport.rank:
+        model.apply(lambda module: [p.data.zero_() for p in module.parameters()])  # type: ignore[arg-type]
+    transport.recorder.epoch = 1
+    replica = Replica(model, transport)
+    strategy.start(replica, transport, OPTIMIZERS[task.optimizer], codec=make if task.codec else None, **more)
+    for epoch in range(EPOCHS):
+        transport.recorder.epoch = 1 + epoch
+        if task.roles[transport.rank] == "server":
+            strategy.serve()
+        else:
+            for i in range(epoch * N_STEPS, (epoch + 1) * N_STEPS):
+                samples = part(task, transport, i)
+                F.cross_entropy(model(X[samples]), Y[samples]).backward()
+                strategy.step(len(samples))
+                seen.append(x_of(model))
+        strategy.finish()
+        seen.append(x_of(model))
+    return seen
+
+
+def by_optimizer(transport: Transport, task: Task, seed: int, more: dict[str, Any]) -> Found:
+    """Likewise, where a server has the last only."""
+    model, seen = make_model(), []
+    if transport.rank:
+        model.apply(lambda module: [p.data.zero_() for p in module.parameters()])  # type: ignore[arg-type]
+    optimizer = WorkerOptimizer(
+        model, transport, task.strategy, OPTIMIZERS[task.optimizer], codec=task.codec, scope=task.scope,
+        momentum=task.momentum, seed=seed, **more,
+    )  # fmt: skip
+    assert optimizer.is_server == (task.roles[transport.rank] == "server")
+    assert optimizer.epoch == 1
+    if optimizer.is_server:
+        optimizer.serve(EPOCHS)
+        seen.append(x_of(model))
+    else:
+        for epoch in range(EPOCHS):
+            for i in range(epoch * N_STEPS, (epoch + 1) * N_STEPS):
+                samples = part(task, transport, i)
+                optimizer.zero_grad()
+                F.cross_entropy(model(X[samples]), Y[samples]).backward()
+                optimizer.step(len(samples))
+                seen.append(x_of(model))
+            optimizer.finish()
+            seen.append(x_of(model))
+    assert optimizer.epoch == 1 + EPOCHS
+    return seen
+
+
+CODED: list[tuple[Codec | None, dict[str, Any]]] = [
+    (None, {}),
+    (TopK(density=0.25), {}),
+    (QSGD(bucket=8), {"scope": "vector"}),
+    (DGC(density=0.1, warmup_epochs=1), {"momentum": 0.9}),
+    (PowerSGD(rank=1), {}),
+]
+TASKS = [
+    pytest.param(
+        Task(kind(), fit(kind, 4), "momentum" if kind.defaults.get("momentum") else "plain", codec=codec, **more),
+        id=f"{name}-{codec.name if codec else '-'}",
+    )
+    for name, kind in STRATEGIES.items()
+    for codec, more in CODED
+    if name != "inconsistent_reads" and (codec is None or codec.kind in kind.coded)
+]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_it_takes_the_steps_of_the_strategy_by_hand(task: Task) -> None:
+    start: Callable[..., list[Found]] = virtual_time(task.n_gpus).launch
+    hand = start(by_hand, task.n_gpus, task, 7, MORE)
+    optimizer = start(by_optimizer, task.n_gpus, task, 7, MORE)
+    for role, ours, theirs in zip(task.roles, optimizer, hand, strict=True):
+        expected = theirs[-1:] if role == "server" else theirs
+        assert len(ours) == len(expected)
+        assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
+def test_it_takes_the_seed_the_bound_and_the_schedule() -> None:
+    """Each of them changes the steps."""
+    task = Task(ParamServer(), 3, "plain", codec=QSGD(bucket=8))
+    start: Callable[..., list[Found]] = virtual_time(3).launch
+    one, seed, bound, schedule = (
+        start(by_optimizer, 3, task, *given)[0][-1]
+        for given in ((7, MORE), (8, MORE), (7, MORE | {"clip_norm": 0.1}), (7, MORE | {"schedule": None}))
+    )
+    assert not any(torch.equal(one, other) for other in (seed, bound, schedule))
+
+
+@pytest.mark.parametrize("codec", [None, TopK(density=0.25)], ids=["-", "topk"])
+def test_processes_take_the_same_steps_as_virtual_time(codec: Codec | None) -> None:
+    task = Task(ParamServer(), 3, "momentum", codec=codec)
+    virtual = virtual_time(3).launch(by_optimizer, 3, task, 0, {})
+    real = launch(by_optimizer, 3, task, 0, {}, timeout=LIMIT)
+    for ours, theirs in zip(virtual, real, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_where_workers_read_shared_memory_it_takes_the_same_steps() -> None:
+    task = Task(InconsistentReads(), 2, "plain", codec=TopK(density=0.25))
+    hand, optimizer = (launch(how, 2, task, 7, MORE, timeout=LIMIT)[1] for how in (by_hand, by_optimizer))
+    assert all(torch.equal(a, b) for a, b in zip(hand, optimizer, strict=True))
+
+
+def test_no_codec_is_the_codec_none() -> None:
+    plain, none = (
+        virtual_time(3).launch(by_optimizer, 3, Task(ShardedRing(), 3, codec=codec), 0, {})[0][-1]
+        for codec in (None, NoCodec())
+    )
+    assert torch.equal(plain, none)
+
+
+# The script
+
+
+def script(
+    transport: Transport, strategy: Strategy, codec: Codec | None, epochs: int, on_step: Callable[[int], None]
+) -> tuple[float, torch.Tensor]:
+    """Train, and return the accuracy and the parameters. A worker has a third of the samples, in batches of 4."""
+    model = make_model()
+    optimizer = WorkerOptimizer(model, transport, strategy, partial(torch.optim.SGD, lr=0.3), codec=codec)
+    if optimizer.is_server:
+        optimizer.serve(epochs)
+    else:
+        mine = torch.arange(transport.rank % 3, 45, 3)
+        for _ in range(optimizer.epoch, epochs + 1):
+            for batch in mine.split(5):
+                optimizer.zero_grad()
+                F.cross_entropy(model(X[batch]), Y[batch]).backward()
+                optimizer.step()
+                on_step(transport.rank)
+            optimizer.finish()
+    return accuracy(x := x_of(model)), x
+
+
+def nothing(rank: int) -> None:
+    """All is well."""
+
+
+def die(rank: int) -> None:
+    """Rank 2 dies after its first step."""
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("codec", [None, TopK(density=0.25), Float16()], ids=["-", "topk", "fp16"])
+@pytest.mark.parametrize("strategy", [ParamServer(), AsyncParamServer(), BackupWorkers(), RingAllReduce()], ids=NAME)
+def test_it_learns_and_all_ranks_end_with_the_same_model(strategy: Strategy, codec: Codec | None) -> None:
+    (score, x), *others = virtual_time(4).launch(script, 4, strategy, codec, 30, nothing)
+    assert score > 0.9
+    assert all(torch.equal(x, other) for _, other in others)
+
+
+@pytest.mark.parametrize("strategy", [ParamServer(), RingAllReduce()], ids=NAME)
+def test_a_worker_that_dies_ends_the_run_by_name(strategy: Strategy) -> None:
+    with pytest.raises(RunFailed, match=r"rank 2 \(worker\) was killed by SIGKILL"):
+        launch(script, 4, strategy, TopK(density=0.25), 3, die, roles=strategy.roles(4), timeout=LIMIT)
+
+
+@pytest.mark.parametrize("strategy", [AsyncParamServer(), BackupWorkers()], ids=NAME)
+def test_where_workers_may_die_the_others_go_on(strategy: Strategy) -> None:
+    found = launch(
+        script, 4, strategy, TopK(density=0.25), 30, die, roles=strategy.roles(4), timeout=LIMIT, expendable=[1, 2, 3]
+    )
+    assert found.pop(2) is None
+    assert all(torch.equal(x, found[0][1]) for _, x in found)
+    assert min(score for score, _ in found) > 0.8
+
+
+def come_back(transport: Transport, folder: str) -> tuple[int, float]:
+    """Rank 2 dies in the second epoch, and comes back; the others wait for it. Return where it began."""
+    returned, began = Path(folder, "returned"), []
+
+    def on_step(rank: int) -> None:
+        began.append(transport.recorder.epoch)
+        if rank == 2 and transport.rejoined:
+            returned.touch()
+        elif transport.recorder.epoch == 2:
+            if rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            assert wait_until(returned.exists, LIMIT)
+
+    score, _ = script(transport, AsyncParamServer(), TopK(density=0.25), 20, on_step)
+    return began[0] if began else 0, score
+
+
+def test_a_worker_that_is_started_again_begins_with_the_epoch_of_the_server(tmp_path: Path) -> None:
+    found = launch(
+        come_back, 3, str(tmp_path), roles=AsyncParamServer.roles(3), timeout=LIMIT, expendable=[1, 2], restarts=1
+    )
+    assert [began for began, _ in found] == [0, 1, 2]
+    assert min(score for _, score in found) > 0.8
+
+
+def forgets(transport: Transport, strategy: Strategy) -> None:
+    optimizer = WorkerOptimizer(make_model(), transport, strategy, OPTIMIZERS["plain"])
+    if optimizer.is_server:
+        optimizer.serve()
+
+
+@pytest.mark.parametrize("strategy", [ParamServer(), AsyncParamServer()], ids=NAME)
+def test_a_worker_that_does_not_finish_is_named(strategy: Strategy) -> None:
+    with pytest.raises(RunFailed, match=r"rank 1.* has closed its transport"):
+        launch(forgets, 2, strategy, roles=strategy.roles(2), timeout=LIMIT)
+
+
+# Its state
+
+
+def in_two_parts(transport: Transport, task: Task, whole: bool) -> torch.Tensor:
+    """Train for two epochs; if not `whole`, with another model and optimizer in the second."""
+    model = make_model()
+    make = partial(
+        WorkerOptimizer, transport=transport, strategy=task.strategy, optimizer=OPTIMIZERS["momentum"],
+        codec=task.codec, momentum=task.momentum, schedule=MORE["schedule"],
+    )  # fmt: skip
+    optimizer = make(model)
+    for epoch in (1, 2):
+        assert optimizer.epoch == epoch
+        if optimizer.is_server:
+            optimizer.serve()
+        else:
+            for i in range((epoch - 1) * N_STEPS, epoch * N_STEPS):
+                samples = part(task, transport, i)
+                optimizer.zero_grad()
+                F.cross_entropy(model(X[samples]), Y[samples]).backward()
+                optimizer.step(len(samples))
+            optimizer.finish()
+        if epoch == 1 and not whole:
+            state, model = optimizer.state_dict(), make_model()
+            transport.recorder.epoch = 0
+            optimizer = make(model, state=state)
+    return x_of(model)
+
+
+@pytest.mark.parametrize("codec", [None, TopK(density=0.25), DGC(density=0.1, warmup_epochs=2)])
+@pytest.mark.parametrize("strategy", [ParamServer(), RingAllReduce()], ids=NAME)
+def test_it_continues_bit_for_bit_from_its_state(strategy: Strategy, codec: Codec | None) -> None:
+    task = Task(strategy, 3, codec=codec, momentum=0.9 if isinstance(codec, DGC) else 0.0)
+    whole, parts = (virtual_time(3).launch(in_two_parts, 3, task, one) for one in (True, False))
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+
+
+# Gradients
+
+
+def gradients(transport: Transport) -> list[Any]:
+    model = make_model()
+    first = next(model.children())
+    assert isinstance(first, nn.Linear)
+    first.bias.requires_grad = False
+    optimizer = WorkerOptimizer(model, transport, Single(), OPTIMIZERS["unit"])
+    weight, before, seen = first.weight, x_of(model), []
+    for set_to_none in (True, False):
+        for _ in range(2):
+            (weight * 3).sum().backward()
+        optimizer.zero_grad(set_to_none)
+        seen.append(None if weight.grad is None else weight.grad.abs().sum().item())
+        for _ in range(2):
+            (weight * 3).sum().backward()
+        optimizer.step(5)
+    moved = before - x_of(model)
+    return [*seen, moved[:35].tolist(), moved[35:].tolist(), optimizer.strategy.descent.samples]
+
+
+def test_gradients_add_up_until_they_are_forgotten() -> None:
+    first, second, weight, others, samples = virtual_time(1).launch(gradients, 1)[0]
+    assert first is None
+    assert second == 0.0
+    assert weight == pytest.approx([2 * 6.0] * 35)
+    assert others == [0.0] * len(others)
+    assert samples == 2 * 5
+
+
+def weighted(transport: Transport, *samples: tuple[int, ...]) -> float:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = WorkerOptimizer(model, transport, RingAllReduce(), OPTIMIZERS["unit"])
+    model(torch.full((1, 1), -float(transport.rank))).sum().backward()
+    optimizer.step(*samples[transport.rank])
+    optimizer.finish()
+    return model.weight.item()
+
+
+def test_gradients_are_weighted_by_the_samples_and_all_alike_without() -> None:
+    assert virtual_time(2).launch(weighted, 2, (1,), (3,)) == [0.75, 0.75]
+    assert virtual_time(2).launch(weighted, 2, (), ()) == [0.5, 0.5]
+
+
+# What is refused
+
+
+def made(transport: Transport, strategy: Strategy, codec: Codec | None, more: dict[str, Any]) -> Any:
+    return outcome(WorkerOptimizer, make_model(), transport, strategy, OPTIMIZERS["plain"], codec=codec, **more)
+
+
+@pytest.mark.parametrize(
+    ("n", "strategy", "codec", "more", "message"),
+    [
+        (1, ParamServer(), None, {}, "1 rank(s): param_server needs at least 2; launch more"),
+        (2, BackupWorkers(), None, {}, "2 rank(s): backup_workers needs at least 3; launch more"),
+        (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
+        (3, BackupWorkers(n_backup=2), None, {}, "--n_backup 2: must be fewer than the 2 workers"),
+        (2, Downpour(n_push=0), None, {}, "--n_push 0: must be at least 1"),
+        (2, Downpour(), TopK(), {}, "codec topk: downpour cannot carry it (gathered: codes go to everyone); param_"),
+        (2, ShardedRing(), Float16(), {}, "codec fp16: sharded_ring cannot carry it (dense: codes can be added); pa"),
+        (2, ParamServer(), TopK(density=0.0), {}, "--density 0.0: must be above 0"),
+        (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': for topk it must be 'tensor' or 'vector'"),
+        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope='vector': for powersgd it must be 'tensor'"),
+        (2, ParamServer(), TopK(), {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
+        (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(
+    n: int, strategy: Strategy, codec: Codec | None, more: dict[str, Any], message: str
+) -> None:
+    for kind, text in virtual_time(n).launch(made, n, strategy, codec, more):
+        assert kind == "UsageError"
+        assert text.startswith(message)
+        assert "\n" not in text
+
+
+def wrong_role(transport: Transport) -> list[str]:
+    optimizer = WorkerOptimizer(make_model(), transport, ParamServer(), OPTIMIZERS["plain"])
+    if optimizer.is_server:
+        found = [outcome(optimizer.step), outcome(optimizer.finish)]
+        optimizer.serve()
+    else:
+        found = [outcome(optimizer.serve)]
+        optimizer.finish()
+    return [text for _, text in found]
+
+
+def test_calls_of_the_other_role_are_refused() -> None:
+    assert virtual_time(2).launch(wrong_role, 2) == [
+        [
+            f"{call}() on a rank that serves; where optimizer.is_server, call optimizer.serve()"
+            for call in ("step", "finish")
+        ],
+        ["serve() on a worker; call it where optimizer.is_server"],
+    ]
+
+
+def scheduled(transport: Transport) -> None:
+    optimizer: Any = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"])
+    with pytest.raises(TypeError, match="is not an Optimizer"):
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def test_torch_refuses_it_where_it_would_have_no_effect() -> None:
+    virtual_time(1).launch(scheduled, 1)
+
+
+def test_an_error_of_a_rank_is_the_launchers() -> None:
+    with pytest.raises(RunFailed, match=r"^codec topk: downpour cannot carry it") as caught:
+        launch(script, 2, Downpour(), TopK(), 1, nothing, timeout=LIMIT)
+    assert caught.value.exit_code == 2
+    assert isinstance(UsageError(), ValueError)

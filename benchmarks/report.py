@@ -140,6 +140,28 @@ def _prediction(rows: Rows) -> Lines:
     return lines
 
 
+def _compression(rows: Rows) -> Lines:
+    lengths = sorted({row["elements"] for row in rows})
+    sizes = " / ".join(f"{n / 1e6:.1f}" for n in lengths)
+    lines = []
+    for name, against in (
+        ("selection.top", "the largest 1 %, exactly, against torch.topk"),
+        ("selection.above", "about as many, by a threshold from a sample"),
+        ("powersgd", "a step of powersgd, rank 2, against torch's hook"),
+    ):
+        mine = [row for row in rows if row["what"].split(",")[0] == name and row["torch_ms"] != ""]
+        if mine:
+            errors = " / ".join(f"{100 * row['error']:+.1f} %" for row in mine if row["error"] != "")
+            more = f"; {errors} elements" if name == "selection.above" else ""
+            lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)} times as fast{more}"))
+    for row in rows:
+        if row["elements"] == lengths[len(lengths) // 2] and row["encode_ms"] != "":
+            what = f"`{row['what']}`, {row['elements'] / 1e6:.1f} million elements, one core: encode, decode"
+            times = f"{row['encode_ms']:.1f}, {row['decode_ms']:.1f} ms"
+            lines.append((what, f"{times}; {row['percent']:.3g} % of the size, error {row['error']:.3g}"))
+    return lines
+
+
 def _recording(rows: Rows) -> Lines:
     return [
         (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
@@ -159,6 +181,7 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "virtual_time": _virtual_time,
     "link": _link,
     "prediction": _prediction,
+    "compression": _compression,
 }
 """The lines of the table that are made of each kept file."""
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "virtual_time": ("virtual_time.py",),
     "link": ("link.py",),
     "prediction": ("prediction.py",),
+    "compression": ("compression.py",),
 }
 """The kept files, and how each is made."""
 

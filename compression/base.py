@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
@@ -37,13 +38,17 @@ class Code:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a codec is told of the run; `rank` is who sends; `scope`: "tensor" by tensor, "vector" as a whole."""
+    """What a codec is told of the run; `scope`: "tensor" by tensor, "vector" as a whole.
+
+    `rank` is who sends; `sends`: whether this end does.
+    """
 
     scope: str = "tensor"
     seed: int = 0
     rank: int = 0
     workers: int = 1
     momentum: float = 0.0
+    sends: bool = True
 
 
 @dataclass(kw_only=True)
@@ -85,6 +90,8 @@ class Codec(ABC):
     def count(self) -> tuple[float, float, float]:
         """Return the bytes of values, indices and headers of a code, in closed form. Only after `start`."""
         options = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
+        # A share such as 0.29 of 100 is 29, and not what is a little below it in binary.
+        options = {name: Fraction(str(value)) if type(value) is float else value for name, value in options.items()}
         totals = [0.0, 0.0, 0.0]
         for shape, n in zip(self.parts.shapes, self.parts.sizes, strict=True):
             if n:
@@ -131,6 +138,16 @@ class Codec(ABC):
     def empty(self) -> torch.Tensor:
         """Return a new vector [n]."""
         return torch.empty(self.layout.n, dtype=self.dtype, device=self.device)
+
+    def kept(self, value: float = 0.0) -> torch.Tensor:
+        """Return a new vector [n] of this value, for what a sender keeps; of length 0 at an end that only receives."""
+        n = self.layout.n if self.setting.sends else 0
+        return torch.full((n,), value, dtype=self.dtype, device=self.device)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of what this end keeps from one vector to the next."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
 
     def zeros(self) -> torch.Tensor:
         """Return a new vector [n] of zeros."""

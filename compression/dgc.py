@@ -53,8 +53,8 @@ class DGC(Sparse):
     def setup(self) -> None:
         """u, v <- 0."""
         super().setup()
-        self.u = self.empty().fill_(NOTHING)
-        self.v = self.empty().fill_(NOTHING)
+        self.u = self.kept(NOTHING)
+        self.v = self.kept(NOTHING)
 
     @property
     def share(self) -> float:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 
@@ -29,7 +30,7 @@ class Layout:
     @cached_property
     def slices(self) -> tuple[slice, ...]:
         """Where each tensor lies in the vector."""
-        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
+        ends = accumulate(self.sizes)
         return tuple(slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True))
 
     @property

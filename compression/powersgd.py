@@ -69,7 +69,7 @@ class PowerSGD(Linear):
         plain = [where.stop - where.start for where in self.plain]
         self.lengths = P + plain + Q
         self.n_first = sum(P + plain)  # what the first of two means takes
-        self.e = self.zeros()
+        self.e = self.kept()
         self.Q = torch.zeros(sum(Q), dtype=self.dtype, device=self.device)
         self.steps = 0
 

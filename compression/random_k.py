@@ -39,7 +39,7 @@ class RandomK(Codec):
 
     def setup(self) -> None:
         """r <- 0; count the vectors of each direction: an instance on a ring has both."""
-        self.r = self.empty().fill_(NOTHING)
+        self.r = self.kept(NOTHING)
         self.encoded = self.decoded = 0
         self.latest: tuple[int, torch.Tensor] | None = None
 
@@ -63,6 +63,10 @@ class RandomK(Codec):
 
     def drawn(self, number: int) -> torch.Tensor:
         """Return the indices, ascending, of what is sent of the vector of this number."""
+        if self.device.type == "meta":
+            return torch.empty(
+                sum(share_of(n, self.density) for n in self.parts.sizes if n), dtype=torch.int64, device="meta"
+            )
         if self.latest is None or self.latest[0] != number:
             random = np.random.default_rng([self.setting.seed % 2**64, number])
             parts = zip(self.parts.slices, self.parts.sizes, strict=True)

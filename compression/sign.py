@@ -33,7 +33,7 @@ class Sign(Codec):
         """Keep nothing yet: e = 0."""
         self.coded = [where for where in self.parts.slices if where.stop > where.start]
         self.scales = Layout(self.parts.names, tuple((min(n, 1),) for n in self.parts.sizes))  # one a part
-        self.e = self.zeros()
+        self.e = self.kept()
 
     def encode(self, vector: torch.Tensor) -> Code:
         """See Codec."""

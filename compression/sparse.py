@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
 
 import torch
 
@@ -13,9 +15,10 @@ NOTHING = -0.0  # what is kept of an element that was sent: -0.0 + g is g bit fo
 HALF_MAX = 65504.0  # the largest float16
 
 
+@cache
 def share_of(n: int, R: float) -> int:
     """Return how many of the n elements of a part are sent at density R: at least one."""
-    return min(n, max(1, math.floor(n * R)))
+    return min(n, max(1, math.floor(n * Fraction(str(R)))))  # R as it is written, not as it is in binary
 
 
 def check_density(density: float) -> None:

@@ -26,7 +26,7 @@ class TopK(Sparse):
     def setup(self) -> None:
         """r <- 0."""
         super().setup()
-        self.r = self.empty().fill_(NOTHING)
+        self.r = self.kept(NOTHING)
 
     def encode(self, vector: torch.Tensor) -> Code:
         """See Codec."""

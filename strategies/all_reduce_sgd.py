@@ -20,7 +20,8 @@ class AllReduceSGD(Strategy):
 
     def setup(self) -> None:
         """Know how gradients are coded, if they are."""
-        self.encoder = Encoder(self.codec, self.replica, self.transport) if self.codec else None
+        if self.codec:
+            self.encoder = Encoder(self.codec, self.replica, self.transport)
 
     @abstractmethod
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

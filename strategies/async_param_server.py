@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from records.errors import between
 from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
-from strategies.common.workers import SERVER
+from strategies.common.workers import GRADIENT, SERVER
 from strategies.param_server import ParamServer
 from transports.base import Message
 
@@ -75,7 +75,7 @@ class AsyncParamServer(ParamServer):
         if self.max_staleness is not None:
             self.workers.limit_gap(self.max_staleness)
         gradients = self.workers.messages(
-            "gradient", until=self.until, on_departure=self.reply, may_begin=self.is_within_bound
+            GRADIENT, until=self.until, on_departure=self.reply, may_begin=self.is_within_bound
         )
         for gradient in gradients:
             due.append(gradient if self.aggregate == 1 else gradient.detach())

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compression import KINDS
 from records.errors import UsageError, between
 from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
-from strategies.common.workers import SERVER
+from strategies.common.workers import GRADIENT, SERVER
 from strategies.param_server import ParamServer
 from transports.base import Message
 
@@ -34,7 +33,7 @@ class BackupWorkers(ParamServer):
     exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     critical_path = Traffic("2", "(N - n_backup) P")
-    coded_path = dict.fromkeys(KINDS, Traffic("2", "(N - n_backup - 1) P + C"))
+    coded_path = {}  # x for the late may take longer on its way than the step
 
     def check(self, run: RunSize) -> None:
         """A step must wait for somebody."""
@@ -72,7 +71,7 @@ class BackupWorkers(ParamServer):
 
     def serve(self) -> None:
         """Close step after step with the gradients that are on time, until all workers have said goodbye."""
-        for gradient in self.workers.messages("gradient", on_departure=self.close_step):
+        for gradient in self.workers.messages(GRADIENT, on_departure=self.close_step):
             if gradient.version < self.descent.version:
                 self.workers.drop(gradient)
             else:

@@ -5,7 +5,7 @@ Everything is per tensor, or on the whole vector (`--no_per_tensor`). Worker k, 
     g <- g + lambda x_k                         weight decay
     u <- m u + eta g;  send s = top_R(u)        SAMomentum
     where not sent: u <- u / m
-    x_k <- x_k + G
+    x_k <- x_k + G                              the server's answer
 
 There is no residual: an element that was not sent for T - 1 steps ends as u = m u_c + eta (the sum of its T gradients),
 u_c being what was sent of it last, so momentum counts once a message. R = 1 is SGD with momentum.
@@ -49,7 +49,7 @@ class SAMomentum(Sparse):
     def setup(self) -> None:
         """u <- 0."""
         super().setup()
-        self.mu, self.room = self.zeros(), self.empty()
+        self.mu, self.room = self.kept(), self.kept()
 
     def encode(self, vector: torch.Tensor) -> Code:
         """Return top_R(u), with u <- m u + `vector`, which is eta g [n]."""
@@ -67,7 +67,7 @@ class Difference(Sparse):
     def setup(self) -> None:
         """Allocate w."""
         super().setup()
-        self.w, self.room = self.zeros(), self.empty()
+        self.w, self.room = self.kept(), self.kept()
 
     def encode(self, vector: torch.Tensor) -> Code:
         """Return top_R(x - w), `vector` being x [n]; w <- w + what is sent."""
@@ -101,8 +101,10 @@ class DGS(ParamServer):
 
     @property
     def state_bytes(self) -> int:
-        """Worker: u, which is the momentum. Server: w_k of all workers."""
-        return sum(end.w.nbytes for end in self.differences.values()) if self.is_server else self.velocity.mu.nbytes
+        """Worker: u, which is the momentum, and memory to work in. Server: w_k of all workers, and that."""
+        if not self.is_server:
+            return self.velocity.nbytes
+        return self.room.nbytes + sum(end.w.nbytes for end in self.differences.values())
 
     def check(self, run: RunSize) -> None:
         """Something must be sent."""
@@ -125,6 +127,11 @@ class DGS(ParamServer):
         """What is sent by the worker and, unless without `downlink`, by the server."""
         return SAMomentum(density=self.density)
 
+    @property
+    def own_scope(self) -> str:
+        """See Strategy."""
+        return "tensor" if self.per_tensor else "vector"
+
     def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
         """See Strategy."""
         return self.traffic if self.downlink else {**self.traffic, "server": Traffic("N - 1", "(N - 1) P")}
@@ -134,18 +141,20 @@ class DGS(ParamServer):
         super().setup()
         self.check_optimizer(self.descent.optimizer)
         self.sgd = self.descent.optimizer.param_groups[0]
-        self.setting = Setting("tensor" if self.per_tensor else "vector", momentum=self.sgd["momentum"])
-        self.reader = self.made(SAMomentum(density=self.density))
-        self.velocity = self.made(SAMomentum(density=self.density))
+        self.reader = self.made(SAMomentum(density=self.density), sends=False)
         if self.is_server:
+            self.room = torch.empty_like(self.replica.x)
             self.differences = {k: self.made(Difference(density=self.density)) for k in self.transport.peers}
             for end in self.differences.values():
-                end.room = self.velocity.room  # they work one after the other
-            self.workers.on_welcome = self.begin_with
+                end.room = self.room  # they work one after the other
+            self.workers.on_sent_x = self.note_all_sent
+        else:
+            self.velocity = self.made(SAMomentum(density=self.density))
 
-    def made(self, codec: C) -> C:
+    def made(self, codec: C, sends: bool = True) -> C:
         """Return the codec, started."""
-        codec.start(self.replica.layout, self.replica.x, self.setting)
+        setting = Setting(self.own_scope, momentum=self.sgd["momentum"], sends=sends)
+        codec.start(self.replica.layout, self.replica.x, setting)
         return codec
 
     def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
@@ -238,6 +247,6 @@ class DGS(ParamServer):
         end.w.add_(G)
         return G
 
-    def begin_with(self, k: int) -> None:
-        """Worker k is sent x, and so knows it: w_k <- x."""
+    def note_all_sent(self, k: int) -> None:
+        """Worker k is sent all of x: w_k <- x."""
         self.differences[k].w.copy_(self.replica.x)

@@ -38,7 +38,6 @@ class ParamServer(Strategy):
     def setup(self) -> None:
         """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
         self.is_server = self.transport.rank == SERVER
-        self.encoder: Encoder | None = None
         if self.is_server:
             decoders = Decoders(self.codec, self.replica, self.transport) if self.codec else None
             self.workers = Workers(self.replica, self.transport, self.descent, decoders)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from compression import KINDS
 from compression.none import NoCodec
 from launchers import Launcher, find_launcher
 from records.errors import UsageError, nearest
 from strategies import STRATEGIES
 from strategies.common.builtin import Builtin
+from strategies.common.coding import check_codec
 from training.names import check_class
 from training.optimizers import OPTIMIZERS, is_elementwise
 from training.options import DTYPES, Options
@@ -71,19 +71,9 @@ def _check_codec(options: Options) -> None:
         if options.codec_scope != Options().codec_scope:
             raise UsageError(f"--codec_scope {options.codec_scope}: there is no codec; give --codec too")
         return
-    codec.check()
-    if codec.kind not in strategy.coded:
-        able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
-        raise UsageError(
-            f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
-            f"{', '.join(able)} can"
-        )
-    if codec.tensors_only and options.codec_scope != "tensor":
-        raise UsageError(f"--codec_scope {options.codec_scope}: {codec.name} codes tensor by tensor; leave it out")
-    if codec.carries_momentum and options.optimizer != "sgd":
-        raise UsageError(
-            f"--optimizer {options.optimizer}: {codec.name} carries the momentum of sgd; take sgd or another --codec"
-        )
+    able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
+    optimizer = options.make_optimizer()([torch.nn.Parameter(torch.zeros(1))])
+    check_codec(codec, strategy.coded, strategy.name, able, options.codec_scope, optimizer)
 
 
 def _default_n_gpus(options: Options, device: str) -> int:

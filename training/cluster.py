@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from compression import Codec, Layout, Setting
 from launchers.devices import as_before, usable_cores, use_share_of_cores
 from launchers.virtual import Death
 from records import files, tables
@@ -136,11 +137,13 @@ def _calibrated(options: Options, data: Data) -> dict[str, float]:
     """Return what was timed on this machine for such a step, now or in an earlier run."""
     path = Path(options.results_dir) / "calibration.json"
     samples = len(part_of_a_step(options, data))
+    own = options.strategy.own_codec
     about = {
         "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
         "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
-        "codec_scope": options.codec_scope, "torch": torch.__version__, "cpu": files.machine()["cpu"],
+        "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
+        "torch": torch.__version__, "cpu": files.machine()["cpu"],
     }  # fmt: skip
     key = json.dumps(about)
     try:
@@ -168,10 +171,9 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
     x.grad = torch.zeros_like(x)
     optimizer = options.make_optimizer()([x])
     taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
-    make = options.make_codec()
-    encoder, decoder = (make(layout_of(model), x, 0), make(layout_of(model), x, 0)) if make else (None, None)
+    encoder, decoder = _codecs(options, layout_of(model), x)
     out = torch.empty_like(x)
-    if make:
+    if encoder:
         taken |= {"encode": [], "decode": []}
 
     def timed(name: str, work: Callable[[], T]) -> T:
@@ -189,13 +191,25 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
             timed("backward", loss.backward)
             timed("update", optimizer.step)
             if encoder and decoder:
-                g = torch.cat([p.grad.reshape(-1) for p in trained(model) if p.grad is not None])
+                g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained(model)])
                 code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here
                 timed("decode", lambda: decoder.decode(code.data, out))  # noqa: B023 - called here
             model.zero_grad()
             if now() - begun > _LONGEST_S and len(taken["data"]) > 1:
                 break
     return {name: sorted(times)[len(times) // 2] for name, times in taken.items()}
+
+
+def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec | None, Codec | None]:
+    """Return what encodes and what decodes in a run, that of the strategy if it has one of its own."""
+    own, make = options.strategy.own_codec, options.make_codec()
+    if own is not None:
+        setting = Setting(options.strategy.own_scope, momentum=options.momentum)
+        ends = own, dataclasses.replace(own)
+        for end, sends in zip(ends, (True, False), strict=True):
+            end.start(layout, like, dataclasses.replace(setting, sends=sends))
+        return ends
+    return (make(layout, like, 0, True), make(layout, like, 0, False)) if make else (None, None)
 
 
 def part_of_a_step(options: Options, data: Data) -> torch.Tensor:

@@ -89,7 +89,9 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
                 f"--{option}: not an option of --strategy {strategy.name}{chosen_codec}, but of {', '.join(owners)}"
             )
     if twice := [name for name in own if own.count(name) > 1]:
-        raise UsageError(f"--codec {codec.name}: {strategy.name} has --{twice[0]} of its own; leave --codec out")
+        raise UsageError(
+            f"--codec {codec.name}: {strategy.name} is a codec itself, with --{twice[0]}; leave --codec out"
+        )
     known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
     options = _parse(given, _command_line(default, more), description + _about(strategy))

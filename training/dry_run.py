@@ -158,6 +158,10 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
             f"--codec {options.codec.name}: how long its codes are depends on the elements, of which there are none on "
             "the meta device; take another"
         )
+    if options.codec.tensors_only and parameters is not None:
+        raise UsageError(
+            f"--codec {options.codec.name}: codes matrices, and --parameters says of none; give --device meta, --model"
+        )
     sizes_of(options, parameters)
     phases_of(options, cluster, parameters)
     return options

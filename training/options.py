@@ -14,7 +14,7 @@ from compression.none import NoCodec
 from records.errors import UsageError
 from strategies import OptimizerFactory, Strategy
 from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from strategies.common.coding import CodecFactory
+from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.descent import Schedule
 from strategies.common.traffic import Coded
 from strategies.ring_all_reduce import RingAllReduce
@@ -28,6 +28,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 MAY_CHANGE_ALWAYS = {MAY_CHANGE: "always"}
 """Metadata of an option that changes nothing in the result: a resumed or replayed run may have another value."""
+AFTER_WARM_UP = 10**6
+"""An epoch in which no codec warms up any more."""
 OF_THIS_RUN = {MAY_CHANGE: "always", "of this run": True}
 """Metadata of an option of this run only: a replay does not take it over from the run that it repeats."""
 
@@ -244,25 +246,22 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
 
     def make_codec(self) -> CodecFactory | None:
         """Return what makes the codec at an end of a link; None: gradients are sent as they are."""
-        if isinstance(self.codec, NoCodec):
-            return None
         workers = self.roles.count("worker")
-
-        def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
-            codec = dataclasses.replace(self.codec)
-            codec.start(layout, like, Setting(self.codec_scope, self.seed, rank, workers, self.momentum))
-            return codec
-
-        return make
+        return codec_factory(self.codec, Setting(self.codec_scope, self.seed, workers=workers, momentum=self.momentum))
 
     def coded(self, layout: Layout) -> Coded | None:
-        """Return the kind and length of the code of a gradient of this layout, at most; None: there is no codec."""
+        """Return the kind and length of the code of a gradient of this layout, at most; None: there is no codec.
+
+        Where a codec warms up: after that.
+        """
         like = torch.empty(0, dtype=self.torch_dtype, device="meta")
         codec, make = self.strategy.own_codec, self.make_codec()
         if codec is not None:
-            codec.start(layout, like)
+            codec.start(layout, like, Setting(self.strategy.own_scope))
         elif make is not None:
-            codec = make(layout, like, 0)
+            codec = make(layout, like, 0, True)
+        if codec is not None:
+            codec.epoch = AFTER_WARM_UP
         return None if codec is None else Coded(codec.kind, sum(codec.count()))
 
     def make_schedule(self, n_samples: int) -> Schedule | None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from compression import Layout
 from strategies import Replica
-from training.options import Options
+from training.options import AFTER_WARM_UP, Options
 from transports.base import Transport
 
 
@@ -78,6 +78,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     replica.layout = job.sizes.layout
     strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec())
     strategy.until = job.steps * job.samples * roles.count("worker")
+    recorder.epoch = AFTER_WARM_UP
     _meet(transport)
     report("begun")
     begun, ends = transport.now(), []

@@ -11,7 +11,7 @@ import torch
 
 from compression import Codec
 from records.errors import RunFailed
-from strategies.common.coding import CodecFactory
+from strategies.common.coding import CodecFactory, Encoder
 from strategies.common.collectives import broadcast
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.replica import Replica
@@ -120,8 +120,8 @@ class Strategy(ABC):
 
     @property
     def state_bytes(self) -> int:
-        """The memory of the optimizer's state, such as momentum, on this rank."""
-        return self.descent.state_bytes
+        """The memory of the optimizer's state, such as momentum, on this rank, and of what its codec keeps."""
+        return self.descent.state_bytes + (self.encoder.codec.nbytes if self.encoder else 0)
 
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
         """Check the options against the size of the run. Raises UsageError: see `between`."""
@@ -130,6 +130,11 @@ class Strategy(ABC):
     def own_codec(self) -> Codec | None:
         """What the algorithm itself sends vectors by, for closed forms; most send them as they are."""
         return None
+
+    @property
+    def own_scope(self) -> str:
+        """What it codes one by one: see `compression.Setting`."""
+        return "tensor"
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - most take any
         """Check that the algorithm can take its steps by this optimizer. Raises UsageError."""
@@ -162,6 +167,7 @@ class Strategy(ABC):
         self.transport = transport
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
         self.codec = codec
+        self.encoder: Encoder | None = None  # where this rank sends codes
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
         self.descent.after_update = after_update
         self.step = self._collecting(self.step)  # type: ignore[method-assign]

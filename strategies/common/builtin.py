@@ -38,6 +38,7 @@ class Builtin(Strategy):
         """Start, as `start` does, and return the module that the training loop is to call."""
         self.transport = transport
         self.original = model
+        self.encoder = None
         self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)
         module = self.parallel(model, n_gpus)
         if state is not None:

@@ -1,26 +1,72 @@
 """Gradients on their way as codes: one codec at each end of each link, and sums of codes over all ranks."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
 
-from compression import DENSE, Code, Codec, Layout
+from compression import DENSE, KINDS, Code, Codec, Layout, Setting
 from compression.base import Linear
-from records.errors import RunFailed
+from compression.none import NoCodec
+from records.errors import RunFailed, UsageError
 from strategies.common.collectives import ring_all_reduce
 from strategies.common.replica import Replica
 from transports.base import Message, Transport
 
-CodecFactory = Callable[[Layout, torch.Tensor, int], Codec]
-"""Makes a started codec from the layout of the vectors, one of them, and the rank of the sender."""
+CodecFactory = Callable[[Layout, torch.Tensor, int, bool], Codec]
+"""Makes a started codec from the layout of the vectors, one of them, the rank of the sender, and whether it sends."""
+
+
+def codec_factory(codec: Codec | None, setting: Setting) -> CodecFactory | None:
+    """Return what makes the codec at each end of each link; None: gradients are sent as they are."""
+    if codec is None or isinstance(codec, NoCodec):
+        return None
+
+    def make(layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
+        own = dataclasses.replace(codec)
+        own.start(layout, like, dataclasses.replace(setting, rank=rank, sends=sends))
+        return own
+
+    return make
+
+
+def check_codec(
+    codec: Codec, coded: Container[str], name: str, able: Iterable[str], scope: str, optimizer: torch.optim.Optimizer
+) -> None:
+    """Check that a strategy of this name, which carries the kinds `coded`, can send its gradients by the codec.
+
+    `able`: the strategies that carry its kind. Raises UsageError.
+    """
+    if isinstance(codec, NoCodec):
+        return
+    codec.check()
+    if codec.kind not in coded:
+        raise UsageError(
+            f"--codec {codec.name}: --strategy {name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
+            f"{', '.join(able)} can"
+        )
+    if codec.tensors_only and scope != "tensor":
+        raise UsageError(f"--codec_scope {scope}: {codec.name} codes tensor by tensor; leave it out")
+    if codec.carries_momentum:
+        if not isinstance(optimizer, torch.optim.SGD):
+            taken = type(optimizer).__name__.lower()
+            raise UsageError(
+                f"--optimizer {taken}: {codec.name} carries the momentum of sgd; take sgd or another --codec"
+            )
+        for option in ("momentum", "dampening", "nesterov"):
+            if value := optimizer.param_groups[0][option]:
+                raise UsageError(
+                    f"--optimizer_options {option}={value}: {codec.name} carries the momentum, and the optimizer has "
+                    "none; leave it out"
+                )
 
 
 class Encoder:
     """What a rank sends its gradients by: its codec, memory for codes, and the count of their bytes."""
 
     def __init__(self, make: CodecFactory, replica: Replica, transport: Transport) -> None:
-        self.codec = make(replica.layout, replica.x, transport.rank)
+        self.codec = make(replica.layout, replica.x, transport.rank, True)
         self._transport = transport
         self._recorder = transport.recorder
         self._vector_bytes = replica.x.nbytes
@@ -98,7 +144,7 @@ class Encoder:
 
     def _ring_mean(self, vector: torch.Tensor, n: int) -> int:
         total = ring_all_reduce(vector.mul_(n), self._transport, n)
-        if vector.dtype == torch.float16 and not bool(torch.isfinite(vector).all()):
+        if vector.dtype == torch.float16 and not vector.is_meta and not bool(torch.isfinite(vector).all()):
             raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
         vector.div_(total)
         return total
@@ -111,7 +157,8 @@ class Encoder:
         """Copy what is to be sent to where peers can read it."""
         room = self._rooms.get((what, data.dtype))
         if room is None or room.numel() < data.numel():
-            room = self._rooms[what, data.dtype] = self._transport.allocate(data.numel(), data.dtype)
+            length = data.numel() if self.codec.exact_size else data.numel() * 5 // 4  # the next may be longer
+            room = self._rooms[what, data.dtype] = self._transport.allocate(length, data.dtype)
         return room[: data.numel()].copy_(data)
 
     def _count(self, code: Code, times: float, dense: float) -> None:
@@ -142,7 +189,7 @@ class Decoders:
 
     def _codec(self, k: int) -> Codec:
         if k not in self._codecs:
-            self._codecs[k] = self._make(self._replica.layout, self._replica.x, k)
+            self._codecs[k] = self._make(self._replica.layout, self._replica.x, k, False)
         return self._codecs[k]
 
     def state_dict(self) -> dict[int, dict[str, Any]]:

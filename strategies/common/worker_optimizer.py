@@ -24,12 +24,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from compression import KINDS, Codec, Layout, Setting
-from compression.none import NoCodec
+from compression import Codec, Setting
 from records.errors import UsageError
 from strategies import STRATEGIES
 from strategies.common.base import RunSize, Strategy
-from strategies.common.coding import CodecFactory
+from strategies.common.coding import check_codec, codec_factory
 from strategies.common.descent import OptimizerFactory, Schedule
 from strategies.common.replica import Replica
 from transports.base import Transport
@@ -63,13 +62,20 @@ class WorkerOptimizer:
         state: dict[str, Any] | None = None,
     ) -> None:
         _check_size(strategy, transport)
-        _check_codec(strategy, codec, scope, momentum)
+        if momentum and not (codec and codec.carries_momentum):
+            raise UsageError(f"momentum={momentum}: no codec carries it; give it to the optimizer")
+        if scope not in ("tensor", "vector"):
+            raise UsageError(f"scope={scope!r}: must be 'tensor' or 'vector'")
+        if codec is not None:
+            able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
+            tried = optimizer([nn.Parameter(torch.zeros(1))])
+            check_codec(codec, strategy.coded, strategy.name, able, scope, tried)
         self.strategy = dataclasses.replace(strategy)  # of this rank's own, where ranks share a process
         roles = self.strategy.roles(transport.world_size)
         self.is_server = roles[transport.rank] == "server"
         self._recorder = transport.recorder
         self._recorder.epoch = state["epoch"] if state else max(1, self._recorder.epoch)
-        make = _factory(codec, Setting(scope, seed, 0, roles.count("worker"), momentum)) if codec else None
+        make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
         self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
 
@@ -96,8 +102,9 @@ class WorkerOptimizer:
     def finish(self) -> None:
         """End an epoch, or the training: all workers call it, and a server's `serve` counts it as one epoch.
 
-        Afterwards the model is the strategy's, its buffers averaged, and training may continue. Raises PeerLost,
-        WaitTimeout.
+        Afterwards the buffers are averaged, and training may continue. Where replicas agree, the model is the
+        strategy's; where they need not, as with dgs and easgd, `strategy.model()` has its parameters [n]. Raises
+        PeerLost, WaitTimeout.
         """
         self._check_role(False, "finish")
         self._end_epoch()
@@ -137,33 +144,3 @@ def _check_size(strategy: Strategy, transport: Transport) -> None:
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
     strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None))
-
-
-def _check_codec(strategy: Strategy, codec: Codec | None, scope: str, momentum: float) -> None:
-    """Check that the strategy carries the codec, and that it has what it is told. Raises UsageError."""
-    if momentum and not (codec and codec.carries_momentum):
-        raise UsageError(f"momentum={momentum}: no codec carries it; give it to the optimizer")
-    if codec is None:
-        return
-    codec.check()
-    if codec.kind not in strategy.coded and not isinstance(codec, NoCodec):
-        able = ", ".join(name for name, one in STRATEGIES.items() if codec.kind in one.coded)
-        raise UsageError(
-            f"codec {codec.name}: {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); {able} can"
-        )
-    scopes = ("tensor",) if codec.tensors_only else ("tensor", "vector")
-    if scope not in scopes:
-        raise UsageError(f"scope={scope!r}: for {codec.name} it must be {' or '.join(map(repr, scopes))}")
-
-
-def _factory(codec: Codec, setting: Setting) -> CodecFactory | None:
-    """Return what makes the codec at an end of a link; None: the gradients are sent as they are."""
-    if isinstance(codec, NoCodec):
-        return None
-
-    def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
-        own = dataclasses.replace(codec)
-        own.start(layout, like, dataclasses.replace(setting, rank=rank))
-        return own
-
-    return make

@@ -45,7 +45,7 @@ class Workers:
         self.returned: set[int] = set()
         self.steps = dict.fromkeys(transport.peers, 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(transport.peers, 0)
-        self.on_welcome: Callable[[int], None] = lambda k: None  # called when worker k is sent x to begin with
+        self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
 
@@ -254,7 +254,7 @@ class Workers:
     def welcome(self, k: int) -> None:
         """Tell worker k the epoch, the samples so far, its steps, x and b."""
         self.version_read[k] = self._descent.version
-        self.on_welcome(k)
+        self.on_sent_x(k)
         position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
         self.send(position, k, "position")
         self.send_copy(self._replica.x, k, 0, "initial parameters")
@@ -281,6 +281,7 @@ class Workers:
         for k in self.take_waiting():
             self.send(b.clone(), k, "mean buffers", n=int(k in behind))
             if k in behind:
+                self.on_sent_x(k)
                 self.send_copy(self._replica.x, k, n=self._descent.samples)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import common, networks, parameter_server, startup
+from compression import CODECS
 from tests.ranks import LIMIT
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,7 +52,7 @@ def check(out: str, rows: list[dict[str, Any]], heads: tuple[str, ...]) -> None:
     for row in rows:
         for key, value in row.items():
             if isinstance(value, float):
-                assert value > 0, key
+                assert value > 0 or key == "error", key
             if key.endswith("_quartiles"):
                 low, high = value
                 assert 0 < low <= row[key.removesuffix("_quartiles")] <= high
@@ -160,9 +161,26 @@ def test_recording(tmp_path: Path) -> None:
     assert row["events_per_step"] >= 8
 
 
+@pytest.mark.slow
+def test_compression(tmp_path: Path) -> None:
+    rows = figures(tmp_path, "compression", "--elements", "20000", "--repeats", "2")
+    coded = {row["what"]: row for row in rows if row["encode_ms"] != ""}
+    assert set(coded) == set(CODECS)
+    assert coded["none"]["percent"] == 100
+    assert coded["topk"]["percent"] == pytest.approx(2)
+    assert coded["blosc"]["error"] == 0
+    assert 0 < coded["fp16"]["error"] < 1e-3 < coded["topk"]["error"] < 1
+    compared = {row["what"]: row for row in rows if row["torch_ms"] != ""}
+    assert set(compared) == {"selection.top", "selection.above", "powersgd, rank 2"}
+    assert compared["selection.top"]["error"] == 0
+    assert all(row["ratio"] > 0 for row in compared.values())
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "arguments"),
     [
+        ("compression", "CompressionSettings", ["--elements", "1001"]),
+        ("compression", "CompressionSettings", ["--codecs", "topk", "zip"]),
         ("all_reduce", "AllReduceSettings", ["--world_size", "1"]),
         ("all_reduce", "AllReduceSettings", ["--sizes", "1000", "0"]),
         ("all_reduce", "AllReduceSettings", ["--no_such_option"]),

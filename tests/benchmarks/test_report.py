@@ -11,6 +11,7 @@ from records.errors import RunFailed, UsageError
 
 MACHINE = {"cpu": "Abacus", "cores": 2, "torch": "2.0", "python": "3.11"}
 RATIO = {"ratio": 2.5, "ratio_quartiles": [2.25, 2.75]}
+NOT_MEASURED = dict.fromkeys(("encode_ms", "decode_ms", "percent", "error", "ms", "torch_ms", "ratio"), "")
 ROWS: dict[str, list[dict[str, Any]]] = {
     "all_reduce_2": [{"world_size": 2, "numel": 1000, "ring_us": 50.0, "naive_us": 40.0, **RATIO}],
     "all_reduce_4": [{"world_size": 4, "numel": 1000, "ring_us": 90.0, "naive_us": 60.0, **RATIO}],
@@ -33,6 +34,18 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "link": [
         {"transport": "shared_memory", "gbit": 1.0, "expected_ms": 10.1, "ratio": 1.01},
         {"transport": "shared_memory", "gbit": 1.0, "expected_ms": 20.1, "ratio": 1.02},
+    ],
+    "compression": [
+        {
+            **NOT_MEASURED,
+            "what": "topk",
+            "elements": 5_800_000,
+            "encode_ms": 12.0,
+            "decode_ms": 2.0,
+            "percent": 2.0,
+            "error": 0.8,
+        },
+        {**NOT_MEASURED, "what": "selection.above", "elements": 5_800_000, "torch_ms": 80.0, "error": -0.01, **RATIO},
     ],
     "prediction": [
         {"ranks": 2, "mbit": 200, "wall": "yes", "error": "-1.5 %", "predicted_error": "-2.5 %"},
@@ -65,6 +78,8 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
         "256 ranks, 130,560 messages | 5.3 s |",
         "held back by 1 Gbit/s, `shared_memory`, transfers of 10 to 20 ms | 1.010 to 1.020 times bytes",
         "2 / 4 ranks, 200 / 1000 / 5000 Mbit/s, 2 cases in which the link is the wall | -1.5 to +0.5 % |",
+        "about as many, by a threshold from a sample, 5.8 million elements, one core | 2.5 (2.25 to 2.75) times as",
+        "| `topk`, 5.8 million elements, one core: encode, decode | 12.0, 2.0 ms; 2 % of the size, error 0.8 |",
         "Abacus, 2 cores, torch 2.0, Python 3.11; code at 0123456789.",
     ):
         assert cell in text

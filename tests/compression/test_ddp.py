@@ -183,7 +183,7 @@ class EachSum(EachTensor):
 def ring_codec(codec: Codec, hooked: CodecState) -> CodecFactory:
     """What makes the codec of a ring that is to do what the hook does."""
 
-    def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
+    def make(layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
         ours = list(hooked.codecs.values())
         made: Codec = dataclasses.replace(codec)
         if isinstance(codec, SEEDED):
@@ -193,7 +193,7 @@ def ring_codec(codec: Codec, hooked: CodecState) -> CodecFactory:
                 each[-1].setting = one.setting
             kind = EachMean if isinstance(codec, Linear) else EachTensor if codec.kind == GATHERED else EachSum
             made = kind(each=each)
-        made.start(layout, like, Setting("tensor", 5, rank, dist.get_world_size(), momentum_of(codec)))
+        made.start(layout, like, Setting("tensor", 5, rank, dist.get_world_size(), momentum_of(codec), sends))
         return made
 
     return make

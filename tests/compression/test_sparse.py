@@ -15,6 +15,7 @@ from compression.base import DENSE, Codec, Setting
 from compression.dgc import DGC
 from compression.layout import Layout
 from compression.random_k import RandomK
+from compression.sparse import share_of
 from compression.topk import TopK
 from records.errors import RunFailed, UsageError
 
@@ -415,3 +416,12 @@ def test_dgc_has_no_options_below_zero() -> None:
         DGC(warmup_epochs=-1).check()
     with pytest.raises(UsageError, match="--local_clip"):
         DGC(local_clip=-1.0).check()
+
+
+def test_a_share_is_counted_as_it_is_written() -> None:
+    """0.29 of 100 is 29, though 100 * 0.29 is a little less in binary."""
+    assert share_of(100, 0.29) == 29
+    codec = RandomK(density=0.29)
+    codec.start(Layout(("a",), ((100,),)), torch.zeros(100))
+    assert codec.count() == (4 * 29, 0, 0)
+    assert codec.encode(torch.ones(100)).data.nbytes == 4 * 29

@@ -97,3 +97,22 @@ def test_the_memory_of_a_rank_does_not_grow_with_its_steps(tmp_path: Path) -> No
         assert os.path.getsize(path) > 370e6
     finally:
         path.unlink(missing_ok=True)  # pytest keeps its folders for a while
+
+
+def test_what_is_counted_of_codes_is_marked_once_an_epoch() -> None:
+    recorder = Recorder()
+    recorder.mark_codes()
+    assert len(recorder.frame()) == 0, "nothing was coded"
+    recorder.epoch = 1
+    recorder.count_code(10.4, 5, 1, 100)
+    recorder.count_code(10.4, 5, 1, 100)
+    with recorder.paused():
+        recorder.count_code(1000, 1000, 1000, 1000)
+    recorder.mark_codes()
+    recorder.epoch = 2
+    recorder.mark_codes()
+    events = recorder.frame()
+    assert events["epoch"].eq(1).all()
+    assert dict(zip(events["phase"], events["value"], strict=True)) == {
+        "codes": 2, "value_bytes": 21, "index_bytes": 10, "header_bytes": 2, "dense_bytes": 200,
+    }  # fmt: skip

@@ -117,3 +117,17 @@ def test_a_short_run_is_shown_with_more_decimals() -> None:
     }
     assert rows["seconds"] == ["0.1300"]
     assert rows["wait"] == ["-", "-", "0.0300", "25.0"]
+
+
+def test_the_summary_says_what_a_step_sends_and_what_it_would_send_without_a_codec() -> None:
+    """Two workers make 20 codes each, and the server sends 100 bytes for each of them."""
+    table = parameter_server_table()
+    assert "MB a step" not in summary(table, {})
+    table["bytes_sent"] = [4_000_000, 400_000, 400_000] * 2
+    for name, value in {"codes": 20, "value_bytes": 300_000, "index_bytes": 80_000, "header_bytes": 20_000}.items():
+        table[name] = [pd.NA, value, value] * 2
+    table["dense_bytes"] = [pd.NA, 2_000_000, 2_000_000] * 2
+    line = next(line for line in summary(table, {}).splitlines() if line.startswith("MB a step"))
+    assert (
+        line.split(maxsplit=3)[3] == "0.24 sent; dense would be 0.4; codes: values 0.03, indices 0.008, headers 0.002"
+    )

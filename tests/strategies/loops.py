@@ -15,6 +15,7 @@ from compression import Codec, Layout, Setting
 from records.errors import UsageError
 from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
+from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.traffic import Coded
 from transports.base import Transport
 from workloads.batches import BatchPlan
@@ -66,19 +67,18 @@ class Task:
             return OPTIMIZERS["soft"]
         return made
 
-    def make_codec(self, layout: Layout, like: torch.Tensor, rank: int) -> Codec:
-        assert self.codec is not None
-        codec = dataclasses.replace(self.codec)
-        codec.start(layout, like, Setting(self.scope, 0, rank, self.roles.count("worker"), self.momentum))
-        return codec
+    @property
+    def make_codec(self) -> CodecFactory | None:
+        workers = self.roles.count("worker")
+        return codec_factory(self.codec, Setting(self.scope, workers=workers, momentum=self.momentum))
 
     def coded(self, layout: Layout, like: torch.Tensor) -> Coded | None:
         """What a closed form is told of the codec."""
         codec = self.strategy.own_codec
         if codec is not None:
-            codec.start(layout, like)
-        elif self.codec:
-            codec = self.make_codec(layout, like, 0)
+            codec.start(layout, like, Setting(self.strategy.own_scope))
+        elif self.make_codec:
+            codec = self.make_codec(layout, like, 0, True)
         return Coded(codec.kind, sum(codec.count())) if codec else None
 
     @property
@@ -105,9 +105,8 @@ class Rank:
         else:
             self.module = self.original
             self.replica = Replica(self.original, transport)
-            codec = task.make_codec if task.codec else None
             arguments = (task.suited_optimizer, task.clip_norm)
-            self.strategy.start(self.replica, transport, *arguments, codec=codec)
+            self.strategy.start(self.replica, transport, *arguments, codec=task.make_codec)
 
     def x(self) -> torch.Tensor:
         """This rank's own parameters [n], copied."""

@@ -125,7 +125,7 @@ def test_who_returns_is_known_to_have_x() -> None:
         ("--momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
         ("--optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
         ("--optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such form; omit it"),
-        ("--codec topk", "--codec topk: dgs has --density of its own; leave --codec out"),
+        ("--codec topk", "--codec topk: dgs is a codec itself, with --density; leave --codec out"),
         ("--codec fp16", "--codec fp16: --strategy dgs cannot carry it (dense: codes can be added); param_server"),
     ],
 )

@@ -80,7 +80,8 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         launcher = launch
     ranks = launcher(counted, N, task, record=True, timeout=LIMIT)
     events, (_, layout, x) = pd.concat([rank[0] for rank in ranks]), ranks[0]
-    made = task.make_codec(layout, x, 0)
+    assert task.make_codec is not None
+    made = task.make_codec(layout, x, 0, True)
     values, indices, headers = made.count()
     coded = task.coded(layout, x)
     pairs = ledger(events)
@@ -264,5 +265,6 @@ def test_setting_names_all_that_a_codec_is_told() -> None:
     options = resolve(Options(strategy=ParamServer(), codec=TopK(), n_gpus=4, momentum=0.5, codec_scope="vector"))
     make = options.make_codec()
     assert make is not None
-    codec = make(Layout(("a",), ((3,),)), torch.zeros(3), 2)
-    assert codec.setting == Setting("vector", seed=0, rank=2, workers=3, momentum=0.5)
+    codec = make(Layout(("a",), ((3,),)), torch.zeros(3), 2, False)
+    assert codec.setting == Setting("vector", seed=0, rank=2, sends=False, workers=3, momentum=0.5)
+    assert codec.nbytes == 0, "who only receives keeps nothing"

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from compression import Codec, Layout, Setting
+from compression import Codec, Setting
 from compression.dgc import DGC
 from compression.fp16 import Float16
 from compression.none import NoCodec
@@ -27,7 +27,9 @@ from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES, Replica, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
+from strategies.common.coding import codec_factory
 from strategies.common.worker_optimizer import WorkerOptimizer
+from strategies.dgs import DGS
 from strategies.downpour import Downpour
 from strategies.inconsistent_reads import InconsistentReads
 from strategies.param_server import ParamServer
@@ -62,18 +64,16 @@ def part(task: Task, transport: Transport, step: int) -> torch.Tensor:
 def by_hand(transport: Transport, task: Task, seed: int, more: dict[str, Any]) -> Found:
     """The parameters after each step and each epoch."""
 
-    def make(layout: Layout, like: torch.Tensor, rank: int) -> Codec:
-        assert task.codec is not None
-        codec = dataclasses.replace(task.codec)
-        codec.start(layout, like, Setting(task.scope, seed, rank, task.roles.count("worker"), task.momentum))
-        return codec
+    make = codec_factory(
+        task.codec, Setting(task.scope, seed, workers=task.roles.count("worker"), momentum=task.momentum)
+    )
 
     model, strategy, seen = make_model(), dataclasses.replace(task.strategy), []
     if transport.rank:
         model.apply(lambda module: [p.data.zero_() for p in module.parameters()])  # type: ignore[arg-type]
     transport.recorder.epoch = 1
     replica = Replica(model, transport)
-    strategy.start(replica, transport, OPTIMIZERS[task.optimizer], codec=make if task.codec else None, **more)
+    strategy.start(replica, transport, OPTIMIZERS[task.optimizer], codec=make, **more)
     for epoch in range(EPOCHS):
         transport.recorder.epoch = 1 + epoch
         if task.roles[transport.rank] == "server":
@@ -281,7 +281,7 @@ def in_two_parts(transport: Transport, task: Task, whole: bool) -> torch.Tensor:
     """Train for two epochs; if not `whole`, with another model and optimizer in the second."""
     model = make_model()
     make = partial(
-        WorkerOptimizer, transport=transport, strategy=task.strategy, optimizer=OPTIMIZERS["momentum"],
+        WorkerOptimizer, transport=transport, strategy=task.strategy, optimizer=OPTIMIZERS[task.optimizer],
         codec=task.codec, momentum=task.momentum, schedule=MORE["schedule"],
     )  # fmt: skip
     optimizer = make(model)
@@ -306,7 +306,8 @@ def in_two_parts(transport: Transport, task: Task, whole: bool) -> torch.Tensor:
 @pytest.mark.parametrize("codec", [None, TopK(density=0.25), DGC(density=0.1, warmup_epochs=2)])
 @pytest.mark.parametrize("strategy", [ParamServer(), RingAllReduce()], ids=NAME)
 def test_it_continues_bit_for_bit_from_its_state(strategy: Strategy, codec: Codec | None) -> None:
-    task = Task(strategy, 3, codec=codec, momentum=0.9 if isinstance(codec, DGC) else 0.0)
+    carries = isinstance(codec, DGC)
+    task = Task(strategy, 3, "plain" if carries else "momentum", codec=codec, momentum=0.9 if carries else 0.0)
     whole, parts = (virtual_time(3).launch(in_two_parts, 3, task, one) for one in (True, False))
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 
@@ -372,11 +373,11 @@ def made(transport: Transport, strategy: Strategy, codec: Codec | None, more: di
         (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
         (3, BackupWorkers(n_backup=2), None, {}, "--n_backup 2: must be fewer than the 2 workers"),
         (2, Downpour(n_push=0), None, {}, "--n_push 0: must be at least 1"),
-        (2, Downpour(), TopK(), {}, "codec topk: downpour cannot carry it (gathered: codes go to everyone); param_"),
-        (2, ShardedRing(), Float16(), {}, "codec fp16: sharded_ring cannot carry it (dense: codes can be added); pa"),
+        (2, Downpour(), TopK(), {}, "--codec topk: --strategy downpour cannot carry it (gathered: codes go to"),
+        (2, ShardedRing(), Float16(), {}, "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
         (2, ParamServer(), TopK(density=0.0), {}, "--density 0.0: must be above 0"),
-        (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': for topk it must be 'tensor' or 'vector'"),
-        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope='vector': for powersgd it must be 'tensor'"),
+        (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
+        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "--codec_scope vector: powersgd codes"),
         (2, ParamServer(), TopK(), {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
     ],
@@ -422,7 +423,43 @@ def test_torch_refuses_it_where_it_would_have_no_effect() -> None:
 
 
 def test_an_error_of_a_rank_is_the_launchers() -> None:
-    with pytest.raises(RunFailed, match=r"^codec topk: downpour cannot carry it") as caught:
+    with pytest.raises(RunFailed, match=r"^--codec topk: --strategy downpour cannot carry it") as caught:
         launch(script, 2, Downpour(), TopK(), 1, nothing, timeout=LIMIT)
     assert caught.value.exit_code == 2
     assert isinstance(UsageError(), ValueError)
+
+
+def differences_known(transport: Transport, steps: list[int]) -> Any:
+    """Two epochs, in which workers take different numbers of steps; what the server knows, or the worker's own x_k."""
+    model = make_model()
+    optimizer = WorkerOptimizer(model, transport, DGS(density=0.1), OPTIMIZERS["soft"])
+    for epoch in range(2):
+        if optimizer.is_server:
+            optimizer.serve()
+            continue
+        for i in range(steps[epoch * 2 + transport.rank - 1]):
+            F.cross_entropy(model(X[i : i + 4]), Y[i : i + 4]).backward()
+            optimizer.step(4)
+            optimizer.zero_grad()
+        optimizer.finish()
+    strategy = optimizer.strategy
+    assert isinstance(strategy, DGS)
+    x, shown = optimizer.replica.x.tolist(), strategy.model().tolist()
+    return (x, shown, {k: end.w.tolist() for k, end in strategy.differences.items()} if optimizer.is_server else {})
+
+
+@pytest.mark.parametrize("steps", [[4, 4, 4, 4], [2, 12, 3, 1]], ids=["alike", "apart"])
+def test_a_server_of_differences_knows_its_workers_after_every_epoch(steps: list[int]) -> None:
+    (x, shown, known), *workers = virtual_time(3).launch(differences_known, 3, steps)
+    assert known == {k: own for k, (own, _, _) in enumerate(workers, start=1)}
+    assert [model for _, model, _ in workers] == [shown, shown] == [x, x], "the strategy's model is the server's x"
+
+
+def test_momentum_counts_once() -> None:
+    def refused(transport: Transport) -> str:
+        with pytest.raises(UsageError) as caught:
+            WorkerOptimizer(make_model(), transport, ParamServer(), OPTIMIZERS["momentum"], codec=DGC(), momentum=0.9)
+        return str(caught.value)
+
+    for said in virtual_time(3).launch(refused, 3):
+        assert said.startswith("--optimizer_options momentum=0.9: dgc carries the momentum, and the optimizer has none")

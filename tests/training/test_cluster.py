@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 
+from compression.topk import TopK
 from launchers.virtual import Death
 from records import files
 from records.errors import UsageError
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
+from strategies.dgs import DGS
+from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
 from tests.runs import small
 from training import cluster as clusters
 from training.checks import resolve
 from training.cluster import ClusterOptions, Compute, check_memory, count_flops, phase_seconds
 from training.options import Options
+from training.preflight import prepare
 from transports.network import OneSwitch, Racks
 from workloads import datasets
 from workloads.datasets import Data
@@ -155,3 +159,14 @@ def test_more_ranks_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: p
 
 def test_there_is_some_memory() -> None:
     assert 2**20 < files.free_memory() < 2**60
+
+
+@pytest.mark.parametrize("chosen", [{"codec": TopK()}, {"strategy": DGS()}], ids=["codec", "strategy"])
+def test_coding_is_timed_also_of_a_model_with_unused_parameters(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"strategy": ParamServer(), "n_gpus": 3, "model": "tests.workload:partly_used"}
+    given |= chosen
+    options = resolve(small(tmp_path, given.pop("strategy"), **given))
+    data = prepare(options)
+    phases = phase_seconds(ClusterOptions(), options, data)
+    assert set(phases) == {"data", "forward", "backward", "update", "encode", "decode"}
+    assert min(phases["encode"], phases["decode"]) > 0

@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
-from compression import Layout
+from compression import CODECS, Codec, Layout
+from compression.dgc import DGC
+from compression.random_k import RandomK
+from compression.topk import TopK
 from launchers.virtual import VirtualTime
 from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
+from strategies.dgs import DGS
 from strategies.downpour import Downpour
 from strategies.easgd import ElasticAveraging
 from strategies.naive_all_reduce import NaiveAllReduce
@@ -48,7 +52,8 @@ def on(device: str, strategy: Strategy, n_gpus: int, sizes: Sizes, **changes: An
 @pytest.mark.parametrize("name", IN_MESSAGES)
 def test_no_decision_depends_on_the_value_of_an_element(name: str, changes: dict[str, Any]) -> None:
     n_gpus, sizes = n_gpus_of(name, 4), Sizes(1003, 5)
-    changes = {"slow": (f"{n_gpus - 1}:3",), **changes}
+    given = {} if IN_MESSAGES[name]().own_codec else changes  # which is of sgd
+    changes = {"slow": (f"{n_gpus - 1}:3",), **given}
     meta, cpu = (on(device, IN_MESSAGES[name](), n_gpus, sizes, **changes) for device in ("meta", "cpu"))
     assert meta == cpu
 
@@ -60,6 +65,14 @@ def test_a_step_sends_what_its_closed_form_says(name: str) -> None:
     messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), Layout(("x",), ((840,),)))
     assert sum(one.messages for one in results) == pytest.approx(STEPS * messages)
     assert sum(one.nbytes for one in results) == pytest.approx(STEPS * nbytes)
+
+
+@pytest.mark.parametrize("codec", [codec for name, codec in CODECS.items() if name != "none" and codec.on_meta])
+@pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer()], ids=["ring", "server"])
+def test_no_decision_of_a_codec_depends_on_the_value_of_an_element(strategy: Strategy, codec: type[Codec]) -> None:
+    sizes = Sizes(1003, 5, Layout(("m", "v"), ((30, 33), (13,))))
+    meta, cpu = (on(device, strategy, 4, sizes, codec=codec())[0] for device in ("meta", "cpu"))
+    assert meta == cpu
 
 
 def steps_of(strategy: Strategy, n_gpus: int, parameters: float, **changes: Any) -> DryRun:
@@ -85,6 +98,67 @@ def test_a_step_of_a_model_that_fits_nowhere() -> None:
         "not of the initial parameters"
     )
     assert "rank 0" in server.text()
+
+
+def test_coding_takes_what_is_said() -> None:
+    options = options_of(ParamServer(), 3, latency="0s", codec=TopK())
+    run = dry_run(options, ClusterOptions(compute="0.3s", coding="10ms"), 1e3, 1, quiet=True)
+    assert run.seconds == pytest.approx(0.3 + 3 * 0.01, rel=1e-3), "a worker encodes, the server decodes two"
+    assert run.compute == pytest.approx(0.3)
+
+
+CODED = [
+    (name, codec)
+    for name, kind in STRATEGIES.items()
+    if not kind.asynchronous
+    for codec in CODECS.values()
+    if codec.kind in kind.coded_path and codec.on_meta and not codec.tensors_only
+]
+
+
+@pytest.mark.parametrize(("name", "codec"), CODED)
+def test_a_synchronous_step_with_a_codec_takes_what_is_predicted(name: str, codec: type[Codec]) -> None:
+    strategy, layout = STRATEGIES[name](), Layout(("x",), ((10_000_000,),))
+    for workers in (2, 3, 5):
+        n_gpus = n_gpus_of(name, workers)
+        options = resolve(options_of(strategy, n_gpus, codec=codec(), device="cpu"))
+        coded = options.coded(layout)
+        predicted = strategy.predict(n_gpus, 4 * layout.n, 0.3, 125e6, 1e-3, coded)
+        assert predicted is not None
+        run = dry_run(options_of(strategy, n_gpus, codec=codec()), ClusterOptions(compute="0.3s"), 1e7, quiet=True)
+        assert run.seconds == pytest.approx(predicted, rel=0.02)
+        _, nbytes = closed_form(options, layout)
+        assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
+
+
+def test_what_warms_up_is_timed_after_that() -> None:
+    run = dry_run(options_of(ParamServer(), 4, codec=DGC()), ClusterOptions(compute="0.3s"), 1e6, quiet=True)
+    assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(3 * 4e6 + 3 * 8 * 1000)
+
+
+def test_a_code_of_a_model_that_fits_nowhere_needs_no_memory() -> None:
+    for codec in (RandomK(), TopK()):
+        run = dry_run(options_of(RingAllReduce(), 3, codec=codec), ClusterOptions(compute="0.3s"), 1e12, quiet=True)
+        assert run.memory[0] == pytest.approx(4 * 4e12, rel=0.05), "x, g, the momentum, and what the codec keeps"
+
+
+@pytest.mark.parametrize("per_tensor", [True, False])
+def test_what_dgs_sends_is_its_closed_form(per_tensor: bool) -> None:
+    pytest.importorskip("torchvision")
+    options = options_of(DGS(per_tensor=per_tensor), 3, model="resnet18", device="cpu")
+    run = dry_run(options, ClusterOptions(compute="0.3s"), None, quiet=True)
+    _, nbytes = closed_form(resolve(options), run.sizes.layout)
+    assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-6)
+    assert nbytes == pytest.approx(4 * 8 * 0.01 * 11_689_512, rel=1e-3)
+
+
+def test_what_a_model_by_name_sends_coded_is_that_of_its_tensors() -> None:
+    pytest.importorskip("torchvision")
+    options = options_of(RingAllReduce(), 2, model="resnet18", codec=CODECS["powersgd"](), device="cpu")
+    run = dry_run(options, ClusterOptions(compute="0.3s"), None, quiet=True)
+    _, nbytes = closed_form(resolve(options), run.sizes.layout)
+    assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
+    assert nbytes < 0.05 * 2 * 4 * 11_689_512
 
 
 @pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if not kind.asynchronous])
@@ -158,6 +232,10 @@ def test_models_by_name() -> None:
         ({}, {"compute": "1s"}, 0, "--parameters 0: must be a whole number"),
         ({}, {"compute": "1s"}, 1e99, "--parameters 1e+99: must be a whole number"),
         ({}, {"compute": "1s"}, float("nan"), "--parameters nan: must be a whole number"),
+        ({}, {"compute": "1s", "coding": "fast"}, 7e9, "--coding fast: write a time"),
+        ({"codec": CODECS["powersgd"]()}, {"compute": "1s"}, 7e9, "--codec powersgd: codes matrices, and --parameters"),
+        ({"codec": CODECS["blosc"]()}, {"compute": "1s"}, 7e9, "--codec blosc: how long its codes are depends on the"),
+        ({"codec": TopK(sampled=True)}, {"compute": "1s"}, 7e9, "--codec topk: how long its codes are depends on the"),
         ({"model": "lenet"}, {"compute": "1s"}, 7e9, "--model lenet: --parameters says all"),
         ({"model": "no_such_net"}, {"compute": "1s"}, None, "--model no_such_net: unknown"),
         ({"epochs": 3}, {"compute": "1s"}, 7e9, "--epochs 3: nothing is trained on the meta device"),

@@ -96,6 +96,10 @@ def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, resul
         if kind.cuts_x:
             assert sum(nbytes.values()) == 6 * 4
             assert max(nbytes.values()) == 2 * 4, "a third each"
+        elif kind().own_codec:
+            known = nbytes.pop(0)  # w_k of each worker, and a vector to work in
+            assert known == (len(nbytes) + 1) * 6 * 4
+            assert nbytes == dict.fromkeys(nbytes, 2 * 6 * 4), "u, and a vector to work in"
         elif "server" in found["roles"]:
             on_server = {rank: 6 * 4 * (with_momentum and rank == 0) for rank in nbytes}
             on_workers = {rank: 6 * 4 * (with_momentum and rank != 0) for rank in nbytes}

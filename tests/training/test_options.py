@@ -13,7 +13,7 @@ from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.ring_all_reduce import RingAllReduce
-from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
+from tests.runs import KINDS, N_TRAIN, n_gpus_of, other_value, small, strategy_of
 from training import Options
 from training.checks import resolve
 from training.options import RunOptions, names_with_strategy_defaults
@@ -71,7 +71,7 @@ def test_resolved_options_say_who_does_what(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> None:
     kind = STRATEGIES[name]
-    one = kind(**{option.name: 2 for option in dataclasses.fields(kind)})
+    one = kind(**{option.name: other_value(kind(), option.name) for option in dataclasses.fields(kind)})
     options = resolve(small(tmp_path, one, n_gpus=n_gpus_of(name, 3), momentum=0.9, slow=()))
     recorded = json.loads(json.dumps(options.recorded()))
     assert options_from(recorded, "run.json") == options

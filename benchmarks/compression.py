@@ -1,4 +1,4 @@
-"""The largest 1 % of a gradient are found in less than a fifth of the time of torch.topk, exactly or about as many.
+"""The largest 1 % of 5.8 million elements are found in less than a fifth of the time of torch.topk, exactly or about.
 
 python benchmarks/compression.py
 

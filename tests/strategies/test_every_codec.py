@@ -23,7 +23,8 @@ from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
 from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
-from tests.ranks import LIMIT, virtual_time
+from tests.ranks import ENGINES, LIMIT, virtual_time
+from tests.ranks import run as run_on
 from tests.runs import said
 from tests.strategies.loops import Rank, Task, accuracy, exact, trajectories
 from tests.strategies.runs import SMALL, made
@@ -118,6 +119,15 @@ def test_replicas_agree_and_processes_give_the_bits_of_virtual_time(strategy: Ki
     assert launch(trajectories, N, [task], timeout=LIMIT) == virtual
     ends = [rank[0][-1] for rank in virtual]
     assert all(end == ends[0] for end in ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp16", "blosc", "topk", "powersgd"])
+@pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer()], ids=["ring", "server"])
+def test_codes_of_any_length_travel_on_every_transport(strategy: Strategy, name: str) -> None:
+    task = Task(strategy, 3, codec=small_codec(CODECS[name]))
+    first, *others = (run_on(engine, trajectories, 3, [task]) for engine in ENGINES)
+    assert all(other == first for other in others)
 
 
 def learned(transport: Transport, task: Task) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from records.events import Events, Recorder, chunks
+from records.events import CODE_MARKS, Events, Recorder, chunks
 from records.interrupts import interrupts_wait
 from records.tables import COLUMNS, VERSION_COLUMNS
 from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
@@ -186,16 +186,16 @@ def load_events(path: AnyPath) -> pd.DataFrame:
 def load_table(path: AnyPath) -> pd.DataFrame:
     """Return the epoch table in the .csv of a run, as written.
 
-    In a table without any of VERSION_COLUMNS these are empty. Raises OSError if the file cannot be read, ValueError if
-    it does not hold an epoch table, or is unfinished.
+    In a table without the columns of codes, or also without VERSION_COLUMNS, these are empty. Raises OSError if the
+    file cannot be read, ValueError if it does not hold an epoch table, or is unfinished.
     """
     check_finished(Path(path), ".csv")
     empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
-    return _load_csv(Path(path), COLUMNS, empty, VERSION_COLUMNS)
+    return _load_csv(Path(path), COLUMNS, empty, [CODE_MARKS, (*VERSION_COLUMNS, *CODE_MARKS)])
 
 
 def _load_csv(
-    path: Path, types: Mapping[str, Any], empty: Mapping[str, str], may_lack: Sequence[str] = ()
+    path: Path, types: Mapping[str, Any], empty: Mapping[str, str], may_lack: Sequence[Sequence[str]] = ()
 ) -> pd.DataFrame:
     try:
         # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
@@ -205,7 +205,7 @@ def _load_csv(
         raise ValueError(f"damaged file: {error}") from error
     except (TypeError, OverflowError) as error:  # of what is no number of its column: a fraction, or too large
         raise ValueError(f"a column holds what it cannot: {error}") from error
-    if list(table.columns) == [name for name in types if name not in may_lack]:
+    if any(list(table.columns) == [name for name in types if name not in lacking] for lacking in may_lack):
         return table.reindex(columns=list(types)).astype(dict(types))
     if list(table.columns) != list(types):
         raise ValueError("not a table written by this project (other columns)")

@@ -151,14 +151,19 @@ def _take_core(numbers: SimpleQueue[int]) -> None:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[number]})
 
 
-def record(path: AnyPath, data_dir: str = "data", quick: bool = False) -> None:
-    """Make all runs; write them, and beside them what they share (JSON). Raises RunFailed, OSError."""
-    shared = common(quick, data_dir)
+def cores() -> ProcessPoolExecutor:
+    """Return a process for each core."""
     context = get_context("spawn")
     numbers = context.SimpleQueue()
     for number in range(usable_cores()):
         numbers.put(number)
-    with ProcessPoolExecutor(usable_cores(), context, _take_core, (numbers,)) as pool:
+    return ProcessPoolExecutor(usable_cores(), context, _take_core, (numbers,))
+
+
+def record(path: AnyPath, data_dir: str = "data", quick: bool = False) -> None:
+    """Make all runs; write them, and beside them what they share (JSON). Raises RunFailed, OSError."""
+    shared = common(quick, data_dir)
+    with cores() as pool:
 
         def rows(cases: list[Case], what: str) -> Iterator[dict[str, Any]]:
             jobs = pool.map(_run, cases, [shared] * len(cases))

@@ -31,11 +31,21 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tqdm import tqdm
 
-from experiments import cases, cluster, cluster_plots, collect, family, family_plots, ring_animation
+from experiments import (
+    cases,
+    cluster,
+    cluster_plots,
+    collect,
+    compression,
+    compression_plots,
+    family,
+    family_plots,
+    ring_animation,
+)
 from experiments.cluster import CLUSTER
 from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
-from experiments.run import CLUSTER_EXPERIMENT, EVERY, RING_TRACE
+from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT, EVERY, RING_TRACE
 from experiments.runs import EXPERIMENTS, TIMELINE, Case, declared
 from experiments.store import Store
 from records.errors import RunFailed, UsageError
@@ -60,6 +70,8 @@ class Settings:
 def experiment_of(notebook: Path) -> str:
     """Return the experiment whose results a notebook shows: it says so in its first code cell."""
     source = notebook.read_text(encoding="utf-8")
+    if "compression.load()" in source:
+        return CODED_EXPERIMENT
     if "cluster.load()" in source:
         return CLUSTER_EXPERIMENT
     return next((name for name in EXPERIMENTS if f'collect.load(\\"{name}\\")' in source), FAMILY)
@@ -69,7 +81,7 @@ def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
     """Return the notebook with the outputs that it has on these results. Raises RunFailed."""
     node = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
-    client = NotebookClient(node, timeout=_LIMIT_S, kernel_name="python3", resources=where)
+    client = NotebookClient(node, timeout=_LIMIT_S, kernel_name="python3", resources=where, coalesce_streams=True)
     try:
         client.execute(env=os.environ | {"EXPERIMENT_RESULTS": str(results_dir.resolve())})
     except CellExecutionError as error:
@@ -105,7 +117,11 @@ def complete(folder: Path) -> list[str]:
     """Return the experiments that were measured, after a line about each other one. Raises UsageError if none was."""
     lacking = {experiment: missing(folder, experiment) for experiment in EVERY}
     measured = [experiment for experiment, names in lacking.items() if not names]
-    lacking[CLUSTER_EXPERIMENT] = [] if cluster.is_measured(folder) else [CLUSTER]
+    simulated = {
+        CLUSTER_EXPERIMENT: [] if cluster.is_measured(folder) else [CLUSTER],
+        CODED_EXPERIMENT: compression.missing(folder),
+    }
+    lacking |= simulated
     if not measured and any(name.endswith("-quick") for name in Store.load(folder, EVERY[0]).metadata):
         raise UsageError(
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
@@ -123,7 +139,7 @@ def complete(folder: Path) -> list[str]:
                 f"python experiments/run.py {experiment} makes them",
                 file=sys.stderr,
             )
-    return measured + [CLUSTER_EXPERIMENT] * (not lacking[CLUSTER_EXPERIMENT])
+    return measured + [experiment for experiment, names in simulated.items() if not names]
 
 
 def main(settings: Settings) -> None:
@@ -156,6 +172,8 @@ def figure(experiment: str, folder: Path) -> Figure:
     """Return the summary of an experiment, which stands in media/."""
     if experiment == CLUSTER_EXPERIMENT:
         return cluster_plots.scaling(cluster.load(folder))
+    if experiment == CODED_EXPERIMENT:
+        return compression_plots.summary(compression.load(folder))
     if experiment == FAMILY:
         return family_plots.summary(family.load(folder))
     return cases.FIGURES[experiment](collect.load(experiment, directory=folder))

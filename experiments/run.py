@@ -1,13 +1,13 @@
 """Make the data of the notebooks again: results/HARDWARE/EXPERIMENT.csv and .json.
 
-python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, cluster, all
+python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, cluster, dgs, compression, all
 
 python experiments/run.py all --quick       # all of it small, in two minutes: digits, one seed
 
 On 2 cores with nothing else running: param_server 12 minutes, ring_all_reduce 15, scaling 26, server_family 10, cluster
-6; all of them 55, for they share runs. The data set is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that
-are there already are skipped, so an interrupted command continues where it was, and experiments can be made one by one.
-A run that fails is reported, and the others are still made.
+6, dgs 5, compression 16 with dgs; all of them 71, for they share runs. The data set is Fashion-MNIST; `--download` lets
+torchvision fetch it. Runs that are there already are skipped, so an interrupted command continues where it was, and
+experiments can be made one by one. A run that fails is reported, and the others are still made.
 """
 
 import sys
@@ -33,8 +33,9 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import Positional
 
-from experiments import cluster, family_runs, lost_updates, ring_animation
+from experiments import cluster, compression, compression_plots, family_runs, lost_updates, ring_animation
 from experiments.cluster import CLUSTER
+from experiments.compression import CODED, METHODS
 from experiments.family_runs import FAMILY, LOST_UPDATES
 from experiments.runs import EXPERIMENTS, TIMELINE, declared, hardware
 from experiments.store import DIVERGED, Store
@@ -57,7 +58,12 @@ from training.command_line import guarded, parse
 from workloads import datasets
 
 EVERY = (*EXPERIMENTS, FAMILY)  # that are kept in a Store
-CLUSTER_EXPERIMENT = "cluster"  # in virtual time
+CLUSTER_EXPERIMENT, METHODS_EXPERIMENT, CODED_EXPERIMENT = "cluster", "dgs", "compression"
+SIMULATED: dict[str, dict[str, Callable[..., None]]] = {  # in virtual time, with their files
+    CLUSTER_EXPERIMENT: {CLUSTER: cluster.record},
+    METHODS_EXPERIMENT: {METHODS: compression.record},
+    CODED_EXPERIMENT: {METHODS: compression.record, CODED: compression.record},
+}
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 WORK = ".work"  # where runs write their own files, until they are collected
 
@@ -66,7 +72,9 @@ WORK = ".work"  # where runs write their own files, until they are collected
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[Literal["param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "all"]]
+    experiment: Positional[
+        Literal["param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression", "all"]
+    ]
     """The experiment whose runs are made."""
     quick: bool = False
     """All of it small, in two minutes: digits, one seed."""
@@ -181,7 +189,7 @@ def main(settings: Settings) -> None:
     """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
     if settings.results_dir == "":
         raise UsageError("--results_dir: is empty; name a folder, or leave it out")
-    chosen = (*EVERY, CLUSTER_EXPERIMENT) if settings.experiment == "all" else (settings.experiment,)
+    chosen = (*EVERY, *SIMULATED) if settings.experiment == "all" else (settings.experiment,)
     runs = _declared([name for name in chosen if name in EXPERIMENTS], settings.quick)
     tuning = [*family_runs.tuning(settings.quick), family_runs.timeline(settings.quick)] if FAMILY in chosen else []
     first = [*(one for one, _ in runs), *tuning, declared(EVERY[0], settings.quick)[0]][0]
@@ -203,8 +211,14 @@ def main(settings: Settings) -> None:
         if all(work.is_made(one, FAMILY) for one in tuning):
             rates = family_runs.tuned(family_runs.grid(stores[FAMILY], settings.quick))
             work.do([(one, [FAMILY]) for one in family_runs.finals(rates, settings.quick)], {})
-    if CLUSTER_EXPERIMENT in chosen:
-        work.do([], {CLUSTER: partial(cluster.record, data_dir=settings.data_dir, quick=settings.quick)})
+    files = {name: make for one in chosen for name, make in SIMULATED.get(one, {}).items()}
+    if files:
+        settled = {
+            name: partial(make, data_dir=settings.data_dir, quick=settings.quick) for name, make in files.items()
+        }
+        work.do([], settled)
+    if METHODS_EXPERIMENT in chosen and (directory / METHODS).exists():
+        print(aligned(compression_plots.methods_table(compression.load_rows(directory / METHODS)), left=1))
     rows = [("runs made", len(work.made)), ("there already", work.there), ("failed", len(work.failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; what is there is not made again, unless its file is deleted")

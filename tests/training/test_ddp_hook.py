@@ -24,7 +24,6 @@ from torch.nn.utils import parameters_to_vector
 from compression import CODECS, GATHERED, Code, Codec, Layout, Setting
 from compression.base import Linear
 from compression.blosc import Blosc
-from compression.ddp import CodecState, codec_hook
 from compression.dgc import DGC
 from compression.fp16 import Float16
 from compression.none import NoCodec
@@ -39,6 +38,7 @@ from strategies.common.coding import CodecFactory
 from strategies.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT, outcome
 from tests.runs import ROOT
+from training.ddp_hook import CodecState, codec_hook
 from transports.base import Transport
 
 EXAMPLES = ROOT / "docs" / "compression.md"  # the page whose blocks of Python are run

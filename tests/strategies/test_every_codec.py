@@ -171,6 +171,20 @@ def test_dgc_of_all_elements_without_masking_is_momentum_sgd() -> None:
     assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), rtol=1e-10, atol=1e-12)
 
 
+def vectors_held(transport: Transport, task: Task) -> int:
+    """How many vectors a server has for what it decodes, after some epochs."""
+    rank = Rank(transport, task)
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number)
+    return len(rank.strategy.workers.decoders._free) if rank.is_server else 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("strategy", [ParamServer(), BackupWorkers(), AsyncParamServer(aggregate=2)])
+def test_a_server_decodes_into_the_same_vectors_again_and_again(strategy: Strategy) -> None:
+    held, *_ = virtual_time(N).launch(vectors_held, N, Task(strategy, N, "plain", codec=TopK()))
+    assert 1 <= held <= N - 1
+
+
 # Death, return, and a resumed run
 
 PHASES = {"forward": 1e-3, "backward": 2e-3, "encode": 1e-3, "decode": 1e-3}

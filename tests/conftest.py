@@ -3,14 +3,16 @@
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable
 from multiprocessing import forkserver
 from typing import Any
 
 import pytest
 
 from launchers.fork_server import start_context
-from tests.ranks import ENGINES, HELD_BACK, PROCESSES
+from tests.engines import SURVIVED, TOLD, Engine
+from tests.mpi_ranks import NEEDS_MPI, Pool
+from tests.ranks import HELD_BACK, PROCESSES, engine_named
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,21 +52,33 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+    Pool.end()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strategy", help="put only this one through the suites of all strategies; or yourmodule:Yours")
+    parser.addoption("--transport", help="put only this kind of transport through the contract: yourmodule:YourEngine")
 
 
-def _held_back_is_slow(engines: Sequence[str]) -> list[Any]:
-    return [pytest.param(one, marks=[pytest.mark.slow] if one in HELD_BACK else []) for one in engines]
+# What an engine must do for a test that has an argument of this name.
+ABLE: dict[str, Callable[[Engine], bool]] = {
+    "engine": lambda engine: True,
+    "engine_in_real_time": lambda engine: engine.real_time,
+    "engine_that_tells": lambda engine: engine.deaths >= TOLD,
+    "engine_that_survives": lambda engine: engine.deaths == SURVIVED,
+}
+_OF_THE_HOUSE = (*PROCESSES, "mpi", "simulated", *HELD_BACK)
 
 
-@pytest.fixture(params=_held_back_is_slow(ENGINES))
-def engine(request: pytest.FixtureRequest) -> str:
-    return request.param
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = metafunc.config.getoption("transport")
+    for argument, is_able in ABLE.items():
+        if argument in metafunc.fixturenames:
+            names = [chosen] if chosen else _OF_THE_HOUSE
+            able = [_marked(name) for name in names if is_able(engine_named(name))]
+            metafunc.parametrize(argument, able)
 
 
-@pytest.fixture(params=_held_back_is_slow((*PROCESSES, *HELD_BACK)))
-def engine_of_processes(request: pytest.FixtureRequest) -> str:
-    return request.param
+def _marked(name: str) -> Any:
+    of_mpi = NEEDS_MPI if name.startswith("mpi") else ()
+    return pytest.param(name, marks=[*of_mpi, *([pytest.mark.slow] if name in HELD_BACK else [])])

@@ -16,6 +16,8 @@ from launchers.local import launch
 from launchers.virtual import Death, VirtualTime
 from records.errors import RunFailed
 from records.events import Recorder
+from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
+from tests.mpi_ranks import MpiRanks
 from transports.base import Message, Transport
 from transports.link import Link
 from transports.network import OneSwitch
@@ -23,30 +25,66 @@ from transports.process_group import ProcessGroup
 from transports.timing import now
 
 PROCESSES = ("shared_memory", "process_group")
-HELD_BACK = ("shared_memory, held back", "process_group, held back")
-ENGINES = (*PROCESSES, "simulated", *HELD_BACK)
-LIMIT = 120.0  # seconds; bounds every wait, and is reached only if something is broken
+HELD_BACK = ("shared_memory, held back", "process_group, held back", "mpi, held back")
+ENGINES = (*PROCESSES, "simulated", *HELD_BACK[:2])  # that need nothing else
 
 
-def run(
-    engine: str, check: Callable[..., Any], world_size: int, *args: Any, device: str = "cpu", record: bool = False
-) -> list[Any]:
-    """Run `check(transport, *args)` on `world_size` ranks; return what each returned, in rank order."""
-    if engine == "simulated":
+class Processes(Engine):
+    """Processes of this machine, started by the launcher of the house."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.in_place = name.startswith("shared_memory")
+        self.deaths = SURVIVED if self.in_place else TOLD
+
+    def run(
+        self, check: Callable[..., Any], world_size: int, *args: Any, record: bool = False, device: str = "cpu"
+    ) -> list[Any]:
+        """See Engine."""
+        with tempfile.TemporaryDirectory() as folder:
+            options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record}
+            return launch(_rank, world_size, self._name, folder, check, *args, link=held_back(self._name), **options)
+
+    def run_with_deaths(
+        self, check: Callable[..., Any], world_size: int, *args: Any, timeout: float = LIMIT
+    ) -> dict[int, Any]:
+        """See Engine."""
+        with tempfile.TemporaryDirectory() as folder:
+            with pytest.raises(RunFailed, match=r"was killed by SIGKILL|ended with exit code 3|has not answered"):
+                launch(_rank, world_size, self._name, folder, check, *args, timeout=timeout, link=held_back(self._name))
+            return {int(path.stem): pickle.loads(path.read_bytes()) for path in Path(folder).glob("*.result")}
+
+
+class InVirtualTime(Engine):
+    """Coroutines on a network of numbers. That they die is tested elsewhere, for there is no process that could."""
+
+    in_place = True
+    real_time = False
+
+    def run(self, check: Callable[..., Any], world_size: int, *args: Any, record: bool = False) -> list[Any]:
+        """See Engine."""
         return virtual_time(world_size).launch(check, world_size, *args, record=record)
-    with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record, "link": held_back(engine)}
-        return launch(_rank, world_size, engine, folder, check, *args, **options)
+
+
+def engine_named(name: str) -> Engine:
+    """Return what starts ranks on this kind of transport: one of the house, or yourmodule:YourEngine."""
+    if ":" in name:
+        return import_engine(name)
+    if name == "simulated":
+        return InVirtualTime()
+    return MpiRanks(held_back(name)) if name.startswith("mpi") else Processes(name)
+
+
+def run(engine: str, check: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
+    """Run `check(transport, *args)` on `world_size` ranks; return what each returned, in rank order."""
+    return engine_named(engine).run(check, world_size, *args, **options)
 
 
 def run_with_deaths(
-    engine: str, check: Callable[..., Any], world_size: int, *args: Any, timeout: float = LIMIT
+    engine: str, check: Callable[..., Any], world_size: int, *args: Any, **options: Any
 ) -> dict[int, Any]:
     """Like `run`, for a check in which ranks are lost: return by rank what those returned that reached its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        with pytest.raises(RunFailed, match=r"was killed by SIGKILL|ended with exit code 3|has not answered"):
-            launch(_rank, world_size, engine, folder, check, *args, timeout=timeout, link=held_back(engine))
-        return {int(path.stem): pickle.loads(path.read_bytes()) for path in Path(folder).glob("*.result")}
+    return engine_named(engine).run_with_deaths(check, world_size, *args, **options)
 
 
 def held_back(engine: str) -> Link | None:
@@ -66,6 +104,7 @@ def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., A
         transport = ProcessGroup(
             transport.device, transport.timeout, Recorder(rank, recorder.enabled), held_back(engine)
         )
+        transport.align_clocks()
     result = check(transport, *args)
     unfinished = Path(folder, f"{transport.rank}.unfinished")
     unfinished.write_bytes(pickle.dumps(result))

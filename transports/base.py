@@ -21,6 +21,7 @@ from records.events import Recorder
 from transports import timing
 from transports.link import Link
 from transports.messages import (
+    Alignment,
     Delivered,
     Message,
     OutOfSharedMemory,
@@ -69,6 +70,8 @@ class Transport(ABC):
     """
 
     rejoined = False
+    same_machine = True  # whether all ranks run on one, and so see the same files
+    alignment: Alignment | None = None  # where they may run on several
 
     def __init__(
         self,

@@ -3,9 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
+
+
+class Alignment(NamedTuple):
+    """How the clock of a rank was aligned with that of rank 0: where it runs, and two figures in seconds."""
+
+    host: str
+    offset: float = 0.0
+    """What is added to the time that the machine's clock shows."""
+    error: float = 0.0
+    """The most that the sum is wrong by."""
 
 
 class PeerLost(RuntimeError):

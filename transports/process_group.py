@@ -1,21 +1,19 @@
-"""The same transport over torch.distributed (gloo): ranks that share no memory, as torchrun starts them.
+"""Messages over torch.distributed: between ranks that share no memory, on one machine or on several.
 
-Every message is copied: a header of fixed size, then the payload. gloo can neither poll nor time out a wait without
-closing all its connections, and a send blocks until it is received; so for every peer one thread sends what is queued
-and one receives into the inbox, and the waiting, with its limit, is done there. Meant to show that a strategy
-does not care what carries its messages, and to be right; it is not built for speed.
+Every message is a header of fixed size, see `headers.py`, and then its payload: in one piece with the header if it is
+short, which is a copy that nobody waits for. gloo carries both. It can neither poll nor end a wait without closing all
+its connections, so a thread receives headers from anyone, then the payload, into the inbox, and the waiting, with its
+limit, is done there; a second one waits until what was sent is received; and a third sends every peer a sign of life,
+which fails when the peer is dead. After a death gloo may deliver nothing any more from anyone, so then every wait
+ends, for what is not in the inbox already.
 
-Messages from ANY are taken in the order in which they were sent, among those in the inbox, where the ranks run on one
-machine. Another machine has another clock: what comes from there counts as sent when it arrives.
+On GPUs of their own, payloads that are tensors may go through NCCL instead, see `rendezvous.py`.
 """
 
-import math
-import pickle
-import platform
 import queue
 import threading
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -25,67 +23,65 @@ import torch
 import torch.distributed as dist
 
 from records.events import Recorder
-from transports.base import Message, Tags, Transport, Work, as_vector
+from transports.base import ANY, Message, PeerLost, Tags, Work, named
+from transports.buffers import Buffers
+from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.link import Held, Link
-from transports.timing import SLICE_S
+from transports.remote import WHY, Remote, bytes_of
+from transports.timing import SLICE_S, sleep
 
-_HEADER_BYTES = 256
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
-_GOODBYE = "goodbye"
-_MACHINE = zlib.crc32(platform.node().encode())
+_HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
+_TOGETHER = 1 << 20
+"""Bytes of a payload that still travels in one piece with its header."""
+_ALIVE_S = 0.5
+"""Seconds between two signs of life."""
 
 
-def connect(
-    device_of: Callable[[int], torch.device],
-    timeout: float,
-    recorder: Recorder | None = None,
-    link: Link | None = None,
-) -> "ProcessGroup":
-    """Return this process's transport, as the environment of torchrun says. Raises RuntimeError if nobody answers."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    return ProcessGroup(device_of(dist.get_rank()), timeout, recorder, link)
+class ProcessGroup(Remote):
+    """`Transport` over torch.distributed; the default process group must be initialised, with gloo.
 
-
-class ProcessGroup(Transport):
-    """`Transport` over torch.distributed; the default process group must be initialised, with gloo."""
+    `groups`: what carries tensors to higher and to lower ranks, from device to device; none: gloo, by way of
+    the CPU.
+    """
 
     def __init__(
-        self, device: torch.device, timeout: float, recorder: Recorder | None = None, link: Link | None = None
+        self,
+        device: torch.device,
+        timeout: float,
+        recorder: Recorder | None = None,
+        link: Link | None = None,
+        groups: Sequence[Any] = (),
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
-        self.recorder.rank = self.rank
-        self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory
+        self._groups = groups
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # of the thread that receives
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and who is gone
-        self._outgoing: dict[int, queue.SimpleQueue[_Queued]] = {peer: queue.SimpleQueue() for peer in self.peers}
-        self._senders = {
-            peer: threading.Thread(target=self._send_all, args=(peer,), daemon=True) for peer in self.peers
-        }
-        self._receivers = [threading.Thread(target=self._receive_all, args=(peer,), daemon=True) for peer in self.peers]
-        for thread in (*self._senders.values(), *self._receivers):
+        self._buffers = Buffers()
+        self._posting = threading.Lock()  # a payload follows its header
+        self._posted: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
+        self._unreceived = ANY  # the peer that has not received yet what the next message to be done was sent to it
+        self._dead: PeerLost | None = None
+        self._leaving = threading.Event()
+        self._receiver = threading.Thread(target=self._receive_all, daemon=True)
+        self._waiter = threading.Thread(target=self._wait_until_received, daemon=True)
+        self._sign = threading.Thread(target=self._show_life, daemon=True)
+        for thread in (self._receiver, self._waiter, self._sign):
             thread.start()
-
-    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """See Transport: here the vector is this rank's own; slices of it travel as copies."""
-        vector = torch.zeros(numel, dtype=dtype, device=self.device)
-        self._allocated[vector.untyped_storage().data_ptr()] = vector
-        return vector
-
-    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
-        """Raise RuntimeError: there is no shared memory here."""
-        raise RuntimeError(
-            f"shared vector {name!r}: the process_group transport has no shared memory; "
-            "use the shared_memory transport (start train.py without torchrun)"
-        )
 
     def close(self) -> None:
         """See Transport. Returns when all peers have closed too or are gone, at the latest after `timeout`."""
         if self._closed:
             return
         self._closed = True
-        deadline = self._running() + self.timeout
+        self._leaving.set()
+        self._sign.join()  # after a goodbye nothing is sent
+        # After a death, long enough that the others find the dead themselves, and do not take this rank for one.
+        deadline = self._running() + (min(self.timeout, 3 * _ALIVE_S) if self._dead else self.timeout)
         for peer in self.peers:
-            self._outgoing[peer].put(_Queued(_header(_GOODBYE), None))
-        for thread in (*self._senders.values(), *self._receivers):
+            self._post(peer, Header(self._farewell), None)
+        self._posted.put(None)
+        for thread in (self._waiter, self._receiver):
             while thread.is_alive() and (remaining := deadline - self._running()) > 0:
                 thread.join(min(remaining, SLICE_S))
         dist.destroy_process_group()
@@ -94,87 +90,144 @@ class ProcessGroup(Transport):
 
     def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
         if isinstance(value, torch.Tensor):
-            payload = as_vector(value).cpu()
-            # A slice of an allocated vector stays unchanged until the Work is done; anything else may not.
-            if payload.untyped_storage().data_ptr() not in self._allocated:
-                payload = payload.clone()
-            dtype = payload.dtype
+            payload, kind = self._payload_of(value, keep_device=bool(self._groups)), Kind.TENSOR
         else:
-            payload, dtype = torch.empty(0, dtype=torch.uint8), None
-            if value is not None:
-                payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        nbytes = payload.numel() * payload.element_size()
-        leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
-        queued = _Queued(_header((tag, dtype, payload.numel(), int(n), sent, leaves, _MACHINE)), payload)
-        self._outgoing[dst].put(queued)
-        return _Delivery(self, dst, queued.sent, leaves + self.link.seconds(nbytes) if self.link else 0.0), nbytes
+            payload, kind = bytes_of(value), Kind.OBJECT
+        leaves = self.link.leaves(payload.nbytes, sent) if self.link else 0.0
+        header = Header(kind, tag, payload.dtype, payload.numel(), int(n), sent, leaves)
+        posted = self._post(dst, header, payload)
+        left = leaves + self.link.seconds(payload.nbytes) if self.link else 0.0
+        return _Delivery(self, dst, posted.received, left), payload.nbytes
 
-    def _send_all(self, peer: int) -> None:
-        while True:
-            queued = self._outgoing[peer].get()
+    def _post(self, dst: int, header: Header, payload: torch.Tensor | None) -> "_Posted":
+        """Have a message sent."""
+        group, raw = self._group(header, self.rank, dst), torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
+        pieces = [] if payload is None or not payload.numel() else [payload.view(torch.uint8)]
+        copied = group is None and header.nbytes <= _TOGETHER
+        if copied:
+            raw, pieces = torch.cat([raw, *pieces]), []
+        posted = _Posted(dst, raw, None if copied else payload)
+        with self._posting:
             try:
-                # A peer that has closed waits for the goodbye still.
-                if peer not in self._gone or queued.payload is None:
-                    _complete(dist.isend(queued.header, peer, tag=0))
-                    if queued.payload is not None and queued.payload.numel():
-                        _complete(dist.isend(queued.payload.view(torch.uint8), peer, tag=1))
+                posted.works.append(dist.isend(raw, dst, tag=_HEADER))
+                for piece in pieces:
+                    posted.works.append(dist.isend(piece, dst, group, tag=_PAYLOAD))
             except RuntimeError:
-                pass  # The peer is gone; that the other thread tells, after what the peer still had to say.
-            queued.sent.set()
-            if queued.payload is None:
-                return
+                posted.received.set()  # the peer is gone; that is told when all is received that it has sent
+            else:
+                self._posted.put(posted)
+        if copied:
+            posted.received.set()
+        return posted
+
+    def _group(self, header: Header, src: int, dst: int) -> dist.ProcessGroup | None:
+        """Return what carries the payload; None: the default group."""
+        return self._groups[src > dst] if self._groups and header.kind == Kind.TENSOR else None
+
+    def _wait_until_received(self) -> None:
+        while (posted := self._posted.get()) is not None:
+            self._unreceived = posted.dst
+            with suppress(RuntimeError):  # as above
+                _complete(posted.works[-1])  # the payload goes when the header is received
+            posted.received.set()
+
+    def _show_life(self) -> None:
+        silent: set[int] = set()
+        while not self._leaving.wait(_ALIVE_S):
+            for peer in self.peers:
+                if peer in self._gone:
+                    continue
+                if not self._post(peer, Header(Kind.ALIVE), None).works:
+                    if peer in silent:  # by now all is in the inbox that it has sent
+                        self._ended(peer, "it died")
+                    silent.add(peer)
 
     # Receiving
 
-    def _receive_all(self, peer: int) -> None:
-        header, held, ahead = torch.empty(_HEADER_BYTES, dtype=torch.uint8), None, math.inf
+    def _receive_all(self) -> None:
+        world, here = dist.group.WORLD, set(self.peers)
+        assert world
+        raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
+        with torch.cuda.stream(self._stream):
+            while here:
+                try:
+                    work = world.recv_anysource([raw], _HEADER)
+                    _complete(work)
+                except RuntimeError:
+                    return  # this rank closes, or a peer is dead, which `_show_life` finds out
+                src, header = work._source_rank(), unpack(raw[:SIZE].numpy().tobytes())
+                if header.kind in (Kind.GOODBYE, Kind.FAILED):
+                    self._ended(src, *WHY[header.kind])
+                    here.remove(src)
+                elif header.kind != Kind.ALIVE:
+                    try:
+                        raw = self._receive_payload(src, header, raw)
+                    except RuntimeError:
+                        self._ended(src, "it died")
+                        here.remove(src)
+
+    def _receive_payload(self, src: int, header: Header, raw: torch.Tensor) -> torch.Tensor:
+        """Put the message into the inbox; return memory for the next header."""
+        held = self._hold(src, header) if self.link else None
+        group = self._group(header, src, self.rank)
         try:
-            while True:
-                _complete(dist.irecv(header, peer, tag=0))
-                description = pickle.loads(header.numpy().tobytes())
-                if description == _GOODBYE:
-                    self._ended(peer, "it has closed its transport", died=False)
-                    return
-                tag, dtype, numel, n, sent, leaves, machine = description
-                payload = torch.empty(numel, dtype=dtype or torch.uint8)
-                nbytes = payload.numel() * payload.element_size()
-                if self.link:
-                    if machine != _MACHINE:  # its clock is another one: the fastest message tells best by how much
-                        ahead = min(ahead, self.now() - sent)
-                        leaves += ahead
-                    held = self._hold(peer, nbytes, leaves)
-                if numel:
-                    _complete(dist.irecv(payload.view(torch.uint8), peer, tag=1))
-                with self._changed:
-                    if machine != _MACHINE:
-                        sent = self.now()
-                    if dtype is None:
-                        message = Message(peer, tag, None, payload.numpy().tobytes(), nbytes, n)
-                    else:
-                        message = Message(peer, tag, payload.to(self.device), None, nbytes, n)
-                    if held:
-                        held.happen = partial(self._put, message, sent)
-                    else:
-                        self._put(message, sent)
-                    self._changed.notify_all()
+            give_back: Callable[[], None] | None = None
+            if group is None and header.nbytes <= _TOGETHER:
+                payload = raw[SIZE : SIZE + header.nbytes].view(header.dtype)
+                if header.nbytes <= _TOGETHER // 16 or header.kind == Kind.OBJECT:
+                    payload = payload.clone()  # so that a message that is kept for long keeps no more memory
+                else:
+                    give_back = partial(self._buffers.give_back, raw)
+                    raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
+            else:
+                if group:
+                    payload = torch.empty(header.numel, dtype=header.dtype, device=self.device)
+                else:
+                    payload = self._buffers.take(header.numel, header.dtype)
+                    give_back = partial(self._buffers.give_back, payload)
+                if header.numel:
+                    _complete(dist.irecv(payload.view(torch.uint8), src, group, tag=_PAYLOAD))
+            if header.kind == Kind.OBJECT:
+                message = Message(src, header.tag, None, payload.numpy().tobytes(), header.nbytes, header.n)
+            else:
+                tensor = payload.to(self.device)
+                if self._stream:
+                    tensor.record_stream(torch.cuda.default_stream(self.device))
+                    self._stream.synchronize()
+                message = Message(src, header.tag, tensor, None, header.nbytes, header.n, give_back)
         except RuntimeError:
-            if held and not held.happen:
+            if held:
                 with self._changed:
                     held.happen = lambda: None
-            self._ended(peer, "it died")
+            raise
+        with self._changed:
+            if held:
+                held.happen = partial(self._put, message, header.sent)
+            else:
+                self._put(message, header.sent)
+            self._changed.notify_all()
+        return raw
 
-    def _hold(self, peer: int, nbytes: int, leaves: float) -> Held:
+    def _hold(self, src: int, header: Header) -> Held:
         """Let a message pass this rank's card while it really comes."""
         assert self.link
         with self._changed:
-            held = self.link.hold(peer, nbytes, leaves, None)
+            held = self.link.hold(src, header.nbytes, header.leaves, None)
             self._changed.notify_all()
         return held
 
     def _ended(self, peer: int, why: str, died: bool = True) -> None:
         with self._changed:
+            if died and not self._dead:
+                self._dead = PeerLost(peer, why)
             self._lose(peer, why, died)
             self._changed.notify_all()
+
+    def _raise_if_gone(self, src: int, tag: Tags) -> None:
+        super()._raise_if_gone(src, tag)
+        if self._dead:
+            whom = "anyone" if src == ANY else f"rank {src}"
+            raise PeerLost(self._dead.rank, self._dead.why, f"{named(tag)} from {whom}")
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
@@ -182,7 +235,7 @@ class ProcessGroup(Transport):
 
     def _look(self, src: int) -> bool:
         if self.link is None:
-            return False  # the threads fill the inbox
+            return False  # the thread fills the inbox
         with self._changed:
             return self.link.happen(self.now())
 
@@ -195,24 +248,27 @@ class ProcessGroup(Transport):
 
 
 @dataclass
-class _Queued:
-    """A message that waits for its thread."""
+class _Posted:
+    """A message that gloo has been given; it reads header and payload until they are received."""
 
-    header: torch.Tensor  # of what `_receive_all` unpacks, or of _GOODBYE
-    payload: torch.Tensor | None  # None: the goodbye, after which nothing is sent
-    sent: threading.Event = field(default_factory=threading.Event)
+    dst: int
+    header: torch.Tensor
+    payload: torch.Tensor | None
+    works: list[dist.Work | None] = field(default_factory=list)
+    received: threading.Event = field(default_factory=threading.Event)
 
 
 class _Delivery(Work):
     """Done when the peer has its copy, and not before it would have `left` this rank's card."""
 
-    def __init__(self, transport: ProcessGroup, dst: int, sent: threading.Event, left: float) -> None:
-        self._transport, self._dst, self._sent, self._left = transport, dst, sent, left
+    def __init__(self, transport: ProcessGroup, dst: int, received: threading.Event, left: float) -> None:
+        self._transport, self._dst, self._received, self._left = transport, dst, received, left
 
     @property
     def done(self) -> bool:
-        sent = self._sent.is_set() and (not self._left or self._transport.now() >= self._left)
-        return sent or self._dst in self._transport._gone
+        transport = self._transport
+        received = self._received.is_set() and (not self._left or transport.now() >= self._left)
+        return received or self._dst in transport._gone or transport._dead is not None
 
     def wait(self) -> None:
         if self.done:
@@ -222,19 +278,13 @@ class _Delivery(Work):
         while not self.done:
             remaining = deadline - transport._running()
             if remaining <= 0:
-                raise transport._overdue("the release of a message", self._dst, transport.timeout)
-            if self._sent.wait(min(remaining, SLICE_S)):
-                transport.sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
+                whom = self._dst if self._received.is_set() else transport._unreceived
+                raise transport._overdue("the release of a message", whom, transport.timeout)
+            if self._received.wait(min(remaining, SLICE_S)):
+                sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")
 
 
 def _complete(work: dist.Work | None) -> None:
     assert work is not None  # None is for processes outside the group
     work.wait(_FOR_EVER)
-
-
-def _header(description: Any) -> torch.Tensor:
-    raw = pickle.dumps(description)
-    if len(raw) > _HEADER_BYTES:
-        raise ValueError(f"the tag {description[0]!r} is too long for the header of a message")
-    return torch.frombuffer(bytearray(raw.ljust(_HEADER_BYTES, b"\0")), dtype=torch.uint8)

@@ -58,8 +58,7 @@ def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Wor
     sent = []
     for s in range(N - 1):
         sent.append(transport.isend(chunks[(r + 1 - s) % N], right, "share-only"))
-        with transport.recv(left, "share-only") as received:
-            chunks[(r - s) % N].copy_(received.vector)
+        transport.recv(left, "share-only").copy_to(chunks[(r - s) % N])
     return sent
 
 

@@ -1,8 +1,4 @@
-"""What `transports.base` promises when a peer is late or dead, on every transport.
-
-Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
-make it; nothing sleeps and hopes.
-"""
+"""A peer that is late or dead, on shared memory. Above each test stands the function that its ranks run."""
 
 import os
 import signal
@@ -11,53 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
+from tests.ranks import LIMIT, outcome, run, run_with_deaths
 from tests.transports.samples import MILLION, die
-from transports.base import ANY, Transport, WaitTimeout
-from transports.shared_memory import SharedMemory
-
-# Time-outs
-
-
-def wait_in_vain(transport: Transport) -> dict[str, Any]:
-    if transport.rank != 0:
-        transport.recv(0, "go on")
-        transport.isend(transport.rank, 0, "x")
-        transport.isend(transport.rank, 0, "y")
-        transport.recv(0, "go home")
-        return {}
-
-    def wait(**limit: float) -> dict[int, tuple[tuple[int, ...], str, bool]]:
-        seen = {}
-        for src in (2, ANY):
-            t0 = transport.now()
-            with pytest.raises(WaitTimeout) as caught:
-                transport.recv(src, "x", **limit)
-            seen[src] = (caught.value.ranks, str(caught.value), transport.now() - t0 >= 0.2 - 1e-9)
-        return seen
-
-    given_limit = wait(timeout=0.2)
-    transport.timeout = 0.2
-    own_limit = wait()
-    transport.timeout = LIMIT
-    for peer in transport.peers:
-        transport.isend(None, peer, "go on")
-    after = {transport.recv(src, "x").object for src in (2, ANY, ANY)}
-    late = sorted(transport.recv(ANY, "y", timeout=LIMIT).object for _ in transport.peers)  # type: ignore[union-attr]
-    for peer in transport.peers:
-        transport.isend(None, peer, "go home")
-    return {"given": given_limit, "own": own_limit, "after": after, "late": late}
-
-
-def test_a_time_out_names_the_ranks_and_harms_nothing(engine: str) -> None:
-    seen = run(engine, wait_in_vain, 4)[0]
-    assert seen["given"] == seen["own"]
-    assert seen["given"] == {
-        2: ((2,), "rank 0 waited 0.2 s for 'x' from rank 2", True),
-        ANY: ((1, 2, 3), "rank 0 waited 0.2 s for 'x' from rank 1, 2, 3", True),
-    }
-    assert seen["after"] == {1, 2, 3}
-    assert seen["late"] == [1, 2, 3]
+from transports.base import Transport
 
 
 def wait_for_a_release_in_vain(transport: Transport) -> list[Any]:
@@ -83,121 +35,6 @@ def test_a_wait_for_a_release_times_out_too() -> None:
     assert done
 
 
-# Death of a peer
-
-
-def send_and_die(transport: Transport, how: str, src: int) -> Any:
-    """Rank 2 sends and dies; rank 0 looks at its messages only when rank 1 has seen the death."""
-    own = transport.allocate(1000)
-    if transport.rank == 2:
-        own.fill_(2)
-        transport.isend(own, 0, "whole").wait()  # hands out the memory, which cannot be done by the dead
-        works = [transport.isend(number, 0, "x") for number in range(50)]
-        works += [transport.isend(tensor, 0, "tensor") for tensor in (torch.arange(1000), torch.empty(0))]
-        slices = [transport.isend(own[:10], 0, "slice"), transport.isend(own[990:], 0, "slice")]
-        # In shared memory a slice is sent once its descriptor is; it is not done before rank 0 has read it.
-        for work in works if isinstance(transport, SharedMemory) else works + slices:
-            work.wait()
-        die(how)
-    if transport.rank == 1:
-        lost = outcome(transport.recv, 2, "x")
-        transport.isend(None, 0, "it is dead")
-        transport.recv(0, "go home")
-        return lost
-    transport.recv(2, "whole").release()
-    transport.recv(1, "it is dead")
-    seen = {
-        "objects": [transport.recv(src, "x").object for _ in range(50)],
-        "tensors": [values(transport.recv(src, "tensor")) for _ in range(2)],
-        "slices": [values(transport.recv(src, "slice")) for _ in range(2)],
-        "recv": [outcome(transport.recv, 2, tag) for tag in ("x", "tensor", "x")],
-        "isend": [outcome(transport.isend, 1, 2, "x") for _ in range(3)],
-        "poll": outcome(transport.recv, 2, "x", timeout=0),
-    }
-    transport.isend(None, 1, "go home")
-    return seen
-
-
-@pytest.mark.parametrize(("how", "src"), [("SIGKILL", 2), ("exit", ANY)])
-def test_what_a_dead_rank_had_sent_is_delivered_before_its_death(engine: str, how: str, src: int) -> None:
-    seen = run_with_deaths(engine, send_and_die, 3, how, src)
-    assert seen[1] == ("PeerLost", 2)
-    lost = ("PeerLost", 2)
-    assert seen[0] == {
-        "objects": list(range(50)),
-        "tensors": [list(range(1000)), []],
-        "slices": [[2] * 10] * 2,
-        "recv": [lost] * 3,
-        "isend": [lost] * 3,
-        "poll": lost,
-    }
-
-
-def wait_for_anybody_while_one_dies(transport: Transport, how: str) -> Any:
-    if transport.rank == 2:
-        transport.recv(0, "die")
-        die(how)
-    if transport.rank in (1, 3):
-        transport.recv(0, "send")
-        transport.isend(transport.rank, 0, "x")
-        transport.recv(0, "go home")
-        return None
-    transport.isend(None, 2, "die")
-    seen = [outcome(transport.recv, ANY, "x")]
-    seen += [outcome(transport.recv, ANY, "x", timeout=0), outcome(transport.recv, ANY, "another", timeout=0)]
-    for peer in (1, 3):
-        transport.isend(None, peer, "send")
-        seen.append(transport.recv(ANY, "x").object)
-    seen += [outcome(transport.recv, ANY, "x", timeout=0.1), outcome(transport.recv, 2, "x")]
-    for peer in (1, 3):
-        transport.isend(None, peer, "go home")
-    return seen
-
-
-@pytest.mark.parametrize("how", ["SIGKILL", "exit"])
-def test_recv_from_any_tells_a_death_once_and_goes_on(engine: str, how: str) -> None:
-    seen = run_with_deaths(engine, wait_for_anybody_while_one_dies, 4, how)
-    assert seen == {
-        0: [
-            ("PeerLost", 2),
-            None,
-            None,
-            1,
-            3,
-            ("WaitTimeout", "rank 0 waited 0.1 s for 'x' from rank 1, 3"),
-            ("PeerLost", 2),
-        ],
-        1: None,
-        3: None,
-    }
-
-
-def die_with_work_outstanding(transport: Transport) -> Any:
-    """Rank 2 keeps a slice, never asks for the rest, and dies while rank 0 waits and rank 1 has much more for it."""
-    own = transport.allocate(1000)
-    if transport.rank == 2:
-        transport.recv(0, "slice")
-        transport.recv(0, "about to wait")
-        die("SIGKILL")
-    if transport.rank == 1:
-        works = [transport.isend(torch.ones(MILLION), 2, "much") for _ in range(10)]
-        transport.isend(None, 0, "have sent")
-        lost = outcome(transport.recv, 2, "x")
-        return [lost, outcome(transport.isend, 1, 2, "x"), *(work.done for work in works)]
-    works = [transport.isend(own[:10], 2, "slice"), transport.isend(own, 2, "unread")]
-    transport.recv(1, "have sent")
-    transport.isend(None, 2, "about to wait")
-    works.append(transport.isend(torch.ones(5 * MILLION), 2, "large"))
-    for work in works:
-        work.wait()
-    return [work.done for work in works]
-
-
-def test_what_was_sent_to_a_dead_rank_counts_as_done(engine: str) -> None:
-    lost = ("PeerLost", 2)
-    assert run_with_deaths(engine, die_with_work_outstanding, 3) == {0: [True] * 3, 1: [lost, lost, *[True] * 10]}
-
-
 def die_in_the_middle_of_a_message(transport: Transport) -> Any:
     if transport.rank == 1:
         transport.isend("whole", 0, "x").wait()
@@ -210,32 +47,6 @@ def die_in_the_middle_of_a_message(transport: Transport) -> Any:
 
 def test_a_message_that_a_death_cut_short_is_not_delivered() -> None:
     assert run_with_deaths("shared_memory", die_in_the_middle_of_a_message, 2) == {0: ("whole", ("PeerLost", 1))}
-
-
-def lose_everybody(transport: Transport) -> Any:
-    if transport.rank != 0:
-        transport.recv(0, "die")
-        die("exit")
-    for peer in transport.peers:
-        transport.isend(None, peer, "die")
-    return [outcome(transport.recv, ANY, "x") for _ in range(4)]
-
-
-def test_recv_from_any_fails_when_nobody_is_left_alive(engine: str) -> None:
-    told, told_too, *later = run_with_deaths(engine, lose_everybody, 3)[0]
-    assert {told, told_too} == {("PeerLost", 1), ("PeerLost", 2)}
-    assert len(later) == 2
-    assert set(later) <= {told, told_too}
-
-
-def come_to_a_dead_ranks_barrier(transport: Transport) -> Any:
-    if transport.rank == 1:
-        die("SIGKILL")
-    return outcome(transport.barrier)
-
-
-def test_a_barrier_with_a_dead_rank_fails(engine: str) -> None:
-    assert run_with_deaths(engine, come_to_a_dead_ranks_barrier, 2) == {0: ("PeerLost", 1)}
 
 
 def be_declared_dead(transport: Transport) -> Any:

@@ -19,53 +19,6 @@ from transports.peer import Peer
 from transports.shared_memory import SharedMemory
 from transports.timing import now as clock
 
-# Allocating
-
-
-def allocate_alone(transport: Transport) -> Any:
-    """Rank 0 allocates as it likes; rank 1 only talks; rank 2 is gone at once."""
-    if transport.rank == 2:
-        return None
-    if transport.rank == 1:
-        return [transport.recv(0, "text").object, values(transport.recv(0, "slice"))]
-    lost = outcome(transport.recv, 2, "x")
-    vectors = [transport.allocate(10) for _ in range(20)]
-    transport.isend("text", 1, "text")
-    late = transport.allocate(5, torch.int64).fill_(7)
-    transport.isend(late[1:3], 1, "slice").wait()
-    return [lost, sum(vector.numel() for vector in vectors)]
-
-
-def test_a_rank_allocates_alone(engine: str) -> None:
-    assert run(engine, allocate_alone, 3) == [[("PeerLost", 2), 200], ["text", [7, 7]], None]
-
-
-def allocate_in_another_order(transport: Transport) -> Any:
-    """Each rank allocates other lengths, and in the order of its rank; it allocates more when messages have gone."""
-    kinds = [(10 + transport.rank, torch.float32), (20, torch.int64), (30, torch.int8)]
-    order = kinds[transport.rank :] + kinds[: transport.rank]
-    own = {dtype: transport.allocate(numel, dtype).fill_(transport.rank + 1) for numel, dtype in order}
-    seen: list[Any] = []
-    for turn, (_, dtype) in enumerate(kinds):
-        works = [transport.isend(own[dtype], peer, f"{turn}") for peer in transport.peers]
-        for peer in transport.peers:
-            with transport.recv(peer, f"{turn}") as message:
-                seen.append((peer, len(message.vector), set(message.vector.tolist()), message.vector.dtype == dtype))
-        for work in works:
-            work.wait()
-        if transport.rank == turn:
-            own[kinds[(turn + 1) % 3][1]] = transport.allocate(20, kinds[(turn + 1) % 3][1]).fill_(transport.rank + 1)
-    return seen
-
-
-def test_ranks_allocate_in_different_orders_and_later_too(engine: str) -> None:
-    for rank, seen in enumerate(run(engine, allocate_in_another_order, 3)):
-        peers = [peer for peer in range(3) if peer != rank]
-        assert [(peer, content) for peer, _, content, right in seen if right] == [
-            (peer, {peer + 1}) for _ in range(3) for peer in peers
-        ]
-        assert [numel for _, numel, *_ in seen[:2]] == [10 + peer for peer in peers]
-
 
 def count_handles(transport: Transport) -> list[int]:
     """Return how many handles this rank made after each of its messages around a ring."""

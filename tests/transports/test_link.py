@@ -15,7 +15,6 @@ from launchers.local import launch
 from launchers.virtual import VirtualTime
 from tests.ranks import HELD_BACK, LIMIT, held_back, run
 from tests.transports.samples import pair
-from transports import process_group
 from transports.base import ANY, PeerLost, Transport
 from transports.link import Link
 from transports.network import OneSwitch
@@ -239,24 +238,6 @@ def test_what_nobody_has_asked_for_yet_occupies_the_card_too(engine_name: str) -
     link = held_back(engine_name)
     assert link is not None
     assert run(engine_name, send_past_another, 3)[0] > link.seconds(1_000_000)
-
-
-def ping_with_another_clock(transport: Transport) -> bool:
-    """Rank 1 is on another machine, whose clock is an hour ahead."""
-    if transport.rank == 1:
-        process_group._MACHINE += 1
-        transport.now = lambda: now() + 3600  # type: ignore[method-assign]
-    for i in range(3):
-        if transport.rank == 1:
-            transport.isend(i, 0, "x")
-        else:
-            assert transport.recv(1, "x").object == i
-        transport.barrier()
-    return True
-
-
-def test_another_machines_clock_holds_nothing_back() -> None:
-    assert run("process_group, held back", ping_with_another_clock, 2) == [True, True]
 
 
 def send_and_leave(transport: Transport, how: str) -> Any:

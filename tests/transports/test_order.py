@@ -7,10 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import transports.process_group
-from tests.ranks import run
 from tests.transports.samples import MILLION, world
-from transports.base import ANY, Message, Transport
+from transports.base import ANY, Message
 
 TAGS = "a", "b"
 
@@ -90,35 +88,3 @@ def test_whatever_is_sent_and_taken_in_between(steps: list[tuple[str, int, Any]]
                 pending.remove(first)
         for sent in pending:
             assert what(ranks[0].recv(ANY, TAGS)) == sent
-
-
-def arrive_late(transport: Transport, machine: int) -> Any:
-    """What rank 2 sends first arrives last. It runs on another machine if `machine` is not 0."""
-    if transport.rank == 1:
-        transport.recv(2, "now")
-        transport.isend(None, 0, "x")
-        transport.recv(0, "it is here")
-        transport.isend(None, 2, "it is there")
-    elif transport.rank == 2:
-        if machine:
-            transports.process_group._MACHINE = machine
-        sent = transport.now()
-        transport.isend(None, 1, "now")
-        transport.recv(1, "it is there")
-        transport._send(None, 0, "x", 0, sent)
-        transport.isend(None, 0, "all are here")
-    else:
-        while not transport._inbox.get((1, "x")):
-            transport.recv(1, "nothing", timeout=0)
-        transport.isend(None, 1, "it is here")
-        transport.recv(2, "all are here")
-        return [transport.recv(ANY, "x").src for _ in range(2)]
-    return []
-
-
-def test_what_arrives_last_and_was_sent_first_is_taken_first(engine: str) -> None:
-    assert run(engine, arrive_late, 3, 0)[0] == [2, 1]
-
-
-def test_the_clock_of_another_machine_does_not_decide() -> None:
-    assert run("process_group", arrive_late, 3, 1)[0] == [1, 2]

@@ -75,9 +75,9 @@ def leave_with_mail_unread(transport: Transport, to_everybody: bool, folder: str
 
 
 @pytest.mark.parametrize("to_everybody", [True, False])
-def test_ranks_may_leave_with_messages_unread(engine_of_processes: str, to_everybody: bool, tmp_path: Path) -> None:
+def test_ranks_may_leave_with_messages_unread(engine_in_real_time: str, to_everybody: bool, tmp_path: Path) -> None:
     t0 = clock()
-    run(engine_of_processes, leave_with_mail_unread, 3, to_everybody, str(tmp_path))
+    run(engine_in_real_time, leave_with_mail_unread, 3, to_everybody, str(tmp_path))
     assert clock() - t0 < LIMIT / 2, "they waited for each other until the time-out"
 
 
@@ -92,8 +92,8 @@ def leave_while_the_other_is_busy(transport: Transport, left: str) -> Any:
     return wait_until(Path(left).exists), transport.recv(0, "x").object, outcome(transport.recv, 0, "x")
 
 
-def test_close_waits_for_a_busy_peer_no_longer_than_the_time_out(engine_of_processes: str, tmp_path: Path) -> None:
-    seen = run(engine_of_processes, leave_while_the_other_is_busy, 2, str(tmp_path / "left"))[1]
+def test_close_waits_for_a_busy_peer_no_longer_than_the_time_out(engine_in_real_time: str, tmp_path: Path) -> None:
+    seen = run(engine_in_real_time, leave_while_the_other_is_busy, 2, str(tmp_path / "left"))[1]
     assert seen == (True, "last words", ("PeerLost", 0))
 
 

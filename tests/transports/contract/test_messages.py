@@ -66,6 +66,32 @@ def test_any_delivers_every_message_of_everybody_in_the_order_of_each(engine: st
         assert received == {peer: list(range(200)) for peer in range(3) if peer != rank}
 
 
+def arrive_late(transport: Transport) -> Any:
+    """What rank 2 sends first arrives last."""
+    if transport.rank == 1:
+        transport.recv(2, "now")
+        transport.isend(None, 0, "x")
+        transport.recv(0, "it is here")
+        transport.isend(None, 2, "it is there")
+    elif transport.rank == 2:
+        sent = transport.now()
+        transport.isend(None, 1, "now")
+        transport.recv(1, "it is there")
+        transport._send(None, 0, "x", 0, sent)
+        transport.isend(None, 0, "all are here")
+    else:
+        while not transport._inbox.get((1, "x")):
+            transport.recv(1, "nothing", timeout=0)
+        transport.isend(None, 1, "it is here")
+        transport.recv(2, "all are here")
+        return [transport.recv(ANY, "x").src for _ in range(2)]
+    return []
+
+
+def test_what_arrives_last_and_was_sent_first_is_taken_first(engine: str) -> None:
+    assert run(engine, arrive_late, 3)[0] == [2, 1]
+
+
 def poll_before_and_after(transport: Transport, src: int) -> list[Any]:
     if transport.rank == 1:
         transport.recv(0, "send")

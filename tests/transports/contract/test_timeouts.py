@@ -1,0 +1,53 @@
+"""What `transports.base` promises when a peer is late, on every transport.
+
+Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
+make it; nothing sleeps and hopes.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.ranks import LIMIT, run
+from transports.base import ANY, Transport, WaitTimeout
+
+
+def wait_in_vain(transport: Transport) -> dict[str, Any]:
+    if transport.rank != 0:
+        transport.recv(0, "go on")
+        transport.isend(transport.rank, 0, "x")
+        transport.isend(transport.rank, 0, "y")
+        transport.recv(0, "go home")
+        return {}
+
+    def wait(**limit: float) -> dict[int, tuple[tuple[int, ...], str, bool]]:
+        seen = {}
+        for src in (2, ANY):
+            t0 = transport.now()
+            with pytest.raises(WaitTimeout) as caught:
+                transport.recv(src, "x", **limit)
+            seen[src] = (caught.value.ranks, str(caught.value), transport.now() - t0 >= 0.2 - 1e-9)
+        return seen
+
+    given_limit = wait(timeout=0.2)
+    transport.timeout = 0.2
+    own_limit = wait()
+    transport.timeout = LIMIT
+    for peer in transport.peers:
+        transport.isend(None, peer, "go on")
+    after = {transport.recv(src, "x").object for src in (2, ANY, ANY)}
+    late = sorted(transport.recv(ANY, "y", timeout=LIMIT).object for _ in transport.peers)  # type: ignore[union-attr]
+    for peer in transport.peers:
+        transport.isend(None, peer, "go home")
+    return {"given": given_limit, "own": own_limit, "after": after, "late": late}
+
+
+def test_a_time_out_names_the_ranks_and_harms_nothing(engine: str) -> None:
+    seen = run(engine, wait_in_vain, 4)[0]
+    assert seen["given"] == seen["own"]
+    assert seen["given"] == {
+        2: ((2,), "rank 0 waited 0.2 s for 'x' from rank 2", True),
+        ANY: ((1, 2, 3), "rank 0 waited 0.2 s for 'x' from rank 1, 2, 3", True),
+    }
+    assert seen["after"] == {1, 2, 3}
+    assert seen["late"] == [1, 2, 3]

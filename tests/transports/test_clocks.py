@@ -1,0 +1,79 @@
+"""Ranks on machines whose clocks differ: `now` becomes the same on all, and what depends on it goes on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+
+from tests.mpi_ranks import NEEDS_MPI
+from tests.ranks import held_back, run
+from transports import remote, timing
+from transports.base import Transport
+from transports.remote import Remote
+
+AHEAD = 3600.0  # seconds; each rank's clock is so far ahead of that of the rank before it
+KINDS = ["process_group", pytest.param("mpi", marks=NEEDS_MPI)]
+
+
+@contextmanager
+def another_clock(transport: Transport) -> Iterator[Remote]:
+    """Let this process show another time, as another machine would, until the block ends."""
+    assert isinstance(transport, Remote)
+    real, rank = timing.now, transport.rank
+
+    def show() -> float:
+        return real() + rank * AHEAD
+
+    another = mock.Mock(return_value=(str(rank), ""))
+    with mock.patch.object(timing, "now", show), mock.patch.object(remote, "_clock_of_this_process", another):
+        yield transport
+
+
+def align(transport: Transport) -> tuple[float, float, bool]:
+    """Return offset and error, and whether what all ranks read then is one time."""
+    assert isinstance(transport, Remote)
+    transport.align_clocks()
+    before = transport.now()
+    for peer in transport.peers:
+        transport.isend(before, peer, "before")
+    theirs = [transport.recv(peer, "before").object for peer in transport.peers]
+    return transport.alignment.offset, transport.alignment.error, max(theirs) < transport.now() + AHEAD / 2
+
+
+def align_another_clock(transport: Transport) -> tuple[float, float, bool]:
+    with another_clock(transport):
+        return align(transport)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_clocks_are_aligned_within_the_error_that_is_told(kind: str) -> None:
+    (first, *rest) = run(kind, align_another_clock, 3)
+    assert first == (0.0, 0.0, True)
+    for rank, (offset, error, one_time) in enumerate(rest, start=1):
+        assert abs(offset + rank * AHEAD) <= error + 1e-6  # what these numbers of an hour are rounded to
+        assert error < AHEAD / 4
+        assert one_time
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_clock_needs_no_alignment(kind: str) -> None:
+    assert run(kind, align, 2) == [(0.0, 0.0, True)] * 2
+
+
+def talk_on_a_link(transport: Transport) -> list[int]:
+    with another_clock(transport) as own:
+        own._link = held_back("process_group, held back")
+        own.align_clocks()
+        peer = 1 - own.rank
+        numbers = []
+        for number in range(3):
+            own.isend(number, peer, "x")
+            numbers.append(own.recv(peer, "x").object)
+            own.barrier()
+        return numbers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_machines_clock_holds_nothing_back(kind: str) -> None:
+    assert run(kind, talk_on_a_link, 2) == [[0, 1, 2]] * 2

@@ -1,0 +1,195 @@
+"""What is special to MPI: foreign messages, a communicator of one's own, deaths, and the ranks that the tests keep."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from tests.mpi_ranks import ENVIRONMENT, NEEDS_MPI, mpirun
+from tests.ranks import LIMIT, outcome, run, values, wait_until
+from tests.runs import ROOT
+from tests.transports.samples import MILLION
+from transports.base import Transport
+
+pytestmark = [*NEEDS_MPI]
+
+
+def mpi_of(transport: Transport) -> Any:
+    """Return it as what it is, whose module can only be imported where MPI is."""
+    from transports.mpi import Mpi
+
+    assert isinstance(transport, Mpi)
+    return transport
+
+
+def receive_what_is_foreign(transport: Transport) -> Any:
+    comm = mpi_of(transport)._comm
+    if transport.rank == 1:
+        for raw in (bytes(256), b"short"):
+            comm.Send(raw, 0, tag=1)
+        transport.isend("next", 0, "x")
+        return None
+    return [outcome(transport.recv, 1, "x") for _ in range(2)] + [transport.recv(1, "x").object]
+
+
+def test_what_is_no_header_is_refused_and_harms_nothing() -> None:
+    first, second, message = run("mpi", receive_what_is_foreign, 2)[0]
+    said = "what rank 1 has sent is not the header of a message: "
+    assert first == ("ValueError", said + r"it begins with b'\x00\x00\x00\x00' instead of b'dptr'")
+    assert second == ("ValueError", said + "5 bytes instead of 256")
+    assert message == "next"
+
+
+def use_its_memory_again(transport: Transport) -> Any:
+    """Return how many places received vectors of one length had, and what a kept one still holds at the end."""
+    own = transport.allocate(1000)
+    if transport.rank == 1:
+        for number in range(20):
+            transport.isend(own.fill_(number), 0, "x").wait()
+            transport.recv(0, "received")
+        return None
+    kept = transport.recv(1, "x").detach()
+    transport.isend(None, 1, "received")
+    held = transport.recv(1, "x")
+    transport.isend(None, 1, "received")
+    places = set()
+    for _ in range(18):
+        with transport.recv(1, "x") as message:
+            places.add(message.vector.data_ptr())
+        transport.isend(None, 1, "received")
+    assert held.vector.data_ptr() not in places
+    return len(places), set(kept.vector.tolist()), set(values(held))
+
+
+def test_memory_is_used_again_once_a_message_is_released_and_not_before() -> None:
+    assert run("mpi", use_its_memory_again, 2)[0] == (1, {0}, {1})
+
+
+def forget_what_has_gone(transport: Transport) -> bool:
+    """Rank 1 asks after none of the Works of what it sends; it keeps little of it all the same."""
+    if transport.rank == 1:
+        for _ in range(50):
+            transport.isend(torch.ones(10), 0, "x")
+        transport.recv(0, "received")
+        for _ in range(20):
+            transport.isend(None, 0, "y")
+        return len(mpi_of(transport)._sending[0]) < 20
+    for _ in range(50):
+        transport.recv(1, "x").release()
+    transport.isend(None, 1, "received")
+    return transport.recv(1, "y").object is None
+
+
+def test_a_sender_does_not_keep_what_has_gone() -> None:
+    assert run("mpi", forget_what_has_gone, 2) == [True, True]
+
+
+def open_one_more(transport: Transport) -> list[Any]:
+    """Two transports beside each other do not mix their messages."""
+    from transports.mpi import Mpi
+
+    comm = mpi_of(transport)._comm.Dup()
+    peer = 1 - transport.rank
+    with Mpi(torch.device("cpu"), LIMIT, comm=comm) as other:
+        transport.isend("of the first", peer, "x")
+        other.isend("of the second", peer, "x")
+        seen = [other.recv(peer, "x").object, transport.recv(peer, "x").object, other.rank, other.recorder.rank]
+    comm.Free()
+    return seen
+
+
+def test_a_communicator_keeps_its_messages_to_itself() -> None:
+    assert run("mpi", open_one_more, 2) == [["of the second", "of the first", rank, rank] for rank in range(2)]
+
+
+def close_early_and_open_again(transport: Transport) -> Any:
+    """Rank 0 closes before the others, whose goodbyes must not be heard on the transport that comes next."""
+    from transports.mpi import Mpi
+
+    first = Mpi(torch.device("cpu"), 0.1 if transport.rank == 0 else LIMIT)
+    if transport.rank == 0:
+        first.close()
+    for peer in transport.peers:
+        transport.isend(None, peer, "closed")
+        transport.recv(peer, "closed")
+    first.close()
+    N = transport.world_size
+    with Mpi(torch.device("cpu"), LIMIT) as second:
+        second.isend(transport.rank, (transport.rank + 1) % N, "x")
+        return second.recv((transport.rank - 1) % N, "x").object
+
+
+def test_what_comes_after_a_close_at_its_limit_is_not_heard_later() -> None:
+    assert run("mpi", close_early_and_open_again, 4) == [3, 0, 1, 2]
+
+
+def send_to_who_closes(transport: Transport) -> Any:
+    """Rank 1 closes without looking at a large message; it is taken all the same, so that rank 0 can close."""
+    if transport.rank == 1:
+        transport.recv(0, "close")
+        transport.close()
+        return None
+    work = transport.isend(torch.ones(5 * MILLION), 1, "x")
+    transport.isend(None, 1, "close")
+    work.wait()
+    return work.done, outcome(transport.recv, 1, "x")
+
+
+def test_what_nobody_reads_is_taken_by_who_closes() -> None:
+    assert run("mpi", send_to_who_closes, 2)[0] == (True, ("PeerLost", 1))
+
+
+# Processes of mpirun of their own
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from transports.mpi import Mpi
+with Mpi(torch.device("cpu"), 1e6) as transport:
+    Path(sys.argv[1], str(os.getpid())).touch()
+    transport.isend("text", 1 - transport.rank, "x")
+    transport.recv(1 - transport.rank, "x")
+    if transport.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    transport.recv(1, "never")
+"""
+
+
+@pytest.mark.slow
+def test_a_death_ends_all_ranks(tmp_path: Path) -> None:
+    done = subprocess.run(
+        mpirun(2, "-c", DIES, str(tmp_path)), cwd=ROOT, env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.returncode not in (0, 1), done.stderr
+    assert "killed" in (done.stdout + done.stderr).lower()
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+KEEPS_RANKS = """
+import time
+from tests.mpi_ranks import Pool
+Pool.running()
+print("there", flush=True)
+time.sleep(1e6)
+"""
+
+
+@pytest.mark.slow
+def test_the_ranks_of_the_tests_end_with_who_has_started_them() -> None:
+    with subprocess.Popen([sys.executable, "-c", KEEPS_RANKS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == "there\n"
+        ranks = psutil.Process(tests.pid).children(recursive=True)
+        assert len(ranks) >= 5
+        tests.send_signal(signal.SIGKILL)
+    assert wait_until(lambda: not any(rank.is_running() and rank.status() != "zombie" for rank in ranks))

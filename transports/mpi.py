@@ -1,0 +1,257 @@
+"""The same transport over MPI (mpi4py): ranks that share no memory, as mpirun starts them.
+
+A message is two of MPI's: a header of fixed size, then the payload, which MPI takes from the sender's memory and puts
+into the receiver's; only objects are pickled. A receive for the next header is always posted. When one has come, a
+receive of exactly the payload's size is; that of a long vector only when it is read, for then it may be known where its
+elements are to be, and they are put there at once; or when this rank has nothing else to do.
+
+MPI cannot wait with a limit. So who waits looks again and again: at first without pause, then with short ones. Nothing
+moves while no rank looks: a large message is on its way until its receiver next calls the transport.
+
+mpirun ends all ranks when one dies. So a peer is lost here only by closing its transport, never by its death.
+"""
+
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from mpi4py import MPI
+
+from records.errors import UsageError
+from records.events import Recorder
+from transports import timing
+from transports.base import ANY, Message, Work
+from transports.buffers import Buffers
+from transports.headers import SIZE, Header, Kind, pack, unpack
+from transports.link import Held, Link
+from transports.mpi_messages import LongVector, Sent, memory_of
+from transports.remote import WHY, Remote
+from transports.timing import SLICE_S
+
+_HEADER, _PAYLOAD = 1, 2  # MPI's tags
+_SPIN_S = 2e-3  # seconds of looking without pause
+_LONGEST_PAUSE_S = 1e-3  # seconds
+_LONG = 1 << 16  # bytes
+_TICKETS = 1 << 14  # so many payloads that are on their way from one rank to another are told apart
+_UNSEEN = 8  # messages to a peer, of which nobody has asked whether they have gone
+_abandoned: list[Any] = []  # what MPI may still use, of transports whose close reached its limit
+
+
+class Mpi(Remote):
+    """`Transport` over a communicator, by default one of its own for all ranks that mpirun has started."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        timeout: float,
+        recorder: Recorder | None = None,
+        link: Link | None = None,
+        comm: MPI.Intracomm | None = None,
+    ) -> None:
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise UsageError("this MPI allows calls from one thread only; a rank that is busy needs a second one")
+        self._own_comm = comm is None
+        self._comm = MPI.COMM_WORLD.Dup() if comm is None else comm
+        super().__init__(self._comm.rank, self._comm.size, device, timeout, recorder, link)
+        self._lock = threading.RLock()  # one thread at a time: a second one sends while the first is busy
+        self._sending: dict[int, deque[Sent]] = {peer: deque() for peer in self.peers}
+        # Messages whose header has come, by source, in order: request, header, payload, what holds it back, ticket.
+        self._coming: dict[int, deque[tuple[MPI.Request, Header, Any, Held | None, int]]] = {}
+        self.unread: dict[tuple[int, int], LongVector] = {}  # long vectors that are not here, by source and ticket
+        self._have_closed: set[int] = set()
+        self._payloads_sent, self._payloads_expected = [0] * self.world_size, [0] * self.world_size
+        self.buffers = Buffers()
+        self._header, self._status = bytearray(SIZE), MPI.Status()
+        self._next_header = self._comm.Recv_init(self._header, MPI.ANY_SOURCE, _HEADER)
+        self._next_header.Start()
+
+    def close(self) -> None:
+        """See Transport. Returns when all peers have closed too, at the latest after `timeout`."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = self._running() + self.timeout
+        for peer in self.peers:
+            self._post(peer, Header(self._farewell), b"", 0)
+        while not (over := self._is_over()) and (remaining := deadline - self._running()) > 0:
+            self._wait(lambda: self._take_in() or self._is_over(), min(remaining, SLICE_S))
+        self._next_header.Cancel()
+        self._next_header.Wait()
+        self._next_header.Free()
+        if not over:
+            _abandoned.append((self._comm, self._sending, self._coming, self.unread))
+        elif self._own_comm:
+            self._comm.Free()
+
+    def _is_over(self) -> bool:
+        """Whether nothing more comes, and all that was sent has gone."""
+        self._fetch_unread()
+        gone = all(sent.has_gone() for queue in self._sending.values() for sent in queue)
+        here = not self._coming and all(message.is_here() for message in list(self.unread.values()))
+        return gone and here and len(self._have_closed) == len(self.peers)
+
+    # Sending
+
+    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+        payload: torch.Tensor | bytes
+        if isinstance(value, torch.Tensor):
+            as_it_is = not self._on_gpu and value.is_contiguous()
+            if not (as_it_is and value.untyped_storage().data_ptr() in self._allocated):
+                value = self._payload_of(value)
+            payload, kind, dtype, numel = value, Kind.TENSOR, value.dtype, value.numel()
+            nbytes = numel * dtype.itemsize
+        else:
+            payload = b"" if value is None else pickle.dumps(value)
+            kind, dtype, numel = Kind.OBJECT, torch.uint8, len(payload)
+            nbytes = numel
+        leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
+        left = leaves + self.link.seconds(nbytes) if self.link else 0.0
+        header = Header(kind, tag, dtype, numel, n, sent, leaves)
+        return self._post(dst, header, payload, nbytes, left), nbytes
+
+    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes, nbytes: int, left: float = 0.0) -> Sent:
+        raw = pack(header)
+        with self._lock:
+            requests = [self._comm.Isend(raw, dst, _HEADER)]
+            if nbytes:
+                ticket = self._payloads_sent[dst] = (self._payloads_sent[dst] + 1) % _TICKETS
+                requests.append(self._comm.Isend(memory_of(payload, nbytes), dst, _PAYLOAD + ticket))
+            sent = Sent(self, dst, requests, payload, left)
+            self._sending[dst].append(sent)
+            if len(self._sending[dst]) > _UNSEEN:
+                self._forget_gone()
+        return sent
+
+    def _forget_gone(self) -> None:
+        """Give up the memory of what has gone."""
+        with self._lock:
+            for queue in self._sending.values():
+                while queue and queue[0].has_gone():
+                    queue.popleft()
+
+    # Receiving
+
+    def _take_in(self) -> bool:
+        """Take in what has come next, without waiting; return whether something has.
+
+        Each time that MPI finds nothing, it may give the core to another rank; so a message is not looked beyond.
+        """
+        with self._lock:
+            moved = self._next_header.Test(self._status)
+            if moved:
+                src, raw = self._status.source, self._header[: self._status.count]
+                self._next_header.Start()
+                self._expect(src, raw)
+            if self._coming:
+                for src in list(self._coming):
+                    moved = self._finish(src) or moved
+            if self.link:
+                moved = self.link.happen(self.now()) or moved
+            return moved
+
+    def _expect(self, src: int, raw: bytearray) -> None:
+        """Post a receive for what the header says."""
+        try:
+            header = unpack(raw)
+        except ValueError as error:
+            raise ValueError(f"what rank {src} has sent is {error}") from error
+        nbytes, kind, request, ticket = header.nbytes, header.kind, MPI.REQUEST_NULL, 0
+        payload: torch.Tensor | bytearray | None = None
+        if nbytes:
+            ticket = self._payloads_expected[src] = (self._payloads_expected[src] + 1) % _TICKETS
+        if kind is Kind.TENSOR and (nbytes < _LONG or self._on_gpu):
+            payload = self.buffers.take(header.numel, header.dtype)
+        elif kind is Kind.OBJECT:
+            payload = bytearray(nbytes)
+        if nbytes and payload is not None:
+            request = self.receive(payload, nbytes, src, ticket)
+        held = None
+        if self.link and kind not in WHY:
+            held = self.link.hold(src, nbytes, header.leaves, None)
+        if src in self._coming:
+            self._coming[src].append((request, header, payload, held, ticket))
+        elif request.Test():
+            self._arrived(src, header, payload, held, ticket)
+        else:
+            self._coming[src] = deque([(request, header, payload, held, ticket)])
+
+    def receive(self, payload: torch.Tensor | bytearray, nbytes: int, src: int, ticket: int) -> MPI.Request:
+        """Begin to put a payload where it is to be."""
+        with self._lock:
+            return self._comm.Irecv(memory_of(payload, nbytes), src, _PAYLOAD + ticket)
+
+    def _finish(self, src: int) -> bool:
+        """Take in what has come completely from `src`, in order; return whether there was something."""
+        queue, moved = self._coming[src], False
+        while queue and queue[0][0].Test():
+            moved = True
+            self._arrived(src, *queue.popleft()[1:])
+        if not queue:
+            del self._coming[src]
+        return moved
+
+    def _arrived(self, src: int, header: Header, payload: Any, held: Held | None, ticket: int) -> None:
+        nbytes = header.nbytes
+        if header.kind in WHY:
+            self._fetch_unread()  # its sender waits for that
+            self._have_closed.add(src)
+            self._lose(src, *WHY[header.kind])
+            return
+        if header.kind is Kind.OBJECT:
+            message = Message(src, header.tag, None, payload, nbytes, header.n)
+        elif payload is None:
+            message = self.unread[src, ticket] = LongVector(self, src, header, ticket)
+        elif self._on_gpu:
+            message = Message(src, header.tag, payload.to(self.device), None, nbytes, header.n)
+        else:
+            give_back = partial(self.buffers.give_back, payload)
+            message = Message(src, header.tag, payload, None, nbytes, header.n, give_back)
+        if held:
+            held.happen = partial(self._put, message, header.sent)
+        else:
+            self._put(message, header.sent)
+
+    def _fetch_unread(self) -> None:
+        """Begin to receive what nobody has read yet."""
+        for message in list(self.unread.values()):
+            message.fetch()
+
+    def look(self) -> None:
+        """Take in what has come next, also what nobody has read yet."""
+        self._take_in()
+        self._fetch_unread()
+
+    def _look(self, src: int) -> bool:
+        found = self._take_in()
+        while src == ANY and self._take_in():
+            found = True
+        return found
+
+    def _progress(self, src: int, seconds: float) -> None:
+        if seconds:
+            self._wait(self._take_in, seconds)
+        else:
+            self._look(ANY)
+
+    def wait_until(self, happened: Callable[[], bool], what: str, peer: int) -> None:
+        """Return when something has happened. Raises WaitTimeout."""
+        deadline = self._running() + self.timeout
+        while not happened():
+            remaining = deadline - self._running()
+            if remaining <= 0:
+                raise self._overdue(what, peer, self.timeout)
+            self._wait(happened, min(remaining, SLICE_S))
+
+    def _wait(self, happened: Callable[[], bool], seconds: float) -> None:
+        """Look at most `seconds` long whether something has happened, ever less often."""
+        t0 = timing.now()
+        while not happened() and (waited := timing.now() - t0) < seconds:
+            if waited > _SPIN_S:
+                self._forget_gone()
+                self._fetch_unread()
+                pause = min(_LONGEST_PAUSE_S, waited / 8, seconds - waited)
+                timing.sleep(min(pause, self.link.due(self.now())) if self.link else pause)

@@ -1,0 +1,145 @@
+"""What transports between machines have in common: no memory is shared, vectors travel as copies, clocks differ."""
+
+import os
+import pickle
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from records.events import Recorder
+from transports import timing
+from transports.base import PeerLost, Transport, as_vector
+from transports.headers import Kind
+from transports.link import Link
+from transports.messages import Alignment
+
+_ROUNDS = 20
+_CLOCK = "(clock)"
+WHY = {Kind.GOODBYE: ("it has closed its transport", False), Kind.FAILED: ("it failed", True)}
+"""Why a peer is gone that has said so, and whether its work is undone."""
+_PARTING_S = 2.0
+"""Seconds that a rank which fails has for its goodbyes."""
+
+
+class Remote(Transport):
+    """`Transport` between ranks that may run on several machines."""
+
+    same_machine = False
+    alignment: Alignment
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        timeout: float,
+        recorder: Recorder | None = None,
+        link: Link | None = None,
+    ) -> None:
+        self.alignment = Alignment(platform.node())
+        super().__init__(rank, world_size, device, timeout, recorder)
+        self._farewell = Kind.GOODBYE  # what is said to all peers in the end
+        self._link = link  # which tells times: it holds messages back from the alignment of the clocks on
+        self.recorder.rank = self.rank
+        self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory
+
+    def now(self) -> float:
+        """Return the time in seconds: rank 0's, once the clocks are aligned."""
+        return timing.now() + self.alignment.offset
+
+    def align_clocks(self) -> None:
+        """Make `now` the same on all ranks, which all call this before they do anything else.
+
+        The algorithm is Cristian's (Probabilistic clock synchronization, 1989): an answer of rank 0 shows its time in
+        the middle between question and answer, wrong by at most half of that time; the fastest of 20 answers counts.
+        Where two ranks read the same clock there is nothing to align. Raises PeerLost, WaitTimeout.
+        """
+        for peer in self.peers if self.rank == 0 else [0]:
+            self._tell(peer, _clock_of_this_process())
+            if self._hear(peer) == _clock_of_this_process():
+                continue
+            if self.rank == 0:
+                self._answer(peer)
+            else:
+                self._ask()
+        self.barrier()
+        self.link = self._link
+        self._running = timing.RunningClock(self.now)
+
+    def _answer(self, peer: int) -> None:
+        for _ in range(_ROUNDS):
+            self._hear(peer)
+            self._tell(peer, timing.now())
+
+    def _ask(self) -> None:
+        best = Alignment(self.alignment.host, 0.0, float("inf"))
+        for _ in range(_ROUNDS):
+            asked = timing.now()
+            self._tell(0, None)
+            theirs = self._hear(0)
+            answered = timing.now()
+            error = (answered - asked) / 2
+            if error < best.error:
+                best = Alignment(self.alignment.host, theirs - (asked + error), error)
+        self.alignment = best
+
+    def _tell(self, peer: int, value: Any) -> None:
+        """Send something that is not counted as a message."""
+        self._send(value, peer, _CLOCK, sent=self.now())
+
+    def _hear(self, peer: int) -> Any:
+        message = self._receive(peer, _CLOCK)
+        assert message is not None  # as there is no limit of its own
+        return pickle.loads(message.object) if message.object else None
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """See Transport: here the vector is this rank's own; slices of it travel as copies."""
+        vector = torch.zeros(numel, dtype=dtype, device=self.device)
+        self._allocated[vector.untyped_storage().data_ptr()] = vector
+        return vector
+
+    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
+        """Raise RuntimeError: there is no shared memory here."""
+        raise RuntimeError(
+            f"shared vector {name!r}: there is no shared memory between machines; "
+            "use the shared_memory transport (start train.py by itself)"
+        )
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close; after an error of this rank's own, the waits of its peers end."""
+        if error is not None:  # the others are not waited for: they may be waiting for this rank
+            self.timeout = min(self.timeout, _PARTING_S)
+            if not isinstance(error, PeerLost):  # of which the others hear too
+                self._farewell = Kind.FAILED
+        super().__exit__(kind, error, traceback)
+
+    def _payload_of(self, tensor: torch.Tensor, keep_device: bool = False) -> torch.Tensor:
+        """Return the elements as they may lie until they are sent, on the CPU if they are not to keep their device.
+
+        A slice of an allocated vector stays unchanged until the Work is done; anything else may not, and is copied.
+        """
+        payload = as_vector(tensor) if keep_device else as_vector(tensor).cpu()
+        if payload.untyped_storage().data_ptr() not in self._allocated and payload.device == tensor.device:
+            payload = payload.clone()
+        return payload
+
+
+def bytes_of(value: Any) -> torch.Tensor:
+    """Return a pickled object as a vector of bytes; None has none."""
+    return (
+        torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        if value is not None
+        else torch.empty(0, dtype=torch.uint8)
+    )
+
+
+def _clock_of_this_process() -> tuple[str, str]:
+    """Return what two processes have in common that read the same clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/time")
+    except OSError:  # not Linux
+        return platform.node(), ""

@@ -1,0 +1,55 @@
+"""How the ranks of torch.distributed find each other: by a store, torchrun's or another."""
+
+import itertools
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from records.events import Recorder
+from transports.link import Link
+from transports.process_group import ProcessGroup
+
+
+def connect(
+    device: torch.device,
+    timeout: float,
+    recorder: Recorder | None = None,
+    link: Link | None = None,
+    store: dist.Store | None = None,
+    rank: int = 0,
+    world_size: int = 0,
+    nccl: bool = False,
+) -> ProcessGroup:
+    """Return this process's transport, its clock aligned.
+
+    `store`: where the ranks find each other, `rank` of `world_size`; None: as the environment of torchrun says.
+    `nccl`: tensors between GPUs go through NCCL; every rank must have a GPU of its own. Raises RuntimeError if nobody
+    answers.
+    """
+    limit = timedelta(seconds=timeout)
+    if store is None:
+        store, rank, world_size = _meet(limit)
+    dist.init_process_group("gloo", timeout=limit, store=store, rank=rank, world_size=world_size)
+    # Two, since an operation of NCCL between two ranks waits for the one before it: each direction has its own.
+    groups = [dist.new_group(backend="nccl", timeout=limit) for _ in ("to higher ranks", "to lower ranks") if nccl]
+    transport = ProcessGroup(device, timeout, recorder, link, groups)
+    try:
+        transport.align_clocks()
+    except BaseException as error:
+        transport.__exit__(type(error), error, None)
+        raise
+    return transport
+
+
+_met: list[tuple[dist.Store, int, int]] = []  # at most once a process: rank 0 may have the only server of the store
+_runs = itertools.count()
+
+
+def _meet(limit: timedelta) -> tuple[dist.Store, int, int]:
+    """Return torchrun's store, with keys for this run alone, the rank and the number of ranks."""
+    if not _met:
+        _met.append(next(dist.rendezvous("env://", timeout=limit)))
+    store, rank, world_size = _met[0]
+    store.set_timeout(limit)
+    return dist.PrefixStore(f"run {next(_runs)}", store), rank, world_size

@@ -3,20 +3,43 @@
 Importing this loads nothing large, so that a script can first of all have the fork server started.
 """
 
-import os
-
 from launchers import local
+from launchers.environment import started_by_mpirun, started_by_torchrun
 from launchers.fork_server import preload
 from launchers.launcher import Launch, Launcher
 from launchers.local import launch
+from records.errors import UsageError, nearest
 
-__all__ = ["Launch", "Launcher", "find_launcher", "launch", "preload"]
+__all__ = ["LAUNCHERS", "Launch", "Launcher", "find_launcher", "launch", "preload", "warm_up"]
+
+LAUNCHERS = ("local", "torchrun", "mpi", "dask")
 
 
-def find_launcher() -> Launcher:
-    """Return the launcher of this process: torchrun if that has started it, else the local one."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return local.LAUNCHER
-    from launchers import torchrun
+def warm_up() -> None:
+    """Begin what the local launcher would have to wait for, where no other has started this process."""
+    if not (started_by_torchrun() or started_by_mpirun()):
+        local.LAUNCHER.warm_up()
 
-    return torchrun.launcher()
+
+def find_launcher(name: str | None = None, scheduler: str | None = None) -> Launcher:
+    """Return a launcher by its name, by default the one that has started this process, else the local one.
+
+    `scheduler`: the address of Dask's, which only Dask has. Raises UsageError.
+    """
+    if name is not None and name not in LAUNCHERS:
+        raise UsageError(f"--launcher {name}: unknown; {nearest(name, LAUNCHERS)}there are {', '.join(LAUNCHERS)}")
+    if name == "dask" or (name is None and scheduler is not None):
+        from launchers import dask
+
+        return dask.launcher(scheduler)
+    if scheduler is not None:
+        raise UsageError(f"--scheduler {scheduler}: is Dask's; leave --launcher {name} out")
+    if name == "torchrun" or (name is None and started_by_torchrun()):
+        from launchers import torchrun
+
+        return torchrun.launcher()
+    if name == "mpi" or (name is None and started_by_mpirun()):
+        from launchers import mpirun
+
+        return mpirun.launcher()
+    return local.LAUNCHER

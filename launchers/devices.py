@@ -10,27 +10,39 @@ import torch
 from records.events import Recorder
 
 
-def set_up(kind: str, rank: int, world_size: int, record: bool, seed: int) -> tuple[torch.device, Recorder]:
+def set_up(
+    kind: str,
+    rank: int,
+    world_size: int,
+    record: bool,
+    seed: int,
+    local: tuple[int, int] | None = None,
+    cores: int | None = None,
+) -> tuple[torch.device, Recorder]:
     """Make this process a rank of so many, `kind` being cpu, cuda or meta: its device, and the recorder of its events.
 
+    `local`: its number among the ranks of its machine, and how many these are; None: all are on one machine.
+    `cores`: how many cores these ranks may use together; None: those of this process.
     What is global in a process is set here, and nowhere in what a rank does: the threads and the random state.
     """
-    use_share_of_cores(world_size)
+    local_rank, local_size = local or (rank, world_size)
+    use_share_of_cores(local_size, cores)
     torch.manual_seed(seed + 1 + rank)  # dropout differs between ranks
-    device = device_of(kind, rank)
+    device = device_of(kind, local_rank)
     return device, Recorder(rank, record, synchronizer(device))
 
 
-def usable_cores() -> int:
-    """Return the number of cores this process may use."""
+def usable_cores() -> set[int]:
+    """Return the cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
-def use_share_of_cores(world_size: int) -> None:
-    """Give this process its share of the cores: max(1, cores // ranks) threads."""
-    torch.set_num_threads(max(1, usable_cores() // world_size))
+def use_share_of_cores(world_size: int, cores: int | None = None) -> None:
+    """Give this process its share of the cores: max(1, cores // ranks) threads, and no more than it has cores."""
+    own = len(usable_cores())
+    torch.set_num_threads(min(own, max(1, (cores or own) // world_size)))
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:
@@ -38,11 +50,11 @@ def synchronizer(device: torch.device) -> Callable[[], None] | None:
     return partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
 
 
-def device_of(kind: str, rank: int) -> torch.device:
-    """Return the device of a rank, `kind` being cpu, cuda or meta: ranks beyond the GPUs there are share them."""
+def device_of(kind: str, local_rank: int) -> torch.device:
+    """Return the device of a rank, `kind` being cpu, cuda or meta: ranks beyond the GPUs of a machine share them."""
     if kind != "cuda":
         return torch.device(kind)
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 

@@ -1,9 +1,11 @@
 """Why a run failed, told in one message: the rank at fault, its role, and what the others were waiting for."""
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from records.errors import RunFailed
+from records.errors import RunFailed, UsageError
+from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
 
 # What counts as the cause when several ranks failed: the first of these kinds.
 _CAUSES = ("usage", "stopped", "died", "raised", "silent", "timeout", "lost_peer", "busy")
@@ -24,6 +26,19 @@ class Failure:
     waited_for: str = ""
     ranks: tuple[int, ...] = ()
     trace: str = ""
+
+
+def failure_of(error: BaseException, peers: Sequence[int]) -> Failure:
+    """Return how a rank failed whose work raised this; `peers` are the other ranks. Call it where it is handled."""
+    if isinstance(error, UsageError):
+        return Failure("usage", str(error))
+    if isinstance(error, RunFailed | OutOfSharedMemory):
+        return Failure("stopped", str(error))
+    if isinstance(error, PeerLost):
+        return Failure("lost_peer", str(error), error.what, tuple(peers) if error.rank == ANY else (error.rank,))
+    if isinstance(error, WaitTimeout):
+        return Failure("timeout", str(error), error.what, error.ranks)
+    return Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
 def explain(

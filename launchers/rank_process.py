@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -13,10 +12,8 @@ from typing import Any
 import cloudpickle
 
 from launchers.devices import set_up
-from launchers.failures import Failure
+from launchers.failures import failure_of
 from launchers.parent import die_with_parent
-from records.errors import RunFailed, UsageError
-from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
 from transports.link import Link
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
@@ -84,19 +81,11 @@ def rank_main(
         result = work(transport, *([lambda value: launcher.send("report", value)] if reports else []), *args)
         transport.close()
         launcher.send("result", result)
-    except UsageError as error:
-        launcher.send("failed", Failure("usage", str(error)))
-    except (RunFailed, OutOfSharedMemory) as error:
-        launcher.send("failed", Failure("stopped", str(error)))
-    except PeerLost as error:
-        lost = transport.peers if error.rank == ANY else [error.rank]
-        launcher.send("failed", Failure("lost_peer", str(error), error.what, tuple(lost)))
-    except WaitTimeout as error:
-        launcher.send("failed", Failure("timeout", str(error), error.what, error.ranks))
     except SystemExit:
         raise  # whose exit code is told
     except BaseException as error:
-        launcher.send("failed", Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc()))
+        peers = [peer for peer in range(endpoint.world_size) if peer != endpoint.rank]
+        launcher.send("failed", failure_of(error, peers))
     # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
     sys.stdout.flush()
     sys.stderr.flush()

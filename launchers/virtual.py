@@ -1,7 +1,6 @@
 """Run the ranks in virtual time: coroutines of this process on a network of numbers, see `transports/world.py`."""
 
 import gc
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,11 +10,10 @@ from typing import Any
 from greenlet import greenlet
 
 from launchers.devices import as_before, set_up
-from launchers.failures import Failure, explain
+from launchers.failures import Failure, explain, failure_of
 from launchers.launcher import Launcher
 from launchers.limits import allow_open_files
-from records.errors import RunFailed, UsageError
-from transports.base import PeerLost, WaitTimeout
+from transports.base import PeerLost
 from transports.link import Link
 from transports.network import Network
 from transports.simulated import Deadlock, Killed, Ranks, Simulated
@@ -115,7 +113,9 @@ class VirtualTime:
                 dead = world.time >= transport.dies_at or isinstance(error, Killed)
                 too_late = life > 0 and isinstance(error, PeerLost)  # nobody is left to let it in
                 if not (dead or too_late):
-                    failures[rank] = _failure(error)
+                    if not isinstance(error, Exception):
+                        raise
+                    failures[rank] = failure_of(error, transport.peers)
                     world.stop()
             present.discard(rank)
             if not present:
@@ -169,17 +169,3 @@ def _collecting_seldom() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
-
-
-def _failure(error: BaseException) -> Failure:
-    if isinstance(error, UsageError):
-        return Failure("usage", str(error))
-    if isinstance(error, RunFailed):
-        return Failure("stopped", str(error))
-    if isinstance(error, PeerLost):
-        return Failure("lost_peer", str(error), error.what)
-    if isinstance(error, WaitTimeout):
-        return Failure("timeout", str(error), error.what, error.ranks)
-    if isinstance(error, Exception):
-        return Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc())
-    raise error

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from launchers import find_launcher, torchrun
-from launchers.torchrun import environment_of_others
+from launchers.environment import environment_of_others
+from launchers.member import uses_nccl
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL, command, made, metadata, small
 from training.checks import resolve
 from training.preflight import prepare
-from transports import process_group
+from transports import rendezvous
 from transports.base import PeerLost, Transport, WaitTimeout
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -58,7 +59,8 @@ def test_ranks_get_what_launch_was_told_and_the_first_process_the_results(tmp_pa
 
 @pytest.fixture
 def rank_1_of_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "1")):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    for name, value in (("WORLD_SIZE", "3"), ("RANK", "1"), ("LOCAL_WORLD_SIZE", "3"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
 
 
@@ -72,6 +74,7 @@ def test_torchrun_is_found_where_it_has_started_the_process() -> None:
     launcher = find_launcher()
     assert (launcher.name, launcher.world_size, launcher.is_first) == ("torchrun", 3, False)
     assert "TORCHELASTIC_RUN_ID" not in environment_of_others()
+    assert find_launcher("local").name == "local", "what is named counts more than what is found"
 
 
 @pytest.mark.usefixtures("rank_1_of_3")
@@ -82,10 +85,10 @@ def test_a_rank_that_waits_in_vain_fails_by_its_name(monkeypatch: pytest.MonkeyP
     def wait(transport: Transport) -> None:
         raise error
 
-    transport = MagicMock(peers=[0, 2])
+    transport = MagicMock(peers=[0, 2], rank=1)
     transport.__enter__.return_value, transport.__exit__.return_value = transport, None
     monkeypatch.setattr(torchrun, "set_up", lambda *_: (torch.device("cpu"), None))
-    monkeypatch.setattr(process_group, "connect", lambda *_: transport)
+    monkeypatch.setattr(rendezvous, "connect", lambda *_, **options: transport)
     tied = MagicMock()
     monkeypatch.setattr(torchrun, "die_with_parent", tied)
     with pytest.raises(RunFailed, match=r"^rank 1: .*'never sent'"):
@@ -140,6 +143,35 @@ def test_torchrun_gives_the_same_parameters(tmp_path: Path, strategy: str, more:
     assert under_torchrun["n_gpus"] == 3
     assert under_torchrun["parameter_hash"]["0"] == here["parameter_hash"]["0"]
     assert under_torchrun["replicas_identical"] or more
+
+
+@pytest.mark.slow
+def test_when_one_rank_dies_all_end_and_it_is_named(tmp_path: Path) -> None:
+    arguments = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
+    done = command(
+        *arguments, "--strategy", "param_server", "--model", "tests.workload:mortal", "--results_dir", str(tmp_path),
+        module=(*TORCHRUN, "3"),
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "rank      : 2 " in done.stderr
+    assert "exitcode  : -9" in done.stderr
+    assert list(tmp_path.glob("run.*")) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "ranks_here", "roles", "expected"),
+    [
+        ("cuda", 2, 2, ("worker", "worker"), True),
+        ("cuda", 1, 2, ("worker", "worker"), False),  # two ranks share a GPU
+        ("cuda", 2, 2, ("server", "worker"), False),
+        ("cpu", 2, 2, ("worker", "worker"), False),
+    ],
+)
+def test_nccl_is_for_ranks_with_a_gpu_each_and_no_server(
+    monkeypatch: pytest.MonkeyPatch, device: str, gpus: int, ranks_here: int, roles: tuple[str, ...], expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert uses_nccl(device, ranks_here, roles) == expected
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""Have Dask place the ranks, one in each worker: on workers of its own on this machine, or on those of a cluster.
+
+This process is Dask's client: it sends the work to the workers and gets the results, see `dask_ranks.py`.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from launchers.by_value import hidden_main
+from launchers.fork_server import start_context, starting, warm_up
+from launchers.launcher import Launcher
+from records.errors import RunFailed, UsageError, one_line
+from records.interrupts import interrupts_wait
+from transports.link import Link
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_CONFIG = {  # of workers on this machine
+    "distributed.nanny.pre-spawn-environ": {},  # numbers of threads, which a rank sets itself
+    "distributed.worker.daemon": False,  # a rank may start processes that load its data
+    "distributed.worker.profile.enabled": False,
+}
+
+
+def launcher(scheduler: str | None = None) -> Launcher:
+    """Return a launcher on the cluster of this scheduler, by default on workers on this machine. Raises UsageError."""
+    try:
+        import distributed
+        from distributed.comm import get_address_host_port
+    except ImportError as error:
+        raise UsageError(
+            f"--launcher dask: dask.distributed cannot be used ({one_line(error)}); "
+            "pip install -r requirements-dask.txt, or take another --launcher"
+        ) from error
+    if scheduler is not None:
+        try:
+            get_address_host_port(scheduler)
+        except ValueError as error:
+            raise UsageError(
+                f"--scheduler {scheduler}: {error}; give the address that `dask scheduler` shows, such as "
+                "tcp://host:8786"
+            ) from error
+    return Launcher(
+        name="dask",
+        launch=partial(launch, scheduler=scheduler),
+        transport="process_group",
+        world_size=None,
+        is_first=True,
+        shared_memory=False,
+        restarts=False,
+        facts={"dask": distributed.__version__},
+        warm_up=warm_up if scheduler is None else lambda: None,
+    )
+
+
+def launch(
+    work: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    device: str = "cpu",
+    timeout: float = 120.0,
+    roles: Sequence[str] | None = None,
+    record: bool = False,
+    on_report: Callable[[int, Any], None] | None = None,
+    expendable: Collection[int] = (),
+    restarts: int = 0,
+    seed: int = 0,
+    link: Link | None = None,
+    scheduler: str | None = None,
+) -> list[Any]:
+    """Run `work(transport, *args)` in `world_size` workers of Dask and return their results in rank order.
+
+    The arguments are those of every launcher, see `Launch`; no rank is expendable here. `scheduler`: the address of
+    that of a cluster whose workers can import this project; None: workers are started on this machine, and end with
+    this call. Raises RunFailed when a rank fails, UsageError if something cannot be sent, or the cluster not used.
+    """
+    from launchers.dask_ranks import Ranks, choose_workers, pickled  # loads torch
+    from launchers.dask_worker import Job
+
+    if restarts:
+        raise UsageError(f"--restarts {restarts}: Dask starts no rank again; leave it out")
+    roles = ["worker"] * world_size if roles is None else list(roles)
+    job = pickled(Job(work, args, device, timeout, record, on_report is not None, seed, link, roles))
+    with _own_cluster(world_size, timeout) if scheduler is None else _cluster(scheduler, timeout) as client:
+        workers = choose_workers(client, world_size, timeout, scheduler)
+        ranks = Ranks(client, workers, roles, timeout)
+        ranks.start(job)
+        return ranks.results(on_report)
+
+
+@contextmanager
+def _cluster(scheduler: str, timeout: float) -> Iterator["Client"]:
+    """Be a client of a cluster that exists. Raises UsageError."""
+    from distributed import Client
+
+    try:
+        client = Client(scheduler, timeout=timeout, set_as_default=False)
+    except OSError as error:
+        raise UsageError(
+            f"--scheduler {scheduler}: no Dask scheduler has answered within {timeout:g} s (--timeout); "
+            "give the address that `dask scheduler` shows"
+        ) from error
+    with client:
+        yield client
+
+
+@contextmanager
+def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
+    """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed."""
+    import dask
+    from distributed import Client, LocalCluster
+
+    warm_up()
+    config = _CONFIG | {"distributed.worker.multiprocessing-method": start_context().get_start_method()}
+    with ExitStack() as stack:
+        try:
+            with starting(timeout), hidden_main(), _same_environment(), dask.config.set(config):
+                cluster = LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server, on a port that is free
+                    silence_logs=logging.CRITICAL,
+                )
+                stack.enter_context(cluster)
+                client = stack.enter_context(Client(cluster, set_as_default=False))
+        except (RuntimeError, TimeoutError) as error:
+            raise RunFailed(f"Dask's workers could not be started: {one_line(error)}") from error
+        for nanny in cluster.workers.values():
+            nanny.close_gracefully()  # it starts no worker again
+        try:
+            yield client
+        finally:
+            with interrupts_wait():
+                stack.close()
+
+
+@contextmanager
+def _same_environment() -> Iterator[None]:
+    """Take out of the environment what the block adds: Dask leaves there what is meant for its workers."""
+    former = set(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - former:
+            del os.environ[name]

@@ -1,0 +1,21 @@
+"""What the environment of a process says of who has started it."""
+
+import os
+
+_OF_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")  # of Open MPI, MPICH and their kin
+_OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_")
+
+
+def started_by_torchrun() -> bool:
+    """Return whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def started_by_mpirun() -> bool:
+    """Return whether an mpirun, or what stands for one, such as Slurm's srun --mpi, has started this process."""
+    return any(name in os.environ for name in _OF_MPIRUN)
+
+
+def environment_of_others() -> dict[str, str]:
+    """Return the environment for a process that a rank starts and that is to be no rank itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}

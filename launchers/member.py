@@ -1,0 +1,44 @@
+"""A rank of a run that others have started: torchrun, mpirun or Dask. It shares no memory with its peers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from records.errors import RunFailed
+from transports.base import PeerLost, Transport, WaitTimeout
+
+
+def take_part(
+    transport: Transport, work: Callable[..., Any], args: Sequence[Any], on_report: Callable[[int, Any], None] | None
+) -> list[Any]:
+    """Do the work of this rank, and close its transport. Return all results on rank 0, nothing on the others.
+
+    `args`, `on_report`: see `Launch`. Raises RunFailed when a peer is lost, or does not answer.
+    """
+    rank = transport.rank
+    try:
+        with transport:
+            reports = [lambda value: on_report(rank, value)] if on_report else []
+            result = work(transport, *reports, *_agreed(transport, args))
+            if rank != 0:
+                transport.isend(result, 0, "result")
+                return []
+            return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
+    except (PeerLost, WaitTimeout) as error:
+        raise RunFailed(f"rank {rank}: {error}") from error
+
+
+def _agreed(transport: Transport, args: Sequence[Any]) -> Sequence[Any]:
+    """Return `args` with the first as on rank 0: each process has made its own, at its own time of day."""
+    with transport.recorder.paused():
+        if args and transport.rank != 0:
+            return transport.recv(0, "arguments").object, *args[1:]
+        for peer in transport.peers if args else ():
+            transport.isend(args[0], peer, "arguments")
+    return args
+
+
+def uses_nccl(device: str, local_size: int, roles: Sequence[str] | None) -> bool:
+    """Return whether tensors go by NCCL: each rank of this machine has a GPU of its own, and none is a server."""
+    return device == "cuda" and local_size <= torch.cuda.device_count() and "server" not in (roles or ())

@@ -1,0 +1,112 @@
+"""Be one of the ranks that mpirun has started, on this machine and others; it ends all of them when one fails."""
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+from typing import Any
+
+from launchers.devices import set_up, usable_cores
+from launchers.environment import started_by_mpirun
+from launchers.launcher import Launcher
+from launchers.member import take_part
+from launchers.parent import die_with_parent
+from records.errors import RunFailed, UsageError, one_line
+from transports.link import Link
+from transports.timing import RunningClock, sleep
+
+_PAUSE_S = 0.01
+
+
+def launcher() -> Launcher:
+    """Return the launcher of this process, which mpirun has started. Raises UsageError if it has not."""
+    world = _world()
+    if world.size == 1 and not started_by_mpirun():
+        raise UsageError("--launcher mpi: no mpirun has started this process; mpirun -n 4 python train.py ...")
+    sys.excepthook = _end_all_after_a_traceback
+    return Launcher(
+        name="mpi",
+        launch=launch,
+        transport="mpi",
+        world_size=world.size,
+        is_first=world.rank == 0,
+        shared_memory=False,
+        restarts=False,
+        facts={"mpi": _library()},
+    )
+
+
+def launch(
+    work: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    device: str = "cpu",
+    timeout: float = 120.0,
+    roles: Sequence[str] | None = None,
+    record: bool = False,
+    on_report: Callable[[int, Any], None] | None = None,
+    expendable: Collection[int] = (),
+    restarts: int = 0,
+    seed: int = 0,
+    link: Link | None = None,
+) -> list[Any]:
+    """Run `work(transport, *args)` as the rank that MPI says; return all results on rank 0, nothing on the others.
+
+    The arguments are those of every launcher, see `Launch`; no rank is expendable here, and messages name no roles.
+    Raises RunFailed when a peer has closed, or nobody answers. A process that ends with an error calls `end_all`.
+    """
+    from mpi4py import MPI
+
+    from transports.mpi import Mpi
+
+    die_with_parent()
+    world = _world()
+    if world_size != world.size or restarts:
+        raise UsageError(f"mpirun started {world.size} ranks, not {world_size}, and starts none again")
+    _wait_for_all(world, timeout)
+    machine = world.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = len(set().union(*machine.allgather(usable_cores())))  # mpirun may give each rank some of its own
+    place, recorder = set_up(device, world.rank, world_size, record, seed, (machine.rank, machine.size), cores)
+    machine.Free()
+    transport = Mpi(place, timeout, recorder, link)
+    transport.align_clocks()
+    return take_part(transport, work, args, on_report)
+
+
+def _wait_for_all(world: Any, timeout: float) -> None:
+    """Wait until all ranks have come so far, and what they do together next takes no time. Raises RunFailed."""
+    barrier, running = world.Ibarrier(), RunningClock()
+    while not barrier.Test():
+        if running() > timeout:
+            raise RunFailed(f"rank {world.rank} waited {timeout:g} s for all ranks to start")
+        sleep(_PAUSE_S)
+
+
+def _end_all_after_a_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.__excepthook__(kind, error, trace)
+    end_all(1)
+
+
+def end_all(code: int) -> None:
+    """Where this process is a rank of MPI, end all ranks with this exit code: mpirun would wait for the others."""
+    if "mpi4py.MPI" in sys.modules and (world := _world()).size > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        world.Abort(code)
+
+
+def _world() -> Any:
+    """Return MPI's communicator of all ranks. Raises UsageError."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UsageError(
+            f"--launcher mpi: mpi4py cannot be used ({one_line(error)}); pip install -r requirements-mpi.txt, "
+            "or take another --launcher"
+        ) from error
+    return MPI.COMM_WORLD
+
+
+def _library() -> str:
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().split(",")[0]

@@ -1,0 +1,395 @@
+"""Dask places the ranks: what the launcher promises, on workers of its own and on those of a cluster.
+
+Above each test stands what its ranks run.
+"""
+
+import io
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from launchers import dask, find_launcher
+from launchers.environment import environment_of_others
+from records.errors import RunFailed, UsageError
+from records.files import load_events
+from tests.launchers.test_failures import Victim
+from tests.ranks import LIMIT, wait_until
+from tests.runs import made
+from transports.base import Transport
+
+distributed = pytest.importorskip("distributed", reason="needs dask.distributed: pip install -r requirements-dask.txt")
+pytestmark = pytest.mark.xdist_group("dask")
+Report = Callable[[Any], None]
+N = 3
+QUIET: dict[str, Any] = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """A client of a cluster of so many workers, on each of which something has run already."""
+    from dask import config
+
+    like_ours = {"distributed.worker.multiprocessing-method": "forkserver", "distributed.worker.daemon": False}
+    with (
+        config.set(like_ours),
+        distributed.LocalCluster(n_workers=N, threads_per_worker=1, **QUIET) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        run(client, get_rank)
+        yield client
+
+
+@pytest.fixture
+def cluster(client: Any) -> Iterator[Any]:
+    """The same, looked at before and after: no rank may leave anything in a worker."""
+    before = client.run(belongings)
+    yield client
+    assert wait_until(lambda: client.run(belongings) == before), (before, client.run(belongings))
+
+
+def belongings(dask_worker: Any) -> dict[str, Any]:
+    """What a worker has that a rank could leave there."""
+    threads = [thread.name for thread in threading.enumerate()]
+    return {
+        "tasks that run": len(dask_worker.active_threads),
+        "data": len(dask_worker.data),
+        "process group": dist.is_initialized(),
+        "threads": sorted(name for name in threads if not name.startswith("Dask-")),
+        "servers": sum(one.status == psutil.CONN_LISTEN for one in psutil.Process().net_connections()),
+        "children": len(psutil.Process().children()),
+    }
+
+
+def run(client: Any, work: Callable[..., Any], *args: Any, world_size: int = N, **options: Any) -> list[Any]:
+    options = {"timeout": LIMIT} | options
+    return find_launcher("dask", client.scheduler.address).launch(work, world_size, *args, **options)
+
+
+def failure(client: Any, work: Callable[..., Any], *args: Any, **options: Any) -> str:
+    with pytest.raises(RunFailed) as caught:
+        run(client, work, *args, **options)
+    return str(caught.value)
+
+
+# Results and reports
+
+
+def get_rank(transport: Transport) -> int:
+    return transport.rank
+
+
+def bring_all(transport: Transport, report: Report, first: str, second: bytes) -> tuple[Any, ...]:
+    for number in range(100):
+        report((transport.rank, number))
+    transport.barrier()
+    events = len(transport.recorder.frame())
+    return transport.rank, transport.world_size, os.getpid(), transport.timeout, events, first, len(second)
+
+
+def test_ranks_get_what_launch_was_told_and_report_in_order(cluster: Any) -> None:
+    reports: dict[int, list[Any]] = {rank: [] for rank in range(N)}
+    results = run(
+        cluster, bring_all, "first", bytes(10_000_000), timeout=77.0,
+        on_report=lambda rank, value: reports[rank].append(value),
+    )  # fmt: skip
+    assert [(*one[:2], *one[3:]) for one in results] == [(rank, N, 77.0, 0, "first", 10_000_000) for rank in range(N)]
+    assert len({os.getpid(), *(one[2] for one in results)}) == N + 1
+    assert reports == {rank: [(rank, number) for number in range(100)] for rank in range(N)}
+
+
+def test_a_cluster_may_have_more_workers_than_ranks(cluster: Any) -> None:
+    assert run(cluster, get_rank, world_size=2) == [0, 1]
+
+
+def bring_much(transport: Transport, report: Report) -> torch.Tensor:
+    report(bytes(10_000_000))
+    return torch.full((1_000_000,), transport.rank)
+
+
+@pytest.mark.slow
+def test_on_workers_of_its_own_which_end_with_the_run() -> None:
+    environment, children = dict(os.environ), psutil.Process().children(recursive=True)
+    reports = []
+    results = dask.launch(
+        bring_much, 2, timeout=LIMIT, on_report=lambda rank, value: reports.append((rank, len(value)))
+    )
+    assert [(len(one), one.unique().tolist()) for one in results] == [(1_000_000, [rank]) for rank in range(2)]
+    assert sorted(reports) == [(0, 10_000_000), (1, 10_000_000)]
+    assert environment == dict(os.environ)
+    assert psutil.Process().children(recursive=True) == children
+
+
+IN_A_SCRIPT = """
+class Mine:
+    def __init__(self, value):
+        self.value = value
+
+def double(transport, mine):
+    return Mine(2 * mine.value)
+"""
+
+
+def test_what_a_script_defines_travels_with_it(cluster: Any) -> None:
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec(IN_A_SCRIPT, script)
+    assert [one.value for one in run(cluster, script["double"], script["Mine"](21))] == [42] * N
+
+
+def draw(transport: Transport) -> float:
+    return float(torch.rand(()))
+
+
+def state_of_torch() -> tuple[int, list[int]]:
+    return torch.get_num_threads(), torch.get_rng_state().tolist()
+
+
+def test_a_worker_gets_its_random_state_and_its_threads_back(cluster: Any) -> None:
+    def states() -> list[Any]:
+        addresses = sorted(cluster.nthreads())
+        return [cluster.submit(state_of_torch, workers=[one], pure=False).result(LIMIT) for one in addresses]
+
+    before = states()
+    drawn = run(cluster, draw, seed=5)
+    assert len(set(drawn)) == N
+    assert drawn == run(cluster, draw, seed=5)
+    assert before == states()
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize("strategy", ["param_server", "ring_all_reduce"])
+def test_a_run_ends_as_on_shared_memory(tmp_path: Path, cluster: Any, strategy: str) -> None:
+    here = made(tmp_path, strategy, "here", n_gpus=N)
+    there = made(tmp_path, strategy, "there", n_gpus=N, launcher="dask", scheduler=cluster.scheduler.address)
+    assert there["parameter_hash"] == here["parameter_hash"]
+    assert there["bytes_sent"] == here["bytes_sent"]
+    assert (there["transport"], there["dask"]) == ("process_group", distributed.__version__)
+    counts = [load_events(tmp_path / f"{name}.events.csv.gz")["rank"].value_counts() for name in ("here", "there")]
+    assert set(counts[0].index) == set(counts[1].index) == set(range(N))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_the_client_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+    victim = Victim(tmp_path, "param_server", "--launcher", "dask")
+    try:
+        victim.wait_until("training")
+        os.killpg(victim.process.pid, number) if number == signal.SIGINT else victim.process.send_signal(number)
+        assert f"ended by {number.name}" in victim.check_end() or number == signal.SIGKILL
+    finally:
+        victim.kill()
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_by_name(tmp_path: Path) -> None:
+    victim = Victim(tmp_path, "ring_all_reduce", "--launcher", "dask")
+    try:
+        victim.wait_until("training")[1].kill()
+        assert re.match(r"error: rank \d \(worker\) has ended: its Dask worker \S+ is gone", victim.check_end())
+        assert victim.process.returncode == 1
+    finally:
+        victim.kill()
+
+
+@pytest.mark.slow
+def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(tmp_path: Path, cluster: Any) -> None:
+    victim = Victim(tmp_path, "param_server", "--launcher", "dask", "--scheduler", cluster.scheduler.address)
+    try:
+        assert wait_until(lambda: bool(re.search(r"\| [1-9]\d*/", victim.said()))), victim.said()
+        assert all(one["process group"] for one in cluster.run(belongings).values())
+        victim.process.kill()
+        victim.check_end()
+    finally:
+        victim.kill()
+    # That no rank is left is looked at by the fixture.
+
+
+# Failures
+
+
+def wait_for(event: str) -> None:
+    distributed.Event(event).wait(LIMIT)
+
+
+def fail(transport: Transport, report: Report, kind: str) -> Any:
+    transport.barrier()
+    if transport.rank == 1 and kind == "usage":
+        raise UsageError("--lr 0: take a larger one")
+    if transport.rank == 1 and kind == "error":
+        raise KeyError("the reason")
+    if transport.rank == 1 and kind == "exit":
+        sys.exit(3)
+    if transport.rank == 1 and kind == "result":
+        return threading.Lock()
+    return transport.recv((transport.rank + 1) % N, "never sent")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("error", r"rank 1 \(worker\) raised KeyError: 'the reason'; meanwhile rank 0 \(server\) waited for"),
+        ("exit", r"rank 1 \(worker\) raised SystemExit: 3"),
+        ("result", r"rank 1 \(worker\) raised TypeError: cannot pickle"),
+        ("usage", r"--lr 0: take a larger one"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_fails_is_named(cluster: Any, kind: str, message: str) -> None:
+    with pytest.raises(RunFailed, match=f"^{message}") as caught:
+        run(cluster, fail, kind, roles=["server", "worker", "worker"], on_report=lambda rank, value: None)
+    assert caught.value.exit_code == (2 if kind == "usage" else 1)
+
+
+def wait_for_one_that_hangs(transport: Transport) -> None:
+    if transport.rank == 2:
+        wait_for("the end of the test")
+    transport.recv(2, "never sent")
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_answer_is_named(cluster: Any) -> None:
+    try:
+        said = failure(cluster, wait_for_one_that_hangs, timeout=2.0)
+        assert said.startswith("rank 2 (worker) has not answered for more than 2 s")
+        assert said.count("waited for 'never sent' from rank 2") == 2
+    finally:
+        distributed.Event("the end of the test", client=cluster).set()
+
+
+def report_for_ever(transport: Transport, report: Report) -> None:
+    while True:
+        if transport.rank == 0:
+            report("still here")
+            transport.isend(None, 1, "turn")
+            transport.recv(1, "turn")
+        elif transport.rank == 1:
+            transport.recv(0, "turn")
+            transport.isend(None, 0, "turn")
+        else:
+            transport.recv(0, "never sent")
+
+
+def test_ranks_end_when_the_client_is_interrupted(cluster: Any) -> None:
+    def interrupt(rank: int, value: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(cluster, report_for_ever, on_report=interrupt)
+
+
+def test_a_rank_is_not_run_twice(cluster: Any) -> None:
+    from launchers.dask_ranks import pickled, submit
+    from launchers.dask_worker import Job, Meeting, Place, address_of, be_rank
+
+    address = min(cluster.nthreads())
+    meeting = submit(cluster, address, Meeting, LIMIT)
+    store = submit(cluster, address, address_of, meeting).result(LIMIT)
+    job = pickled(Job(get_rank, (), "cpu", LIMIT, False, False, 0, None, ["worker"]))
+    arguments = Place("a run", 0, 1, (0, 1), store), job
+    first, second = (pickle.loads(submit(cluster, address, be_rank, *arguments).result(LIMIT)) for _ in range(2))
+    assert first == ("result", 0)
+    assert (second[0], second[1].kind) == ("failed", "stopped")
+    assert "a second time" in second[1].message
+
+
+class SchedulerElsewhere(pickle.Unpickler):
+    """Reads what Dask's scheduler reads, where there is no project."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        assert module.split(".")[0] not in ("launchers", "records", "transports", "tests"), f"{module}.{name}"
+        return super().find_class(module, name)
+
+
+def test_the_scheduler_need_not_know_the_project() -> None:
+    from launchers.dask_ranks import submit
+    from launchers.dask_worker import Place, be_rank
+
+    client, place = MagicMock(), Place("a run", 0, 1, (0, 1), ("host", 1))
+    submit(client, "tcp://host:1", be_rank, place, b"job")
+    call, *arguments = SchedulerElsewhere(io.BytesIO(cloudpickle.dumps(client.submit.call_args.args))).load()
+    assert callable(call)
+    assert [type(one) for one in arguments] == [bytes]
+
+
+# What is refused
+
+
+def test_too_few_workers(cluster: Any) -> None:
+    with pytest.raises(
+        UsageError, match=rf"--n_gpus {N + 2}: .* has {N}; start more: python -m dask worker .* --nworkers 2$"
+    ):
+        run(cluster, get_rank, world_size=N + 2)
+
+
+def test_workers_that_share_a_process_are_too_few() -> None:
+    with (
+        distributed.LocalCluster(n_workers=2, processes=False, protocol="tcp", **QUIET) as threads,
+        pytest.raises(UsageError, match=r"--n_gpus 2: .* has 1; start more"),
+    ):
+        dask.launch(get_rank, 2, timeout=LIMIT, scheduler=threads.scheduler_address)
+
+
+def test_a_worker_that_is_busy(cluster: Any) -> None:
+    address = min(cluster.nthreads())
+    busy = cluster.submit(wait_for, "test over", workers=[address], pure=False)
+    assert wait_until(lambda: any(cluster.processing().values()))
+    with pytest.raises(UsageError, match=rf"within 1 s \(--timeout\) its worker {address} has not taken a task"):
+        run(cluster, get_rank, timeout=1.0)
+    distributed.Event("test over", client=cluster).set()
+    busy.result(LIMIT)
+
+
+def test_a_scheduler_that_does_not_answer() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"^--scheduler {address}: no Dask scheduler has answered within 0.5 s"):
+            dask.launch(get_rank, 2, timeout=0.5, scheduler=address)
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_import_the_project(tmp_path: Path) -> None:
+    with distributed.LocalCluster(n_workers=0, processes=False, protocol="tcp", **QUIET) as empty:
+        address = empty.scheduler_address
+        line = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
+        with subprocess.Popen(line, cwd=tmp_path, env=environment_of_others(), stderr=subprocess.DEVNULL) as worker:
+            try:
+                assert wait_until(lambda: bool(empty.scheduler.workers))
+                with pytest.raises(UsageError, match=r"cannot run this project \(ModuleNotFoundError.*; start it in"):
+                    dask.launch(get_rank, 1, timeout=LIMIT, scheduler=address)
+            finally:
+                worker.kill()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "tcp://host:port"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--scheduler {address}: .*; give the address .* such as tcp://host:8786"):
+        find_launcher(scheduler=address)
+
+
+def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match=r"--launcher dask: .*pip install -r requirements-dask\.txt"):
+        find_launcher("dask")
+
+
+def test_restarts_and_what_cannot_be_sent() -> None:
+    with pytest.raises(UsageError, match="--restarts 1: Dask starts no rank again"):
+        dask.launch(get_rank, 2, restarts=1)
+    with pytest.raises(UsageError, match="cannot send the work and its arguments to Dask's workers: TypeError"):
+        dask.launch(get_rank, 2, threading.Lock())

@@ -37,6 +37,7 @@ from training.options import DTYPES, Options
 from training.recorded import check_recorded
 from transports.timing import RunningClock, sleep
 from workloads import datasets
+from workloads.loading import batches_of_test
 
 COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
 _POLL_S = 0.2
@@ -199,7 +200,9 @@ class Scorer:
         options = Options(**self.made_for)
         if options.dtype not in DTYPES:
             raise UsageError(f"{checkpoint}: run.json has {options.dtype!r} for --dtype")
-        self.data = datasets.load(options.dataset, options.data_dir, False, options.train_size, options.seed)
+        self.data = datasets.load(
+            options.dataset, options.data_dir, False, options.train_size, options.seed, options.image_size
+        )
         self.dtype = options.torch_dtype
         self.model = build_model(options, self.data)  # frozen parameters are those of the seed
         self.parameters = trained(self.model)
@@ -225,7 +228,7 @@ class Scorer:
             copy_into(self.counts, torch.stack([states[rank]["strategy"]["counts"] for rank in workers]).amax(0))
         except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
             raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
-        score = evaluate(self.model, self.data, torch.device("cpu"), self.dtype)
+        score = evaluate(self.model, batches_of_test(self.data, torch.device("cpu"), self.dtype))
         return {
             "step": run["step"], "loss": score.loss, "top1": score.top1, "top5": score.top5,
             "checkpoint": checkpoint.name, "id": run["id"],
@@ -233,7 +236,7 @@ class Scorer:
 
 
 def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
-    names = ("dataset", "data_dir", "train_size", "seed", "model", "dtype")
+    names = ("dataset", "data_dir", "train_size", "image_size", "seed", "model", "dtype")
     recorded = check_recorded(files.load_run(checkpoint)["options"], checkpoint / "run.json")
     return {name: value for name, value in recorded.items() if name in names}
 

@@ -158,6 +158,8 @@ def fit(options: Options) -> Options:
         raise UsageError(
             f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
         )
+    if options.launcher or options.scheduler:
+        raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
     if options.restarts:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:

@@ -8,6 +8,10 @@ python train.py --strategy single --workers_like 4        # one process on the s
 
 torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # the same algorithm over torch.distributed
 
+mpirun -n 2 python train.py --strategy ring_all_reduce    # over MPI
+
+python train.py --strategy ring_all_reduce --launcher dask    # on Dask's workers
+
 python train.py --strategy yourmodule:YourClass           # a strategy of your own
 
 python train.py --list                                    # all strategies, and what they send
@@ -26,7 +30,7 @@ if __name__ == "__main__":
     from records.interrupts import end_while_loading, interrupts_wait
 
     end_while_loading("nothing was written")  # it takes seconds, in which Ctrl-C may come
-    from launchers import find_launcher, preload
+    from launchers import preload, warm_up
     from launchers.sockets import remove_folder
     from records.errors import RunFailed, UsageError
 
@@ -34,7 +38,7 @@ if __name__ == "__main__":
     try:
         preload("training.preload")
         with interrupts_wait():
-            find_launcher().warm_up()  # first: the fork server loads torch while this process does
+            warm_up()  # first: the fork server loads torch while this process does
         from training.command_line import main
 
         sys.exit(main(__doc__))

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO
 
 from checkpoints.folder import SCORES
-from launchers.torchrun import environment_of_others
+from launchers.environment import environment_of_others
 from records.errors import RunFailed
 from records.interrupts import interrupts_wait
 from transports.timing import RunningClock, sleep

@@ -3,9 +3,9 @@
     DIR/step-00000100/run.json       options, step, roles, an id of this checkpoint, the checksum of each rank's file
     DIR/step-00000100/rank-0.pt      that rank's strategy, position and random state
 
-Every rank that has a state writes its file into a hidden folder; when all are there, rank 0 gives it its name. The
-files hold tensors and plain values only: loading one executes no code from it. A file that does not have its checksum
-is refused.
+Every rank that has a state writes its file into a hidden folder, or sends it to rank 0, which writes it, where they may
+run on several machines; when all are there, rank 0 gives the folder its name. The files hold tensors and plain values
+only: loading one executes no code from it. A file that does not have its checksum is refused.
 """
 
 import hashlib
@@ -50,16 +50,21 @@ def save(
     ranks = sorted(range(transport.world_size) if ranks is None else ranks)
     if transport.rank not in ranks:
         return
-    hidden = target.folder / f".{name_of(step)}"
-    hidden.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()  # to a file, torch.save turns a full disk into an error that says nothing of it
     torch.save(state, content)
-    _write(hidden / f"rank-{transport.rank}.pt", content.getbuffer())
-    checksum = hashlib.sha256(content.getbuffer()).hexdigest()
+    if transport.rank != 0 and not transport.same_machine:
+        transport.isend(torch.frombuffer(content.getbuffer(), dtype=torch.uint8), 0, "checkpoint")
+        return
+    hidden = target.folder / f".{name_of(step)}"
+    hidden.mkdir(parents=True, exist_ok=True)
+    checksum = _write_rank(hidden, transport.rank, content.getbuffer())
     if transport.rank != 0:
         transport.isend(checksum, 0, "checkpoint")
         return
-    checksums = {"0": checksum} | {str(peer): transport.recv(peer, "checkpoint").object for peer in ranks[1:]}
+    checksums = {"0": checksum}
+    for peer in ranks[1:]:
+        with transport.recv(peer, "checkpoint") as sent:
+            checksums[str(peer)] = sent.object or _write_rank(hidden, peer, memoryview(sent.vector.numpy().data))
     run = {"format": FORMAT, "id": uuid.uuid4().hex, "options": dict(target.options), "step": step,
            "epoch": transport.recorder.epoch,
            "n_ranks": transport.world_size, "roles": list(target.roles), "checksums": checksums}  # fmt: skip
@@ -76,6 +81,12 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what run.json is to hold together with its own checksum, that of all else."""
     rest = {key: value for key, value in run.items() if key != "checksum"}
     return rest | {"checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
+def _write_rank(folder: Path, rank: int, content: memoryview) -> str:
+    """Write the file of a rank; return its checksum."""
+    _write(folder / f"rank-{rank}.pt", content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _write(path: Path, content: bytes | memoryview) -> None:

@@ -155,9 +155,9 @@ def cores() -> ProcessPoolExecutor:
     """Return a process for each core."""
     context = get_context("spawn")
     numbers = context.SimpleQueue()
-    for number in range(usable_cores()):
+    for number in range(len(usable_cores())):
         numbers.put(number)
-    return ProcessPoolExecutor(usable_cores(), context, _take_core, (numbers,))
+    return ProcessPoolExecutor(len(usable_cores()), context, _take_core, (numbers,))
 
 
 def record(path: AnyPath, data_dir: str = "data", quick: bool = False) -> None:

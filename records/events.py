@@ -18,6 +18,7 @@ A recorder writes its events to a file as they come, some thousands at a time: i
 import struct
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,11 +80,28 @@ class EventFile:
             while rows := file.read(_CHUNK * _ROW.size):
                 yield rows
 
+    def carry(self) -> "CarriedEvents":
+        """Return the events themselves, for another machine, which does not see the file. Raises OSError."""
+        return CarriedEvents(self.rank, [zlib.compress(rows, 1) for rows in self.rows()], self.tags)
+
+
+@dataclass(frozen=True)
+class CarriedEvents:
+    """The events of one rank, in the order they were written, compressed; each piece is some ten thousand rows."""
+
+    rank: int
+    pieces: Sequence[bytes]
+    tags: Sequence[str]
+
+    def rows(self) -> Iterator[bytes]:
+        """Yield the rows, some ten thousand at a time."""
+        return map(zlib.decompress, self.pieces)
+
 
 class RunEvents:
     """The events of a run, rank after rank, some ten thousand at a time: see `Events`."""
 
-    def __init__(self, ranks: Iterable[EventFile]) -> None:
+    def __init__(self, ranks: Iterable[EventFile | CarriedEvents]) -> None:
         self._ranks = list(ranks)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:

@@ -17,6 +17,7 @@ from training.names import check_class
 from training.optimizers import OPTIMIZERS, is_elementwise
 from training.options import DTYPES, Options
 from training.schedules import SCHEDULES
+from workloads.loading import LOADERS
 
 DEVICES = ("auto", "cpu", "cuda")
 _MOST_RANKS = 100
@@ -24,12 +25,12 @@ _MOST_RANKS = 100
 
 def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     """Return the options with every default filled in, fit to this machine. Raises UsageError."""
-    launcher = launcher or find_launcher()
+    launcher = launcher or find_launcher(options.launcher, options.scheduler)
     check_class(type(options.strategy))
     _check_values(options)
     strategy = options.strategy
     name, n_gpus = strategy.name, options.n_gpus
-    if launcher.world_size is not None and isinstance(strategy, Builtin):
+    if not launcher.shared_memory and isinstance(strategy, Builtin):
         raise UsageError(f"{name} starts its processes itself; run it without {launcher.name}")
     if options.link and isinstance(strategy, Builtin):
         raise UsageError(f"--bandwidth, --latency: torch itself carries the messages of {name}; leave them out")
@@ -51,6 +52,7 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         raise UsageError(f"--n_gpus {n_gpus}: one machine, at most {_MOST_RANKS} processes")
     _check_stragglers(options, strategy.roles(n_gpus))
     _check_restarts(options, launcher)
+    _check_loader(options, launcher)
     make_optimizer = options.make_optimizer()
     strategy.check_optimizer(make_optimizer([torch.nn.Parameter(torch.zeros(1))]))
     if strategy.cuts_x and not is_elementwise(make_optimizer):
@@ -100,7 +102,17 @@ def _check_restarts(options: Options, launcher: Launcher) -> None:
             f"{', '.join(able)} do"
         )
     if not launcher.restarts:
-        raise UsageError(f"--restarts: needs shared memory; run it without {launcher.name}")
+        raise UsageError(f"--restarts: only with the local launcher; run it without {launcher.name}")
+
+
+def _check_loader(options: Options, launcher: Launcher) -> None:
+    default = Options()
+    for name in ("loader", "loader_workers"):
+        if not launcher.processes and getattr(options, name) != getattr(default, name):
+            raise UsageError(
+                f"--{name} {getattr(options, name)}: in {launcher.name} all ranks share a process, which decodes for "
+                "them; leave it out"
+            )
 
 
 def _check_stragglers(options: Options, roles: list[str]) -> None:
@@ -131,6 +143,7 @@ def _check_values(options: Options) -> None:
         ("device", options.device, list(DEVICES)),
         ("dtype", options.dtype, list(DTYPES)),
         ("codec_scope", options.codec_scope, ["tensor", "vector"]),
+        ("loader", options.loader, list(LOADERS)),
     ):
         if value not in known:
             raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}there are {', '.join(known)}")
@@ -141,6 +154,8 @@ def _check_values(options: Options) -> None:
         ("epochs", options.epochs, 1),
         ("accumulate", options.accumulate, 1),
         ("train_size", options.train_size, 0),
+        ("image_size", options.image_size, 1),
+        ("loader_workers", options.loader_workers, 0),
         ("restarts", options.restarts, 0),
         ("checkpoint_every", options.checkpoint_every, 0),
         ("checkpoint_keep", options.checkpoint_keep, 1),

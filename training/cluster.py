@@ -183,7 +183,7 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
         return result
 
     with as_before():
-        use_share_of_cores(usable_cores())
+        use_share_of_cores(len(usable_cores()))
         begun = now()
         for _ in range(_WARM_UP + _REPEATS):
             inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))

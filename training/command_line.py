@@ -16,6 +16,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from checkpoints import files, replay
 from checkpoints.folder import latest
 from compression import CODECS
+from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
 from strategies import STRATEGIES, Strategy
@@ -52,7 +53,9 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
         else:
             run(parse_run(given, builtin, description))
 
-    return guarded(work)
+    if code := guarded(work):
+        end_all(code)
+    return code
 
 
 def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) -> Options:
@@ -142,7 +145,8 @@ def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options 
     if path := _value("--resume", arguments):
         checkpoint = latest(path)
         with naming("--resume"):
-            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin)
+            new = ["launcher", "scheduler"]
+            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new)
     if path := _value("--replay", arguments):
         new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
         recorded = replay.load(path).options

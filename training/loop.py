@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import io
 import math
+import platform
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,9 @@ from torch.nn.utils import parameters_to_vector
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
-from records.events import EventFile
+from records.events import CarriedEvents, EventFile
 from strategies import Replica
 from strategies.common.builtin import Builtin
 from strategies.common.replica import parameters_from, trained
@@ -25,8 +28,10 @@ from training.evaluation import Score, evaluate
 from training.options import Options
 from training.stragglers import Straggler
 from transports.base import PeerLost, Transport, WaitTimeout
+from transports.messages import Alignment
 from workloads import models
 from workloads.datasets import Data
+from workloads.loading import Loader, fetcher
 
 REPORTER = 0  # evaluates `model()`, which is the same on every rank, and reports the progress; it must not be one
 # that may die
@@ -35,10 +40,11 @@ _REPORT_S = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """What all ranks of a run are told: its options, and the folder of what it has not finished."""
+    """What all ranks of a run are told: its options, and where they write, on the machine of the first process."""
 
     options: Options
-    folder: Path
+    folder: Path  # of what the run has not finished
+    checkpoints: Path
 
 
 @dataclass
@@ -46,12 +52,13 @@ class RankResult:
     """What a rank returns: its events, a hash of its parameters; the reporter also the model to be saved."""
 
     rank: int
-    events: EventFile
+    events: EventFile | CarriedEvents
     parameter_hash: str
     optimizer_bytes: int  # the memory of the optimizer's state on this rank
     saved_model: bytes | None
     arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
+    alignment: Alignment | None  # where the ranks may run on several machines
 
 
 def build_model(options: Options, data: Data) -> nn.Module:
@@ -66,24 +73,36 @@ def train_rank(transport: Transport, report: Callable[[Any], None], job: Job, da
 
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
+    if transport.same_machine:
+        return _train(transport, report, job, data, job.folder)
+    if transport.rank == 0 and job.options.checkpoint_every and not job.checkpoints.is_dir():
+        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {job.checkpoints}")
+    with tempfile.TemporaryDirectory() as folder:
+        return _train(transport, report, job, data, Path(folder))
+
+
+def _train(transport: Transport, report: Callable[[Any], None], job: Job, data: Data, folder: Path) -> RankResult:
+    """Be one rank, whose events lie in `folder` until it ends."""
     options = job.options
-    transport.recorder.write_to(job.folder / f"rank-{transport.rank}.events")
-    rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, options, data)
+    transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
+    rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, job, data)
     rank.start()
-    # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
-    for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
-        rank.run_epoch(epoch)
+    with rank.loader:
+        # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
+        for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
+            rank.run_epoch(epoch)
     return rank.result()
 
 
 class _Rank:
     """One rank of a run."""
 
-    def __init__(self, transport: Transport, report: Callable[[Any], None], options: Options, data: Data) -> None:
+    def __init__(self, transport: Transport, report: Callable[[Any], None], job: Job, data: Data) -> None:
         self.transport = transport
         self.recorder = transport.recorder
         self.report = report
-        self.options = options
+        self.options = options = job.options
+        self.checkpoints = job.checkpoints
         self.data = data
         self.plan = options.plan(data.n_train)
         roles = options.roles
@@ -94,6 +113,11 @@ class _Rank:
         self.ranks_with_state = servers if self.strategy.workers_may_die else list(range(len(roles)))
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
+        fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
+        part = None if transport.world_size == 1 else self.worker
+        self.loader = Loader(
+            data, fetch, self.plan, part, options.accumulate, transport.device, options.torch_dtype
+        )  # fmt: skip
         self.done = 0  # steps, when the run was resumed
         self.taken = 0  # steps, in this process
         self.reported = 0.0
@@ -162,41 +186,39 @@ class _Rank:
         self.module.train()
         for i in strategy.steps_of_epoch(max(start, self.done), stop):
             recorder.step = i
-            epoch, step = 1 + i // plan.n_steps, i % plan.n_steps  # an asynchronous worker has its own pace
-            batch = plan.batch(epoch, step)
-            part = batch if self.transport.world_size == 1 else plan.part(epoch, step, self.worker)
-            loss = self.gradient(part, len(batch))
+            loss, n = self.gradient(i)
             if not math.isfinite(loss):
                 raise RunFailed(
-                    f"the loss became {loss} in epoch {epoch}, step {step + 1} of {plan.n_steps}; "
-                    "take a smaller --lr, or bound the gradient with --clip_norm"
+                    f"the loss became {loss} in epoch {1 + i // plan.n_steps}, step {i % plan.n_steps + 1} of "
+                    f"{plan.n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
                 )
-            strategy.step(len(part))
-            self.loss_sum += loss * len(part)
-            self.samples += len(part)
+            strategy.step(n)
+            self.loss_sum += loss * n
+            self.samples += n
             self.taken = i + 1
             self.after_step(i + 1)
         recorder.mark("samples", self.samples - self.samples_before)
         if self.samples:
             recorder.mark("train_loss", self.loss_sum / self.samples)
 
-    def gradient(self, part: torch.Tensor, n_of_all: int) -> float:
-        """Leave the gradient of the mean loss over the samples of `part` in the model; return that loss."""
+    def gradient(self, i: int) -> tuple[float, int]:
+        """Leave the gradient of the mean loss over the part of step `i` in the model; return that loss, its samples."""
         phase, builtin = self.recorder.phase, self.strategy if isinstance(self.strategy, Builtin) else None
-        weight = builtin.loss_weight(len(part), n_of_all) if builtin else 1.0
-        total = 0.0
-        pieces = part.tensor_split(min(self.options.accumulate, len(part)))
-        for piece in pieces:
+        pieces = [len(piece.indices) for piece in self.loader.pieces(i)]
+        start, stop = self.plan.bounds(i % self.plan.n_steps)
+        n, total = sum(pieces), 0.0
+        weight = builtin.loss_weight(n, stop - start) if builtin else 1.0
+        for k, size in enumerate(pieces):
             with phase("data"):
-                x, y = self.data.fetch(piece, "train", self.transport.device, self.options.torch_dtype)
+                x, y = self.loader.piece(i, k)
             if builtin:
-                builtin.begin_piece(last=piece is pieces[-1])
+                builtin.begin_piece(last=k == len(pieces) - 1)
             with phase("forward"), self.straggler.stretched():
-                loss = F.cross_entropy(self.module(x), y) * (len(piece) / len(part))
+                loss = F.cross_entropy(self.module(x), y) * (size / n)
                 total += loss.item()
             with phase("backward"), self.straggler.stretched():
                 (loss if weight == 1 else loss * weight).backward()
-        return total
+        return total, n
 
     def after_update(self) -> None:
         """On a server: what is to be done after each of its updates."""
@@ -219,7 +241,7 @@ class _Rank:
 
     def checkpoint(self, step: int) -> None:
         """Write a checkpoint after `step` steps. Raises RunFailed if it cannot be written."""
-        options, device = self.options, self.transport.device
+        options, device, folder = self.options, self.transport.device, self.checkpoints
         if self.transport.rank not in self.ranks_with_state:
             return
         own, model = self.strategy.state_dict(), None
@@ -238,7 +260,6 @@ class _Rank:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
-        folder = options.checkpoint_folder
         target = files.Target(folder, options.checkpoint_keep, options.recorded(), options.roles)
         with self.recorder.paused():
             try:
@@ -280,7 +301,7 @@ class _Rank:
                 pass
             return None
         with parameters_from(self.model, x), transport.while_busy(lambda: self._tell_others(False)):
-            score = evaluate(self.model, self.data, transport.device, self.options.torch_dtype)
+            score = evaluate(self.model, self.loader.test_batches())
         self._tell_others(True)
         return score
 
@@ -303,14 +324,16 @@ class _Rank:
                     saved = _state_dict_bytes(self.model)
         if isinstance(strategy, Builtin):
             strategy.close()
+        events = self.recorder.close()
         return RankResult(
             transport.rank,
-            self.recorder.close(),
+            events if transport.same_machine else events.carry(),
             hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
             strategy.state_bytes,
             saved,
             transport.arrivals,
             list(self.recorder.deaths),
+            transport.alignment,
         )
 
 

@@ -56,7 +56,7 @@ class RunOptions:
 
     n_gpus: int | None = None
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
-    there are, at least as many as the strategy needs (under torchrun: what it started)."""
+    there are, at least as many as the strategy needs; as many as torchrun or mpirun started."""
     batch_size: int = _Int(64)
     """Samples per worker and step."""
     global_batch_size: int | None = None
@@ -104,8 +104,14 @@ class RunOptions:
     """Hold messages back by so much beside bytes / bandwidth: 50us, 3ms. Default: not held back; in a simulation
     50us."""
     restarts: int = field(default=0, metadata=OF_THIS_RUN)
-    """Start workers that died again, at most N times in all, where a server lets them in. Not under torchrun, which
-    ends all when one dies."""
+    """Start workers that died again, at most N times in all, where a server lets them in. Only with the local
+    launcher."""
+    launcher: str | None = field(default=None, metadata=OF_THIS_RUN)
+    """Who starts the ranks: local (this machine, sharing memory), torchrun, mpi or dask. Default: torchrun or mpirun
+    if one of them has started this process, else local."""
+    scheduler: str | None = field(default=None, metadata=OF_THIS_RUN)
+    """With dask: the address of the scheduler whose workers take the ranks, such as tcp://host:8786. Default: a
+    cluster of processes on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +127,17 @@ class DataOptions:
     """Let torchvision download the data set if it is not there."""
     train_size: int = 0
     """Use only this many training samples; 0: all."""
+    image_size: int = 224
+    """Side of the pictures of imagefolder, in pixels."""
+    augment: bool = True
+    """Cut the training pictures of imagefolder at random and mirror half of them; without, they are cut at the centre
+    as the test pictures are. Other data sets stay as they are."""
+    loader: str = "torch"
+    """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
+    for imagefolder: pip install -r requirements-dali.txt)."""
+    loader_workers: int = field(default=0, metadata=MAY_CHANGE_ALWAYS)
+    """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
+    when it wants it. With dali its threads, at least one."""
     model: str = "mlp"
     """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, or yourmodule:function, which is called
     with (input_shape, n_classes) and returns the network."""

@@ -22,6 +22,7 @@ from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
 from workloads import datasets, models
+from workloads.dali import check_dali
 from workloads.datasets import Data, LazyData
 
 _POSITION = {"step": int, "epoch": int, "loss_sum": float, "samples": int}  # of a rank in a checkpoint
@@ -29,11 +30,14 @@ _POSITION = {"step": int, "epoch": int, "loss_sum": float, "samples": int}  # of
 
 def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     """Find whatever is wrong before any process is started; return the data. Raises UsageError."""
-    launcher = launcher or find_launcher()
+    launcher = launcher or find_launcher(options.launcher, options.scheduler)
     if launcher.is_first:
         assert options.run_name is not None, "only of resolved options"
         check_name(options.results_dir, options.run_name)
-    data = datasets.load(options.dataset, options.data_dir, options.download, options.train_size, options.seed)
+    data = datasets.load(
+        options.dataset, options.data_dir, options.download, options.train_size, options.seed, options.image_size,
+        options.augment,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         model = build_model(options, data)
         models.check(options.model, model, data.input_shape, data.n_classes)
@@ -55,6 +59,8 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))
     if options.replay:
         _check_replay(options, options.replay)
+    if options.loader == "dali":
+        check_dali(data)
     if launcher.shared_memory:
         _share(options, data)
     written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
@@ -62,7 +68,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         _check_folder(options)
         written.append(("checkpoint_dir", str(options.checkpoint_folder)))
     for option, directory in written:
-        if directory is not None:
+        if directory is not None and launcher.is_first:  # who writes for all
             try:
                 files.check_writable(directory)
             except OSError as error:

@@ -31,11 +31,12 @@ from training.preflight import prepare
 def run(options: Options, quiet: bool = False, launcher: Launcher | None = None) -> pd.DataFrame:
     """Train as `options` say, write the records, and return the table of epochs and ranks (as in the CSV).
 
-    Under torchrun every process calls this; all but rank 0 get an empty table. `quiet`: no progress bar, no summary.
+    Under torchrun and mpirun every process calls this; all but rank 0 get an empty table. `quiet`: no progress bar,
+    no summary.
     `launcher`: how the ranks are started, by default as this process was.
     Raises UsageError for what the user can cure, RunFailed when a rank fails.
     """
-    launcher = launcher or find_launcher()
+    launcher = launcher or find_launcher(options.launcher, options.scheduler)
     options = resolve(options, launcher)
     launcher.warm_up()
     data = prepare(options, launcher)
@@ -50,7 +51,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
             _Progress(options, data.n_train, quiet, launcher) as progress,
         ):
             everything = launcher.launch(
-                train_rank, options.world_size, Job(options, folder), data,
+                train_rank, options.world_size, Job(options, folder, options.checkpoint_folder.absolute()), data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                 on_report=progress, expendable=_expendable(options), restarts=options.restarts, seed=options.seed,
                 link=options.link if launcher.processes else None,
@@ -205,6 +206,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
             table = table.astype(tables.COLUMNS)
     hashes = _hashes(results)
     deaths = [death for result in results for death in result.deaths]
+    clocks = {result.rank: result.alignment._asdict() for result in results if result.alignment}
     metadata = {
         "strategy": name,
         "n_gpus": options.n_gpus,
@@ -223,6 +225,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "bytes": bytes_source,
         "remark": _where(options, launcher),
         **launcher.facts,
+        **({"clocks": clocks} if clocks else {}),
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         "machine": files.machine(),
         "git_commit": files.git_commit(),

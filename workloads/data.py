@@ -44,8 +44,11 @@ class Data(ABC):
         """Number of test samples."""
 
     @abstractmethod
-    def raw(self, indices: Tensor, split: Split) -> tuple[Tensor, Tensor]:
-        """Give samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64."""
+    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """Give samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64; both are new.
+
+        What is drawn at random for a training sample is a function of the seed, the epoch and its index.
+        """
 
     @abstractmethod
     def train_subset(self, indices: Tensor) -> Self:
@@ -61,6 +64,7 @@ class Data(ABC):
         split: Split = "train",
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        epoch: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Give a normalised batch on `device`: x (B, *input_shape) of `dtype`, and y (B,) int64.
 
@@ -69,18 +73,26 @@ class Data(ABC):
             split: "train" or "test".
             device: where the batch goes; it travels there as stored and is normalised there.
             dtype: floating type of x; a half type is rounded to only after normalising.
+            epoch: see `raw`.
 
         Raises:
             UsageError: if an item that is decoded on demand is bad.
         """
-        stored, y = self.raw(indices, split)
+        return self.normalise(*self.raw(indices, split, epoch), device, dtype)
+
+    def normalise(
+        self, stored: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Make a batch of `fetch` of one as `raw` gives it, which may be written to."""
         compute = torch.promote_types(dtype, torch.float32)
         x = stored.to(device).to(compute)
         if stored.dtype == torch.uint8:
-            x = x / 255
+            x /= 255
         mean = _per_channel(self.mean, x.dim() - 2, x.device, compute)
         std = _per_channel(self.std, x.dim() - 2, x.device, compute)
-        return ((x - mean) / std).to(dtype), y.to(device)
+        x -= mean
+        x /= std
+        return x.to(dtype), y.to(device)
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +119,7 @@ class TensorData(Data):
         """Number of test samples."""
         return len(self.test_y)
 
-    def raw(self, indices: Tensor, split: Split) -> tuple[Tensor, Tensor]:
+    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Copy the samples out of the tensors."""
         if split == "train":
             return self.train_x[indices], self.train_y[indices]
@@ -141,7 +153,7 @@ class LazyData(Data):
         """Number of test samples."""
         return len(self.test)
 
-    def raw(self, indices: Tensor, split: Split) -> tuple[Tensor, Tensor]:
+    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Decode the samples and stack them.
 
         Raises:

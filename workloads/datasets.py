@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 from records.errors import UsageError, one_line
 from workloads.assemble import from_arrays, from_datasets
 from workloads.data import Data, LazyData, Split, TensorData
+from workloads.images import load_folder
 from workloads.lookup import call_user_function, import_torchvision, unknown_name
 
 __all__ = ["DATASETS", "Data", "LazyData", "Split", "TensorData", "load"]
@@ -49,7 +50,15 @@ DATASETS = ("synthetic", "digits", *_SOURCES, "imagefolder")
 """The names that `load` knows, besides yourmodule:function."""
 
 
-def load(name: str, data_dir: str | Path, download: bool = False, train_size: int = 0, seed: int = 0) -> Data:
+def load(
+    name: str,
+    data_dir: str | Path,
+    download: bool = False,
+    train_size: int = 0,
+    seed: int = 0,
+    image_size: int = 224,
+    augment: bool = True,
+) -> Data:
     """Load a data set into memory, or open it if it is decoded on demand.
 
     Args:
@@ -58,12 +67,19 @@ def load(name: str, data_dir: str | Path, download: bool = False, train_size: in
         data_dir: where the files are, in torchvision's layout, or where they are downloaded to.
         download: whether missing files may be downloaded.
         train_size: how many training samples to take, the first of a fixed permutation; 0 takes all, as they are.
-        seed: what the synthetic data set is made from; the others do not depend on it.
+        seed: what the synthetic data set is made from, and the random cuts of imagefolder; the others do not depend
+            on it.
+        image_size: the side of imagefolder's pictures, in pixels.
+        augment: whether imagefolder's training pictures are cut at random and mirrored.
 
     Raises:
         UsageError: if there is no such data set, or it is missing, damaged, badly formed or too small.
     """
-    data = _load_whole(name, Path(data_dir).expanduser(), download, seed)
+    place = Path(data_dir).expanduser()
+    if name == "imagefolder":
+        data: Data = load_folder(place, image_size, augment, seed)
+    else:
+        data = _load_whole(name, place, download, seed)
     if not 0 <= train_size <= data.n_train:
         raise UsageError(f"--train_size: {train_size} is not in 1..{data.n_train}, what {name} has; take 0 for all")
     if not train_size:
@@ -76,8 +92,6 @@ def _load_whole(name: str, data_dir: Path, download: bool, seed: int) -> Data:
         return _user(name)
     if name in _SOURCES:
         return _from_torchvision(name, data_dir, download)
-    if name == "imagefolder":
-        return _imagefolder(data_dir)
     if name == "digits":
         return _digits()
     if name == "synthetic":
@@ -156,40 +170,3 @@ def _channels_first(images: Any) -> torch.Tensor:
 
 def _labels(dataset: Any) -> torch.Tensor:
     return torch.as_tensor(dataset.labels if hasattr(dataset, "labels") else dataset.targets)
-
-
-def _imagefolder(data_dir: Path) -> Data:
-    vision = import_torchvision("--dataset imagefolder")
-    transforms = vision.transforms
-    # The pixels stay uint8: the normalising is done on the device, when a batch is fetched.
-    transform = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.PILToTensor()])
-    folders = []
-    for split in ("train", "val"):
-        place = data_dir / split
-        try:
-            folders.append(vision.datasets.ImageFolder(place, transform=transform, loader=_read_image))
-        except OSError as error:
-            raise UsageError(
-                f"--dataset imagefolder: {place} is not a folder of one folder of images per class "
-                f"({one_line(error)}); put train/ and val/ in --data_dir"
-            ) from error
-    train, test = folders
-    if train.classes != test.classes:
-        differing = sorted(set(train.classes) ^ set(test.classes))
-        raise UsageError(
-            f"--dataset imagefolder: train and val under {data_dir} differ in classes ({', '.join(differing[:5])}); "
-            "make the same folders in both"
-        )
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    return LazyData("imagefolder", len(train.classes), (3, 224, 224), mean, std, train, test)
-
-
-def _read_image(path: str) -> Any:
-    from torchvision.datasets.folder import default_loader
-
-    try:
-        return default_loader(path)
-    except Exception as error:
-        raise UsageError(
-            f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it"
-        ) from error

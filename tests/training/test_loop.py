@@ -151,7 +151,7 @@ def long_evaluation(transport: Transport, report: Any, job: Job, heard: Path, st
 
 def evaluate_long(folder: Path, timeout: float, stops: bool) -> list[int]:
     one = resolve(small(folder, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=timeout))
-    return launch(long_evaluation, 2, Job(one, folder), folder / "heard", stops,
+    return launch(long_evaluation, 2, Job(one, folder, folder), folder / "heard", stops,
                   timeout=timeout, on_report=lambda rank, value: None)  # fmt: skip
 
 

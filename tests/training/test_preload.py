@@ -9,9 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FIRST = """
-import runpy, sys, types
+import runpy, sys
 import launchers
-launchers.find_launcher = lambda: types.SimpleNamespace(warm_up=lambda: sys.exit(str(sorted(sys.modules))))
+launchers.warm_up = lambda: sys.exit(str(sorted(sys.modules)))
 runpy.run_path("train.py", run_name="__main__")
 """
 
@@ -40,14 +40,14 @@ def test_the_fork_server_is_started_before_anything_large_is_loaded() -> None:
 
 
 FAILS = """
-import runpy, types
+import runpy
 import launchers
 from records.errors import RunFailed
 
 def fail():
     raise RunFailed("no process can be started")
 
-launchers.find_launcher = lambda: types.SimpleNamespace(warm_up=fail)
+launchers.warm_up = fail
 runpy.run_path("train.py", run_name="__main__")
 """
 

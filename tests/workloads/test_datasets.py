@@ -203,7 +203,6 @@ def test_imagefolder_decodes_and_normalises_on_demand(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     write_images(tmp_path)
     data = pickle.loads(pickle.dumps(load("imagefolder", tmp_path, train_size=2)))
-    assert isinstance(data, LazyData)
     assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (2, 2, 2, (3, 224, 224))
     x, y = data.fetch(torch.tensor([1, 0]), "test")
     assert x.shape == (2, 3, 224, 224)

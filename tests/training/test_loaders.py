@@ -1,0 +1,204 @@
+"""Runs whose batches come from a loader: the same bits by any number of workers, resumed too; nobody is left."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from checkpoints import folder as folder_of
+from param_server_builtin import BuiltinParamServer
+from records.errors import RunFailed, UsageError
+from strategies import STRATEGIES
+from tests.ranks import LIMIT, virtual_time, wait_until
+from tests.runs import KINDS, command, made, n_gpus_of, small
+from tests.workloads.pictures import N_CLASSES, SIZE, write_pictures
+from tests.workloads.test_loading import DALI, needs_dali
+from training import run
+from training.checks import resolve
+
+pytest.importorskip("torchvision")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Options of a run on some pictures: 21, in batches of 6, so 4 steps an epoch, the last of 3 samples."""
+    folder = write_pictures(tmp_path_factory.mktemp("pictures"))
+    return {
+        "dataset": "imagefolder", "data_dir": str(folder), "image_size": SIZE, "global_batch_size": 6, "batch_size": 64,
+        "model": "tests.training.test_loaders:network", "lr": 0.01, "n_gpus": 2,
+    }  # fmt: skip
+
+
+def network(input_shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
+    """Return a small network with dropout, which draws from the rank's random numbers."""
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Dropout(0.1), torch.nn.Linear(3 * SIZE * SIZE, n_classes, bias=False)
+    )
+
+
+@pytest.mark.parametrize("name", ["single", "ring_all_reduce", "param_server", "async_param_server"])
+def test_workers_change_no_bit_of_a_run(tmp_path: Path, pictures: dict[str, Any], name: str) -> None:
+    hashes = []
+    for workers in (0, 2):
+        options = pictures | {"n_gpus": n_gpus_of(name, 1 if STRATEGIES[name].asynchronous else 2)}
+        record = made(tmp_path, name, f"run-{workers}", **options, accumulate=2, loader_workers=workers)
+        hashes.append(record["parameter_hash"])
+        assert record["options"]["loader_workers"] == workers
+    assert hashes[0] == hashes[1]
+
+
+def test_builtins_take_loaders_too(tmp_path: Path, pictures: dict[str, Any]) -> None:
+    for name in (BuiltinParamServer.name, "ring_all_reduce_builtin"):
+        options = pictures | {"n_gpus": n_gpus_of(name, 2)}
+        one, other = (made(tmp_path, name, f"{name}-{n}", **options, loader_workers=n) for n in (0, 1))
+        assert one["parameter_hash"] == other["parameter_hash"]
+
+
+def test_augmentation_decides_the_result(tmp_path: Path, pictures: dict[str, Any]) -> None:
+    one, same, other = (
+        made(tmp_path, "ring_all_reduce", f"run-{i}", **pictures, augment=augment)["parameter_hash"]
+        for i, augment in enumerate((True, True, False))
+    )
+    assert one == same != other
+
+
+@pytest.mark.parametrize(("loader", "workers"), [("torch", 1), DALI])
+def test_a_resumed_run_cuts_what_the_uninterrupted_one_does(
+    tmp_path: Path, pictures: dict[str, Any], loader: str, workers: int
+) -> None:
+    same = pictures | {"loader": loader, "loader_workers": workers, "epochs": 2}
+    whole = made(tmp_path, "ring_all_reduce", "whole", **same, checkpoint_every=3)
+    first = folder_of.listed(tmp_path / "whole.checkpoints")[0]
+    resumed = made(tmp_path, "ring_all_reduce", "resumed", **same, resume=str(first))
+    assert resumed["parameter_hash"] == whole["parameter_hash"]
+
+
+@needs_dali
+def test_dali_ends_where_torch_does_but_for_rounding(tmp_path: Path, pictures: dict[str, Any]) -> None:
+    """Both have the same cuts of the same pictures; a pixel differs by some 255ths."""
+    models = []
+    for loader in ("torch", "dali"):
+        path = tmp_path / f"{loader}.pt"
+        made(tmp_path, "ring_all_reduce", loader, **pictures, loader=loader, save=str(path))
+        models.append(torch.cat([tensor.flatten() for tensor in torch.load(path).values()]))
+    torch.manual_seed(0)
+    start = network((3, SIZE, SIZE), N_CLASSES).state_dict()["2.weight"].flatten()
+    moved = (models[0] - start).norm()
+    assert (models[0] - models[1]).norm() < 0.05 * moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loader", "workers"), [("torch", 0), ("torch", 2), DALI])
+def test_train_py_runs_with_each_loader(tmp_path: Path, pictures: dict[str, Any], loader: str, workers: int) -> None:
+    given = pictures | {"loader": loader, "loader_workers": workers, "model": "lenet", "epochs": 2, "device": "cpu"}
+    given |= {"results_dir": str(tmp_path)}
+    done = command(*(f"--{name}={value}" for name, value in given.items()))
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout
+    assert "Warning" not in done.stderr
+
+
+# Who is left
+
+
+class Told(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """Samples whose reading tells the process that reads: a file of its number in `folder`."""
+
+    classes = "ab"
+
+    def __init__(self, folder: str, deadly: int | None) -> None:
+        self.folder, self.deadly = folder, deadly
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        Path(self.folder, str(os.getpid())).touch()
+        if i == self.deadly:
+            os._exit(7)
+        return torch.full((2,), float(i % 2)), i % 2
+
+
+def told() -> tuple[Told, Told]:
+    """Return such data sets."""
+    return Told(os.environ["TOLD"], None), Told(os.environ["TOLD"], None)
+
+
+def deadly() -> tuple[Told, Told]:
+    """Return such data sets; who reads one sample of the first dies."""
+    return Told(os.environ["TOLD"], 33), Told(os.environ["TOLD"], None)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "said"),
+    [
+        ("told", "linear", None),
+        ("told", "mortal", r"rank 2 \(worker\) was killed by SIGKILL"),
+        ("told", "infinite_gradient", "the loss became nan"),
+        ("deadly", "linear", r"a loader's worker died \("),
+    ],
+)
+def test_no_worker_is_left_however_a_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, model: str, said: str | None
+) -> None:
+    place = tmp_path / "pids"
+    place.mkdir()
+    monkeypatch.setenv("TOLD", str(place))
+    options = small(
+        tmp_path, n_gpus=3, global_batch_size=6, dataset=f"{__name__}:{dataset}", model=f"tests.workload:{model}",
+        loader_workers=2,
+    )  # fmt: skip
+    with pytest.raises(RunFailed, match=said) if said else contextlib.nullcontext() as failed:
+        run(options, quiet=True)
+    if failed is not None:
+        assert "\n" not in str(failed.value)
+    pids = {int(path.name) for path in place.iterdir()}
+    assert len(pids) >= 3
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids - {os.getpid()}))
+
+
+# Where there are none
+
+
+@pytest.mark.parametrize("option", [{"loader_workers": 1}, {"loader": "dali"}])
+def test_ranks_that_share_a_process_have_no_loader(
+    tmp_path: Path, pictures: dict[str, Any], option: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolve(small(tmp_path, **pictures, **option), virtual_time(2).launcher())
+    ((name, value),) = option.items()
+    assert str(refused.value).startswith(f"--{name} {value}: in virtual time all ranks share a process")
+    assert "\n" not in str(refused.value)
+
+
+def test_pictures_are_trained_on_in_virtual_time_too(tmp_path: Path, pictures: dict[str, Any]) -> None:
+    real = made(tmp_path, "ring_all_reduce", "real", **pictures)
+    run(small(tmp_path, run_name="virtual", **pictures), quiet=True, launcher=virtual_time(2).launcher())
+    hashes = {path.stem: path.read_text() for path in tmp_path.glob("*.json")}
+    assert real["parameter_hash"]["0"] in hashes["virtual"]
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("loader", "workers"), [("torch", 0), ("torch", 2), DALI])
+def test_a_run_on_a_gpu_takes_every_loader(tmp_path: Path, pictures: dict[str, Any], loader: str, workers: int) -> None:
+    options = pictures | {"device": "cuda", "loader": loader, "loader_workers": workers}
+    record = made(tmp_path, "ring_all_reduce", **options)
+    assert record["options"]["device"] == "cuda"
+    assert record["replicas_identical"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", KINDS)
+def test_every_strategy_trains_on_a_gpu(tmp_path: Path, name: str) -> None:
+    record = made(tmp_path, name, n_gpus=n_gpus_of(name, 2), device="cuda", epochs=5, timeout=LIMIT)
+    assert record["options"]["device"] == "cuda"
+    assert record["test_accuracy"] > 0.8

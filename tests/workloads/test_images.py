@@ -1,0 +1,151 @@
+"""Pictures in files: what is cut of each, against torchvision's transforms; names and labels as tensors."""
+
+import math
+import os
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from records.errors import UsageError
+from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE, write_pictures
+from workloads import datasets, sample_images
+from workloads.images import Files, ImageData, centre_cut, opened, random_cut
+
+transforms = pytest.importorskip("torchvision.transforms")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+def load(folder: Path, **options: bool | int) -> ImageData:
+    data = datasets.load("imagefolder", folder, image_size=SIZE, **options)  # type: ignore[arg-type]
+    assert isinstance(data, ImageData)
+    return data
+
+
+def every(n: int) -> torch.Tensor:
+    return torch.arange(n)
+
+
+@pytest.mark.parametrize("size", [SIZE, 25, 64])
+def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(folder: Path, size: int) -> None:
+    data = datasets.load("imagefolder", folder, image_size=size, augment=False)
+    assert isinstance(data, ImageData)
+    centre = transforms.Compose(
+        [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), transforms.PILToTensor()]
+    )
+    for split, files in (("train", data.train), ("test", data.test)):
+        x, y = data.raw(every(len(files)), split)  # type: ignore[arg-type]
+        assert y.tolist() == sorted(y.tolist())
+        for i, pixels in enumerate(x):
+            with opened(files.path(i)) as image:
+                assert torch.equal(pixels, centre(image))
+
+
+def test_a_random_cut_is_resized_as_by_torchvision(folder: Path) -> None:
+    data = load(folder, seed=3)
+    x, _ = data.raw(every(data.n_train), "train", epoch=2)
+    mirrored = []
+    for i, pixels in enumerate(x):
+        with opened(data.train.path(i)) as image:
+            cut = data.cut("train", i, 2, image)
+            expected = transforms.functional.pil_to_tensor(
+                transforms.functional.resized_crop(image, cut.top, cut.left, cut.height, cut.width, [SIZE, SIZE])
+            )
+        assert torch.equal(pixels, expected.flip(2) if cut.mirrored else expected)
+        mirrored.append(cut.mirrored)
+    assert len(set(mirrored)) == 2
+
+
+def test_what_is_cut_follows_from_seed_epoch_and_sample_alone(folder: Path) -> None:
+    data = load(folder, seed=3)
+    one, alike = data.raw(torch.tensor([4, 5]), "train", epoch=2)[0]
+    again, _ = pickle.loads(pickle.dumps(data)).raw(torch.tensor([9, 5, 4]), "train", epoch=2)
+    assert torch.equal(again[2], one)
+    assert torch.equal(again[1], alike)
+    for other in (data.raw(torch.tensor([4]), "train", 3), load(folder, seed=4).raw(torch.tensor([4]), "train", 2)):
+        assert not torch.equal(other[0][0], one)
+    test, test_later = (data.raw(every(data.n_test), "test", epoch)[0] for epoch in (1, 2))
+    assert torch.equal(test, test_later)
+    assert torch.equal(test, load(folder, augment=False).raw(every(data.n_test), "test")[0])
+
+
+def test_cuts_are_distributed_as_torchvisions() -> None:
+    height, width, n = 375, 500, 4000
+    draw = random.Random(0)
+    cuts = [random_cut(draw, height, width, SIZE) for _ in range(n)]
+    for cut in cuts:
+        assert 0 <= cut.top <= height - cut.height
+        assert 0 <= cut.left <= width - cut.width
+        assert 0.07 < cut.height * cut.width / (height * width) <= 1
+        assert 0.74 < cut.width / cut.height < 1.35
+    torch_cuts = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for _ in range(n):
+            torch_cuts.append(
+                transforms.RandomResizedCrop.get_params(torch.empty(3, height, width), [0.08, 1], [3 / 4, 4 / 3])
+            )
+    for k, scale in enumerate((height, width, height, width)):
+        mine = torch.tensor([cut[k] / scale for cut in cuts])
+        theirs = torch.tensor([cut[k] / scale for cut in torch_cuts])
+        error = math.sqrt((mine.var() + theirs.var()) / n)
+        assert abs(mine.mean() - theirs.mean()) < 4 * error
+    assert abs(sum(cut.mirrored for cut in cuts) / n - 0.5) < 0.03
+
+
+@pytest.mark.parametrize(("height", "width", "expected"), [(1000, 10, (493, 0, 13, 10)), (10, 1000, (0, 493, 10, 13))])
+def test_a_picture_into_which_nothing_fits_is_cut_at_its_centre(
+    height: int, width: int, expected: tuple[int, ...]
+) -> None:
+    cuts = {random_cut(random.Random(seed), height, width, SIZE)[:4] for seed in range(50)}
+    assert expected in cuts
+
+
+def test_a_centre_is_within_the_resized_picture() -> None:
+    for height in range(1, 60):
+        for width in (1, 20, 33, 59):
+            cut = centre_cut(height, width, SIZE)
+            assert min(cut.new_height, cut.new_width) == 27
+            assert 0 <= cut.y <= cut.new_height - SIZE
+            assert 0 <= cut.x <= cut.new_width - SIZE
+
+
+def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
+    names = [b"a", b"with space/\xff\xfe", "ü/ß".encode(), b"x" * 200]
+    paths = [os.path.join(tmp_path, os.fsdecode(name)) for name in names]
+    files = Files.listed(str(tmp_path), [(path, i) for i, path in enumerate(paths)])
+    files.share_memory_()
+    assert files.names.is_shared()
+    for one in (files, pickle.loads(pickle.dumps(files))):
+        assert [one.path(i) for i in range(len(one))] == paths
+    some = files.subset(torch.tensor([3, 1]))
+    assert [some.path(0), some.path(1)] == [paths[3], paths[1]]
+    assert some.labels.tolist() == [3, 1]
+
+
+def test_a_folder_is_counted_and_a_part_of_it_taken(folder: Path) -> None:
+    data = load(folder)
+    assert (data.n_train, data.n_test, data.n_classes) == (N_CLASSES * PER_CLASS, N_CLASSES * 3, N_CLASSES)
+    assert data.input_shape == (3, SIZE, SIZE)
+    some = load(folder, train_size=5)
+    assert some.n_train == 5
+    assert some.share_memory_() is some
+    for i in range(5):
+        assert f"class {int(some.train.labels[i])}" in some.train.path(i)
+
+
+def test_samples_can_be_written_and_read(tmp_path: Path) -> None:
+    place = tmp_path / "samples"
+    sample_images.write(sample_images.Settings(place, per_class=4, side=20))
+    data = load(place)
+    assert (data.n_train, data.n_test, data.n_classes) == (40, 10, 10)
+    with pytest.raises(UsageError, match="--per_class 3: must be"):
+        sample_images.write(sample_images.Settings(place, per_class=3))
+    with pytest.raises(UsageError, match="cannot be written"):
+        sample_images.write(sample_images.Settings(Path("/dev/null/x")))

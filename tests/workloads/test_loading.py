@@ -1,0 +1,250 @@
+"""The loaders: the same files and labels in the same steps, whoever decodes; nobody is left when they end.
+
+DALI decodes JPEG and resizes by other code than PIL: of 255, a pixel differs by up to 3 here, on the mean by 0.2.
+Tests allow 6 and 1. Pictures of other files, or cut elsewhere, differ by more than 20 on the mean.
+"""
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from launchers import launch
+from launchers.parent import die_with_parent
+from records.errors import RunFailed, UsageError
+from tests.ranks import LIMIT, wait_until
+from tests.workloads.pictures import SIZE, write_pictures
+from transports.base import Transport
+from workloads import datasets
+from workloads.batches import BatchPlan
+from workloads.dali import check_dali
+from workloads.data import Data
+from workloads.images import STD
+from workloads.loading import Loader, fetcher
+
+pytest.importorskip("torchvision")
+
+MOST, MEAN = 6.0, 1.0  # of 255
+HAS_DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
+needs_dali = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -r requirements-dali.txt")
+DALI = pytest.param("dali", 2, marks=needs_dali, id="dali")
+WORKERS = [pytest.param("torch", n, id=f"{n} workers") for n in (1, 3)]
+STEPS = (*range(7), 12, 13, 20, 3, 4, 3)  # of three epochs; some are left out, some come again
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+def open_data(folder: Path, augment: bool) -> Data:
+    return datasets.load("imagefolder", folder, image_size=SIZE, augment=augment, seed=5)
+
+
+def loader_of(data: Data, name: str, n: int, worker: int | None, device: str = "cpu") -> Loader:
+    place = torch.device(device)
+    plan = BatchPlan(data.n_train, 2, 6, seed=5)  # 21 samples: the parts of the last batch are of 2 and 1
+    return Loader(data, fetcher(data, name, n, place, die_with_parent), plan, worker, 2, place, torch.float32)
+
+
+def batches(loader: Loader) -> list[list[tuple[Tensor, Tensor]]]:
+    """The pieces of some steps, and at their end the test split."""
+    taken = [[loader.piece(i, k) for k in range(len(loader.pieces(i)))] for i in STEPS]
+    return [*taken, list(loader.test_batches())]
+
+
+def all_batches(transport: Transport, data: Data, name: str, n: int, worker: int | None) -> Any:
+    """In a rank: what a loader gives, its children meanwhile and at the end, whether the rank is as it was."""
+    state, handler = torch.get_rng_state(), signal.getsignal(signal.SIGCHLD)
+    with loader_of(data, name, n, worker, str(transport.device)) as loader:
+        found = [[(x.cpu(), y.cpu()) for x, y in step] for step in batches(loader)]
+        during = len(multiprocessing.active_children())
+    after = len(multiprocessing.active_children())
+    as_before = torch.equal(state, torch.get_rng_state()) and signal.getsignal(signal.SIGCHLD) == handler
+    return found, during, after, as_before
+
+
+def expected(data: Data, worker: int | None) -> list[list[tuple[Tensor, Tensor]]]:
+    """The same, each sample fetched by itself."""
+    plan = BatchPlan(data.n_train, 2, 6, seed=5)
+    steps = []
+    for i in STEPS:
+        epoch, step = 1 + i // plan.n_steps, i % plan.n_steps
+        part = plan.batch(epoch, step) if worker is None else plan.part(epoch, step, worker)
+        pieces = part.tensor_split(min(2, len(part)))
+        steps.append([data.fetch(piece, "train", epoch=epoch) for piece in pieces])
+    return [*steps, [data.fetch(torch.arange(data.n_test), "test")]]
+
+
+def check_alike(found: Any, wanted: Any, exactly: bool) -> None:
+    assert [len(step) for step in found] == [len(step) for step in wanted]
+    for mine, theirs in zip(found, wanted, strict=True):
+        for (x, y), (x0, y0) in zip(mine, theirs, strict=True):
+            assert torch.equal(y, y0)
+            if exactly:
+                assert torch.equal(x, x0)
+                continue
+            error = ((x - x0) * torch.tensor(STD).view(3, 1, 1) * 255).abs()
+            assert error.max() <= MOST
+            assert error.mean() <= MEAN
+
+
+@pytest.mark.parametrize("worker", [0, 1, None])
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
+def test_every_loader_gives_the_plans_samples_in_every_step(
+    folder: Path, name: str, n: int, augment: bool, worker: int | None
+) -> None:
+    data = open_data(folder, augment)
+    ((found, during, after, as_before),) = launch(all_batches, 1, data, name, n, worker, timeout=LIMIT)
+    check_alike(found, expected(data, worker), exactly=name == "torch")
+    assert during == (n if name == "torch" else 0)
+    assert after == 0, "they have ended with the block"
+    assert as_before, "random numbers and signals are the rank's"
+
+
+def test_pictures_of_other_files_differ_by_more_than_is_allowed(folder: Path) -> None:
+    x, _ = open_data(folder, False).fetch(torch.arange(21))
+    for i in range(21):
+        for j in range(i):
+            assert ((x[i] - x[j]).abs() * min(STD) * 255).mean() > 20
+
+
+@pytest.mark.parametrize(("name", "n"), [WORKERS[0], DALI])
+def test_what_comes_next_is_requested_beforehand_and_once(folder: Path, name: str, n: int) -> None:
+    """The next pieces are requested beforehand, each once, and no more than some."""
+    data = open_data(folder, False)
+    asked: list[int] = []
+
+    class Watched(Loader):
+        def pieces(self, i: int) -> Any:
+            asked.append(i)
+            return super().pieces(i)
+
+    plain = loader_of(data, name, n, 0)
+    with Watched(data, plain.fetch, plain.plan, 0, 1, plain.device, plain.dtype) as loader:
+        loader.piece(0, 0)
+        asked_first = list(asked[2:])  # the first two are to know the largest
+        loader.piece(1, 0)
+    assert asked_first == list(range(len(asked_first)))
+    assert 2 <= len(asked_first) <= 4
+    assert asked[2:] == list(range(len(asked_first) + 1))
+
+
+# What goes wrong
+
+
+def kill_one(transport: Transport, data: Data, folder: Path) -> str:
+    with loader_of(data, "torch", 2, 0) as loader:
+        loader.piece(0, 0)
+        os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+        for i in range(1, 1000):
+            loader.piece(i, 0)
+    return "it went on"
+
+
+def test_the_death_of_a_worker_ends_the_run_with_one_line(folder: Path) -> None:
+    with pytest.raises(RunFailed) as failed:
+        launch(kill_one, 1, open_data(folder, True), folder, timeout=LIMIT)
+    said = str(failed.value)
+    assert "\n" not in said
+    assert said.startswith("rank 0 (worker): a loader's worker died (")
+    assert "--loader_workers" in said
+
+
+def tell_and_die(transport: Transport, data: Data, place: Path) -> None:
+    loader = loader_of(data, "torch", 2, 0)
+    loader.piece(0, 0)
+    unfinished = place / "unfinished"
+    unfinished.write_text(" ".join(str(child.pid) for child in multiprocessing.active_children()))
+    unfinished.rename(place / "pids")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_end_with_a_rank_that_is_killed(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="was killed by SIGKILL"):
+        launch(tell_and_die, 1, open_data(folder, True), tmp_path, timeout=LIMIT)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def as_a_daemon(transport: Transport, data: Data) -> None:
+    multiprocessing.current_process()._config["daemon"] = True  # type: ignore[attr-defined]
+    loader_of(data, "torch", 1, 0).piece(0, 0)
+
+
+def test_a_rank_that_may_have_no_children_says_so(folder: Path) -> None:
+    with pytest.raises(RunFailed, match=r"^--loader_workers 1: here a rank is a daemon") as failed:
+        launch(as_a_daemon, 1, open_data(folder, True), timeout=LIMIT)
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
+@pytest.mark.parametrize("content", [b"nonsense", b""])
+def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: int, content: bytes) -> None:
+    folder = write_pictures(tmp_path)
+    bad = folder / "train" / "class 1" / "2.jpg"
+    bad.write_bytes(content)
+    with pytest.raises(RunFailed) as failed:
+        launch(all_batches, 1, open_data(folder, True), name, n, None, timeout=LIMIT)
+    assert failed.value.exit_code == 2
+    said = str(failed.value)
+    assert "\n" not in said
+    assert f"cannot read {bad}" in said
+
+
+@needs_dali
+def test_what_only_dali_cannot_read_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path)
+    odd = folder / "train" / "class 1" / "2.jpg"
+    from PIL import Image
+
+    Image.new("RGB", (40, 40), (9, 9, 9)).save(odd, format="GIF")
+    with pytest.raises(RunFailed) as failed:
+        launch(all_batches, 1, open_data(folder, True), "dali", 1, None, timeout=LIMIT)
+    said = str(failed.value)
+    assert "\n" not in said
+    assert "DALI failed: " in said
+    assert "--loader torch" in said
+
+
+def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(UsageError) as refused:
+        check_dali(open_data(folder, True))
+    said = str(refused.value)
+    assert "\n" not in said
+    assert said.startswith("--loader dali: needs NVIDIA DALI (")
+    assert "pip install -r requirements-dali.txt" in said
+
+
+def test_dali_reads_pictures_in_files_only() -> None:
+    with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
+        check_dali(datasets.load("digits", ""))
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
+def test_every_loader_gives_the_same_on_a_gpu(folder: Path, name: str, n: int, augment: bool) -> None:
+    data = open_data(folder, augment)
+    ((found, _, after, _),) = launch(all_batches, 1, data, name, n, 0, device="cuda", timeout=LIMIT)
+    assert after == 0
+    for mine, theirs in zip(found, expected(data, 0), strict=True):
+        for (x, y), (x0, y0) in zip(mine, theirs, strict=True):
+            assert torch.equal(y, y0)
+            # nvJPEG interpolates colours in a simpler way: a pixel may differ much, a picture may not.
+            assert ((x - x0) * torch.tensor(STD).view(3, 1, 1) * 255).abs().mean() <= (1e-3 if name == "torch" else 4)

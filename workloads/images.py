@@ -1,0 +1,213 @@
+"""Pictures in files, decoded when they are fetched: for training cut at random and mirrored, for tests at the centre.
+
+What is cut is decided by functions of this file, whoever decodes: the rank, a loader's workers, or DALI.
+"""
+
+import math
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from records.errors import UsageError, one_line
+from workloads.data import Data, Split
+from workloads.lookup import import_torchvision
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's models have them
+_AREA, _RATIO, _ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a random cut, as in torchvision's RandomResizedCrop
+_SHORTER_SIDE = 256 / 224  # of a test picture when it is cut, in sides of what is cut
+_BILINEAR = 2  # PIL's number for it, with antialiasing
+
+
+class Cut(NamedTuple):
+    """How a square is made of a picture, in pixels: a rectangle is resized, and a part of that is taken."""
+
+    top: int  # of the rectangle
+    left: int
+    height: int
+    width: int
+    new_height: int  # of the rectangle when it is resized
+    new_width: int
+    y: int  # where the square begins in that
+    x: int
+    mirrored: bool
+
+
+def random_cut(draw: random.Random, height: int, width: int, size: int) -> Cut:
+    """Draw what is cut of a picture to train on: 8 to 100 % of the area, of ratio 3/4 to 4/3, every other mirrored.
+
+    As in torchvision's RandomResizedCrop, sizes are drawn until one fits into the picture, at most ten times; then it
+    is the largest at the centre.
+    """
+    mirrored = draw.random() < 0.5
+    for _ in range(_ATTEMPTS):
+        area = height * width * draw.uniform(*_AREA)
+        ratio = math.exp(draw.uniform(math.log(_RATIO[0]), math.log(_RATIO[1])))
+        h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+        if 0 < h <= height and 0 < w <= width:
+            return Cut(draw.randint(0, height - h), draw.randint(0, width - w), h, w, size, size, 0, 0, mirrored)
+    h, w = min(height, round(width / _RATIO[0])), min(width, round(height * _RATIO[1]))
+    return Cut((height - h) // 2, (width - w) // 2, h, w, size, size, 0, 0, mirrored)
+
+
+def centre_cut(height: int, width: int, size: int) -> Cut:
+    """Give the centre of a picture: it is resized until its shorter side is 8/7 of what is taken, as in torchvision."""
+    shorter, least = round(size * _SHORTER_SIDE), min(height, width)
+    h, w = (int(shorter * side / least) for side in (height, width))
+    return Cut(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2), False)
+
+
+@dataclass
+class Files:
+    """The files of a split and their labels, as tensors: ranks share them, and reading them copies no page."""
+
+    root: str
+    names: Tensor  # the bytes of all names, one after the other
+    ends: Tensor  # where each of them ends
+    labels: Tensor
+
+    @classmethod
+    def listed(cls, root: str, samples: Sequence[tuple[str, int]]) -> Self:
+        """Make it of pairs of a path below `root` and a label."""
+        names = [os.fsencode(os.path.relpath(path, root)) for path, _ in samples]
+        ends = np.cumsum([len(name) for name in names])
+        joined = torch.frombuffer(bytearray(b"".join(names)), dtype=torch.uint8)
+        return cls(root, joined, torch.from_numpy(ends), torch.tensor([label for _, label in samples]))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, i: int) -> str:
+        """Give the path of file `i`."""
+        ends = self.ends.numpy()
+        name = self.names.numpy()[ends[i - 1] if i else 0 : ends[i]].tobytes()
+        return os.path.join(self.root, os.fsdecode(name))
+
+    def subset(self, indices: Tensor) -> Self:
+        """Give those at `indices`."""
+        return self.listed(self.root, [(self.path(i), int(self.labels[i])) for i in indices.tolist()])
+
+    def share_memory_(self) -> None:
+        """Move the tensors into shared memory."""
+        for tensor in (self.names, self.ends, self.labels):
+            tensor.share_memory_()
+
+
+@dataclass
+class ImageData(Data):
+    """A data set of pictures in files.
+
+    Attributes:
+        augment: whether training pictures are cut at random and mirrored.
+        seed: what that is drawn from, with the epoch and the index of a sample.
+    """
+
+    train: Files
+    test: Files
+    augment: bool
+    seed: int
+
+    @property
+    def n_train(self) -> int:
+        """Number of training samples."""
+        return len(self.train)
+
+    @property
+    def n_test(self) -> int:
+        """Number of test samples."""
+        return len(self.test)
+
+    @property
+    def size(self) -> int:
+        """The side of what is cut, in pixels."""
+        return self.input_shape[1]
+
+    def files(self, split: Split) -> Files:
+        """Give the files of a split."""
+        return self.train if split == "train" else self.test
+
+    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """Decode the pictures and cut them. Raises UsageError if one cannot be read."""
+        x = np.empty((len(indices), *self.input_shape), dtype=np.uint8)  # torch would call its threads for each
+        for k, i in enumerate(indices.tolist()):
+            x[k] = self._pixels(split, i, epoch)
+        return torch.from_numpy(x), self.files(split).labels[indices]
+
+    def train_subset(self, indices: Tensor) -> Self:
+        """Give the data set with only the training samples at `indices`."""
+        return replace(self, train=self.train.subset(indices))
+
+    def share_memory_(self) -> Self:
+        """Move the names and labels into shared memory."""
+        self.train.share_memory_()
+        self.test.share_memory_()
+        return self
+
+    def cut(self, split: Split, i: int, epoch: int, image: Any) -> Cut:
+        """Give what is cut of a picture that is open: a pure function of its size and, where random, of the numbers."""
+        if split == "train" and self.augment:
+            draw = random.Random(f"{self.seed} {epoch} {i}")
+            return random_cut(draw, image.height, image.width, self.size)
+        return centre_cut(image.height, image.width, self.size)
+
+    def _pixels(self, split: Split, i: int, epoch: int) -> np.ndarray:
+        path = self.files(split).path(i)
+        with opened(path) as file:
+            cut = self.cut(split, i, epoch, file)
+            image = _decoded(file, path)
+        image = image.crop((cut.left, cut.top, cut.left + cut.width, cut.top + cut.height))
+        image = image.resize((cut.new_width, cut.new_height), _BILINEAR)
+        pixels = np.asarray(image)[cut.y : cut.y + self.size, cut.x : cut.x + self.size]
+        return (pixels[:, ::-1] if cut.mirrored else pixels).transpose(2, 0, 1)
+
+
+def load_folder(data_dir: Path, size: int, augment: bool, seed: int) -> ImageData:
+    """Open the pictures of train/CLASS/ and val/CLASS/ under `data_dir`. Raises UsageError."""
+    datasets = import_torchvision("--dataset imagefolder").datasets
+    data_dir = data_dir.absolute()  # ranks may be started elsewhere
+    folders = []
+    for split in ("train", "val"):
+        place = data_dir / split
+        try:
+            folders.append(datasets.ImageFolder(place))
+        except OSError as error:
+            raise UsageError(
+                f"--dataset imagefolder: {place} is not a folder of one folder of images per class "
+                f"({one_line(error)}); put train/ and val/ in --data_dir"
+            ) from error
+    train, test = folders
+    if train.classes != test.classes:
+        differing = sorted(set(train.classes) ^ set(test.classes))
+        raise UsageError(
+            f"--dataset imagefolder: train and val under {data_dir} differ in classes ({', '.join(differing[:5])}); "
+            "make the same folders in both"
+        )
+    listed, held_out = (Files.listed(str(folder.root), folder.samples) for folder in folders)
+    return ImageData("imagefolder", len(train.classes), (3, size, size), MEAN, STD, listed, held_out, augment, seed)
+
+
+def opened(path: str) -> Any:
+    """Open a picture: its header is read, its pixels are not yet. Raises UsageError."""
+    from PIL import Image  # which a run on other data does without
+
+    try:
+        return Image.open(path)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _decoded(file: Any, path: str) -> Any:
+    try:
+        return file.convert("RGB")
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> UsageError:
+    return UsageError(f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it")

@@ -1,0 +1,71 @@
+"""Write the digits as JPEG files, a folder for each class, to try what reads pictures.
+
+python -m workloads.sample_images pictures
+
+Of each class so many pictures of train/ and a quarter as many of val/, alternately wide and tall, with the detail and
+so the bytes of a photograph.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from records.errors import UsageError
+from workloads import datasets
+from workloads.data import TensorData
+
+_NOISE = 12  # standard deviation, in 255ths
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is written, and where."""
+
+    folder: tyro.conf.Positional[Path]
+    """Where train/ and val/ are made; what is there already is written over."""
+    per_class: int = 40
+    """Training pictures of each class, at most 100."""
+    side: int = 64
+    """The longer side, in pixels; the other is three quarters of it. Photographs of ImageNet have about 500."""
+
+
+def write(settings: Settings) -> None:
+    """Write the pictures. Raises UsageError."""
+    from PIL import Image
+
+    if not 4 <= settings.per_class <= 100:
+        raise UsageError(f"--per_class {settings.per_class}: must be from 4 to 100")
+    if not 8 <= settings.side <= 10_000:
+        raise UsageError(f"--side {settings.side}: must be from 8 to 10000")
+    data = datasets.load("digits", "")
+    assert isinstance(data, TensorData)
+    random = np.random.default_rng(0)
+    long, short = settings.side, settings.side * 3 // 4
+    splits = (("train", data.train_x, data.train_y, settings.per_class),
+              ("val", data.test_x, data.test_y, settings.per_class // 4))  # fmt: skip
+    try:
+        for split, x, y, n in splits:
+            for label in range(data.n_classes):
+                folder = settings.folder / split / str(label)
+                folder.mkdir(parents=True, exist_ok=True)
+                for i, pixels in enumerate(x[y == label][:n]):
+                    small = Image.fromarray((pixels[0] * 255).byte().numpy())
+                    width, height = (long, short) if i % 2 else (short, long)
+                    grey = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float64)
+                    tint = random.uniform(0.5, 1, 3)
+                    noisy = grey[:, :, None] * tint + random.normal(0, _NOISE, (height, width, 1))
+                    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"{i:03}.jpg", quality=90)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or settings.folder}: cannot be written: {error.strerror or error}"
+        ) from error
+
+
+if __name__ == "__main__":
+    try:
+        write(tyro.cli(Settings, description=__doc__, use_underscores=True))
+    except UsageError as error:
+        sys.exit(f"error: {error}")

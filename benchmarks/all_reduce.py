@@ -1,28 +1,44 @@
-"""The ring all-reduce is at least 3 times as fast as gloo's from 10,000 elements up with 2 ranks, at least 2 times with
-4 ranks on 2 cores.
+"""The ring all-reduce on shared memory is at least 3 times as fast as gloo's from 10,000 elements up with 2 ranks, at
+least 2 times with 4 ranks on 2 cores, and at least as fast as Open MPI's from 1 million elements up.
 
-python benchmarks/all_reduce.py --world_size 2 --sizes 1000 10000 100000 1000000 16000000
+python benchmarks/all_reduce.py --world_size 2 --peers mpi --sizes 1000 10000 100000 1000000 16000000
 
 Microseconds per call on float32 vectors; a block is many calls back to back, its time that of the slowest rank. Every
-message of ring and naive is recorded, as in a run. ratio is gloo_us / ring_us, repeat by repeat. copy_us is what the
-ranks need to copy, all at once, as many bytes as each must move in the ring, 2 (N - 1) / N of the vector: the machine's
-limit, of which copy_share is reached.
+message of ring and naive is recorded, as in a run. All sides run in the same processes, which are bound to no core, in
+turns.
+
+PEER_us is the peer's own all-reduce, PEER_ratio how many times as fast the ring is. over_PEER_us is the same ring with
+messages that the peer carries, on the transport process_group for gloo and mpi for MPI, over_PEER_ratio how many times
+as fast it is as the peer's own. With --peers gloo mpi all take turns in one run, in which MPI with more ranks than
+cores is slower than without gloo beside it. Ratios are taken repeat by repeat. copy_us is what the ranks need to copy,
+all at once, as many bytes as each must move in the ring, 2 (N - 1) / N of the vector: the machine's limit, of which
+copy_share is reached.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, require, slowest
+from benchmarks import under_mpirun
+from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, require, slowest
+from launchers.devices import usable_cores
+from records.events import Recorder
+from ring_all_reduce_builtin import join
 from strategies.common.collectives import naive_all_reduce, ring_all_reduce
 from training import launch
 from transports.base import Transport
+from transports.process_group import ProcessGroup
+
+Peer = Literal["gloo", "mpi"]
+Sides = dict[str, tuple[torch.Tensor, Callable[[], object]]]
 
 
 @dataclass(frozen=True)
@@ -31,14 +47,17 @@ class AllReduceSettings(Settings):
 
     world_size: int = 2
     """Number of ranks."""
-    sizes: tuple[int, ...] = (1000, 10_000, 100_000, 1_000_000, 16_000_000)
+    sizes: tuple[int, ...] = (1000, 10_000, 100_000, 1_000_000, 4_000_000, 16_000_000)
     """Elements of the vectors."""
+    peers: tuple[Peer, ...] = ("gloo",)
+    """Whom the ring is compared with. With mpi, mpirun starts the ranks."""
 
     def check(self) -> None:
         """See Settings."""
         super().check()
         require(self.world_size >= 2, "--world_size: must be at least 2")
         require(len(self.sizes) > 0 and min(self.sizes) >= 1, "--sizes: give sizes of at least 1")
+        require(len(self.peers) > 0, "--peers: name at least one")
 
 
 def calls_in_a_block(numel: int) -> int:
@@ -46,33 +65,53 @@ def calls_in_a_block(numel: int) -> int:
     return min(400, max(4, 10_000_000 // numel))
 
 
-def on_rank(transport: Transport, sizes: Sequence[int], repeats: int) -> list[Seconds]:
+def on_rank(transport: Transport, sizes: Sequence[int], peers: Sequence[Peer], repeats: int) -> list[Seconds]:
     """Measure all sizes on one rank."""
-    with gloo(transport):
-        return [measure_size(transport, numel, repeats) for numel in sizes]
+    with ExitStack() as stack:
+        carried: dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]] = {}
+        if "gloo" in peers:
+            join(transport, "gloo")
+            group: Any = dist.new_group(backend="gloo")  # of its own: the transport uses the default one
+            ours: Transport = ProcessGroup(transport.device, transport.timeout, Recorder(transport.rank, True))
+            carried["gloo"] = stack.enter_context(ours), lambda vector: dist.all_reduce(vector, group=group)
+        if "mpi" in peers:
+            from mpi4py import MPI
+
+            from transports.mpi import Mpi
+
+            comm = MPI.COMM_WORLD
+            ours = Mpi(transport.device, transport.timeout, Recorder(transport.rank, True))
+            carried["mpi"] = stack.enter_context(ours), lambda vector: comm.Allreduce(MPI.IN_PLACE, vector.numpy())
+        return [measure_size(transport, carried, numel, repeats) for numel in sizes]
 
 
-def measure_size(transport: Transport, numel: int, repeats: int) -> Seconds:
+def measure_size(
+    transport: Transport,
+    carried: dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]],
+    numel: int,
+    repeats: int,
+) -> Seconds:
     """Return the seconds of each side's blocks."""
     N = transport.world_size
-    ours, theirs = transport.allocate(numel), torch.zeros(numel)
-    source = torch.zeros(2 * (N - 1) * numel // N)
-    target = torch.zeros_like(source)
-    all_reduces: dict[str, tuple[torch.Tensor, Callable[[], object]]] = {
+    ours = transport.allocate(numel)
+    sides: Sides = {
         "ring": (ours, lambda: ring_all_reduce(ours, transport)),
         "naive": (ours, lambda: naive_all_reduce(ours, transport)),
-        "gloo": (theirs, lambda: dist.all_reduce(theirs)),
     }
-    for name, (vector, all_reduce) in all_reduces.items():
+    for peer, (way, all_reduce) in carried.items():
+        add_peer(sides, peer, torch.zeros(numel), all_reduce, way)
+    for name, (vector, call) in sides.items():
         transport.barrier()  # nobody reads the vector any more
         vector.fill_(1)
         transport.barrier()
-        all_reduce()
+        call()
         if not bool((vector == N).all()):
             raise RuntimeError(f"{name} gave a wrong sum of {numel} elements")
     transport.barrier()
-    for vector in (ours, theirs):
+    for vector, _ in sides.values():
         vector.zero_()  # a sum of zeros stays what it is, however often it is summed again
+    source = torch.zeros(2 * (N - 1) * numel // N)
+    target = torch.zeros_like(source)
 
     def block(call: Callable[[], object]) -> Callable[[], None]:
         def run() -> None:
@@ -81,27 +120,36 @@ def measure_size(transport: Transport, numel: int, repeats: int) -> Seconds:
 
         return run
 
-    calls = {name: all_reduce for name, (_, all_reduce) in all_reduces.items()}
+    calls = {name: call for name, (_, call) in sides.items()}
     calls["copy"] = lambda: target.copy_(source)
     return alternate(transport, {name: block(call) for name, call in calls.items()}, repeats)
 
 
+def add_peer(
+    sides: Sides, peer: Peer, theirs: torch.Tensor, all_reduce: Callable[[torch.Tensor], Any], way: Transport
+) -> None:
+    """Add two sides: the peer's own all-reduce, and the ring over what it carries."""
+    vector = way.allocate(theirs.numel())
+    sides[peer] = theirs, lambda: all_reduce(theirs)
+    sides[f"over_{peer}"] = vector, lambda: ring_all_reduce(vector, way)
+
+
 def measure(settings: AllReduceSettings) -> Iterator[Row]:
     """Yield one row per size."""
-    ranks = launch(on_rank, settings.world_size, settings.sizes, settings.repeats, record=True)
+    threads = max(1, len(usable_cores()) // settings.world_size)
+    start = under_mpirun.launch if "mpi" in settings.peers else launch
+    print(f"ranks     {settings.world_size} processes, threads each: {threads}, bound to no core", flush=True)
+    ranks = start(on_rank, settings.world_size, settings.sizes, settings.peers, settings.repeats, record=True)
     for i, numel in enumerate(settings.sizes):
         calls = calls_in_a_block(numel)
         us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i] for rank in ranks]).items()}
-        yield {
-            "world_size": settings.world_size,
-            "numel": numel,
-            **figure("ring_us", us["ring"]),
-            **figure("naive_us", us["naive"]),
-            **figure("gloo_us", us["gloo"]),
-            **ratio(us["gloo"], us["ring"]),
-            **figure("copy_us", us["copy"]),
-            **figure("copy_share", us["copy"] / us["ring"]),
-        }
+        row = {"world_size": settings.world_size, "numel": numel}
+        row |= figure("ring_us", us["ring"]) | figure("naive_us", us["naive"])
+        for peer in settings.peers:
+            row |= figure(f"{peer}_us", us[peer]) | figure(f"{peer}_ratio", us[peer] / us["ring"])
+            over = us[f"over_{peer}"]
+            row |= figure(f"over_{peer}_us", over) | figure(f"over_{peer}_ratio", us[peer] / over)
+        yield row | figure("copy_us", us["copy"]) | figure("copy_share", us["copy"] / us["ring"])
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def send(transport: Transport, of_torch: bool, nbytes: int, senders: int, repeat
     if of_torch:
         join(transport, "gloo")
         transport = ProcessGroup(transport.device, transport.timeout, link=transport.link)
+        transport.align_clocks()
     receivers = range(senders, transport.world_size)
     vector, seconds = transport.allocate(nbytes, torch.uint8), []
     for _ in range(repeats + 1):

@@ -49,23 +49,36 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _times(rows: Rows) -> str:
+def _times(rows: Rows, name: str = "ratio") -> str:
     """Return the ratios of rows, with the first and third quartile of the repeats."""
     cells = []
     for row in rows:
-        low, high = row["ratio_quartiles"]
-        cells.append(f"{row['ratio']:.3g} ({low:.3g} to {high:.3g})")
+        low, high = row[f"{name}_quartiles"]
+        cells.append(f"{row[name]:.3g} ({low:.3g} to {high:.3g})")
     return " / ".join(cells)
 
 
 def _all_reduce(rows: Rows) -> Lines:
     ranks = rows[0]["world_size"]
-    sizes = " / ".join(f"{row['numel']:,}" for row in rows)
     us, naive_us = (" / ".join(f"{row[name]:.0f}" for row in rows) for name in ("ring_us", "naive_us"))
     return [
-        (f"ring against gloo's all-reduce, {ranks} ranks, {sizes} elements", f"{_times(rows)} times as fast"),
+        *_against("gloo", "gloo's", "process_group", rows),
         (f"the ring, {ranks} ranks, the same sizes", f"{us} µs"),
         (f"naive all-reduce, {ranks} ranks, the same sizes", f"{naive_us} µs"),
+    ]
+
+
+def _all_reduce_mpi(rows: Rows) -> Lines:
+    return _against("mpi", "Open MPI's", "mpi", rows)
+
+
+def _against(peer: str, whose: str, transport: str, rows: Rows) -> Lines:
+    ranks = rows[0]["world_size"]
+    sizes = " / ".join(f"{row['numel']:,}" for row in rows)
+    against = f"against {whose} all-reduce, {ranks} ranks"
+    return [
+        (f"ring {against}, {sizes} elements", f"{_times(rows, f'{peer}_ratio')} times as fast"),
+        (f"ring on `{transport}` {against}, the same sizes", f"{_times(rows, f'over_{peer}_ratio')} times as fast"),
     ]
 
 
@@ -162,6 +175,18 @@ def _compression(rows: Rows) -> Lines:
     return lines
 
 
+def _loading(rows: Rows) -> Lines:
+    what = "JPEG files of 500 pixels, decoded and cut at random to 224, one rank"
+    lines = [(f"{what} by itself", f"{rows[0]['images_per_s']:.0f} images/s")]
+    for loader, name in (("torch", "worker processes"), ("dali", "threads of DALI")):
+        mine = [row for row in rows[1:] if row["loader"] == loader]
+        if mine:
+            numbers = " / ".join(str(row["workers"]) for row in mine)
+            rates = " / ".join(f"{row['images_per_s']:.0f}" for row in mine)
+            lines.append((f"the same with {numbers} {name}", f"{rates} images/s; {_times(mine)} times as many"))
+    return lines
+
+
 def _recording(rows: Rows) -> Lines:
     return [
         (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
@@ -173,6 +198,8 @@ def _recording(rows: Rows) -> Lines:
 TABLE: dict[str, Callable[[Rows], Lines]] = {
     "all_reduce_2": _all_reduce,
     "all_reduce_4": _all_reduce,
+    "all_reduce_mpi_2": _all_reduce_mpi,
+    "all_reduce_mpi_4": _all_reduce_mpi,
     "training": _training,
     "parameter_server": _parameter_server,
     "startup": _startup,
@@ -182,6 +209,7 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "link": _link,
     "prediction": _prediction,
     "compression": _compression,
+    "loading": _loading,
 }
 """The lines of the table that are made of each kept file."""
 

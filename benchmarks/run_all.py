@@ -1,4 +1,4 @@
-"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: 17 minutes on 2 cores.
+"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: 20 minutes on 2 cores.
 
 python -m benchmarks.run_all      # with nothing else running; then: python -m benchmarks.report
 
@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
     "all_reduce_2": ("all_reduce.py", "--world_size", "2"),
     "all_reduce_4": ("all_reduce.py", "--world_size", "4"),
+    "all_reduce_mpi_2": ("all_reduce.py", "--world_size", "2", "--peers", "mpi"),
+    "all_reduce_mpi_4": ("all_reduce.py", "--world_size", "4", "--peers", "mpi"),
     "training": ("training.py",),
     "parameter_server": ("parameter_server.py", "--repeats", "7"),
     "startup": ("startup.py",),
@@ -28,6 +30,7 @@ COMMANDS = {
     "link": ("link.py",),
     "prediction": ("prediction.py",),
     "compression": ("compression.py",),
+    "loading": ("loading.py",),
 }
 """The kept files, and how each is made."""
 

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import common, networks, parameter_server, startup
+from benchmarks import all_reduce, common, loading, networks, parameter_server, startup, under_mpirun
 from compression import CODECS
+from records.errors import RunFailed
+from tests.mpi_ranks import NEEDS_MPI
 from tests.ranks import LIMIT
+from transports.base import Transport
 
 ROOT = Path(__file__).parent.parent.parent
 HEADS = "claim", "hardware", "n"
@@ -65,11 +68,38 @@ def test_a_ratio_is_the_median_of_what_its_quartiles_are_of() -> None:
 
 
 @pytest.mark.slow
-def test_all_reduce(tmp_path: Path) -> None:
-    rows = figures(tmp_path, "all_reduce", "--world_size", "3", "--sizes", "100000", "1000000", "--repeats", "2")
+@pytest.mark.parametrize("peers", [["gloo"], pytest.param(["gloo", "mpi"], marks=NEEDS_MPI)], ids=" ".join)
+def test_all_reduce(peers: list[str], tmp_path: Path) -> None:
+    sizes = ["--sizes", "100000", "1000000", "--repeats", "2"]
+    rows = figures(tmp_path, "all_reduce", "--world_size", "3", "--peers", *peers, *sizes, heads=(*HEADS, "ranks"))
     assert [(row["world_size"], row["numel"]) for row in rows] == [(3, 100000), (3, 1000000)]
+    of_peers = [f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")]
     for row in rows:
-        assert {"ring_us", "naive_us", "gloo_us", "ratio", "copy_us", "copy_share"} < set(row)
+        figures_of_row = {key for key in row if not key.endswith("_quartiles")}
+        assert figures_of_row == {"world_size", "numel", "ring_us", "naive_us", "copy_us", "copy_share", *of_peers}
+
+
+def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    doc, kind = all_reduce.__doc__ or "", all_reduce.AllReduceSettings
+    assert common.main(doc, kind, all_reduce.measure, ["--peers", "mpi"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --peers mpi: needs mpirun and mpi4py: pip install -r requirements-mpi.txt\n"
+    )
+
+
+def fail_on_rank_1(transport: Transport) -> None:
+    if transport.rank == 1:
+        raise ValueError("it is broken")
+    transport.recv(1, "never sent")
+
+
+@pytest.mark.slow
+@NEEDS_MPI[0]
+@NEEDS_MPI[1]
+def test_a_failure_under_mpirun_is_told() -> None:
+    with pytest.raises(RunFailed, match=r"(?s)mpirun ended with exit code 1: .*ValueError: it is broken"):
+        under_mpirun.launch(fail_on_rank_1, 2)
 
 
 @pytest.mark.slow
@@ -181,8 +211,12 @@ def test_compression(tmp_path: Path) -> None:
     [
         ("compression", "CompressionSettings", ["--elements", "1001"]),
         ("compression", "CompressionSettings", ["--codecs", "topk", "zip"]),
+        ("loading", "LoadingSettings", ["--workers", "1", "2"]),
+        ("loading", "LoadingSettings", ["--device", "tpu"]),
+        ("loading", "LoadingSettings", ["--batch_size", "0"]),
         ("all_reduce", "AllReduceSettings", ["--world_size", "1"]),
         ("all_reduce", "AllReduceSettings", ["--sizes", "1000", "0"]),
+        ("all_reduce", "AllReduceSettings", ["--peers", "nccl"]),
         ("all_reduce", "AllReduceSettings", ["--no_such_option"]),
         ("training", "TrainingSettings", ["--n_gpus", "1"]),
         ("training", "TrainingSettings", ["--models", "cnn", "resnet"]),
@@ -238,6 +272,33 @@ def test_link(tmp_path: Path) -> None:
         for ranks, expected in (("1 to 1", 10.1), ("1 to 2", 20.1), ("2 to 1", 20.1))
     ]
     assert all(row["ratio"] > 0.999 for row in rows), "nothing arrives before its time"
+
+
+LOADING = ("--repeats", "1", "--steps", "1", "--batch_size", "10", "--per_class", "4", "--side", "40")
+
+
+@pytest.mark.slow
+def test_loading(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali", reason="needs DALI: pip install -r requirements-dali.txt")
+    rows = figures(tmp_path, "loading", *LOADING, "--image_size", "32")
+    assert [(row["loader"], row["workers"], row["device"]) for row in rows] == [
+        ("torch", 0, "cpu"), ("torch", 1, "cpu"), ("torch", 2, "cpu"), ("dali", 1, "cpu"), ("dali", 2, "cpu"),
+    ]  # fmt: skip
+    assert rows[0]["ratio"] == 1
+
+
+def test_loading_without_dali_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loading, "has_dali", lambda: False)
+    path = tmp_path / "figures.json"
+    arguments = [*LOADING, "--image_size", "32", "--workers", "0", "--out", str(path)]
+    assert common.main(loading.__doc__ or "", loading.LoadingSettings, loading.measure, arguments) == 0
+    out = capsys.readouterr().out
+    assert "dali      is not installed, its rows are left out: pip install -r requirements-dali.txt\n" in out
+    rows = kept_rows(path)
+    check(out, rows, (*HEADS, "dali"))
+    assert [(row["loader"], row["workers"]) for row in rows] == [("torch", 0)]
 
 
 @pytest.mark.slow

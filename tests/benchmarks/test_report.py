@@ -11,10 +11,18 @@ from records.errors import RunFailed, UsageError
 
 MACHINE = {"cpu": "Abacus", "cores": 2, "torch": "2.0", "python": "3.11"}
 RATIO = {"ratio": 2.5, "ratio_quartiles": [2.25, 2.75]}
+GLOO = {
+    "gloo_ratio": 2.5, "gloo_ratio_quartiles": [2.25, 2.75], "over_gloo_ratio": 1, "over_gloo_ratio_quartiles": [1, 1],
+}  # fmt: skip
+MPI = {
+    "mpi_ratio": 1.2, "mpi_ratio_quartiles": [1.1, 1.3], "over_mpi_ratio": 0.9, "over_mpi_ratio_quartiles": [0.8, 1],
+}  # fmt: skip
 NOT_MEASURED = dict.fromkeys(("encode_ms", "decode_ms", "percent", "error", "ms", "torch_ms", "ratio"), "")
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "all_reduce_2": [{"world_size": 2, "numel": 1000, "ring_us": 50.0, "naive_us": 40.0, **RATIO}],
-    "all_reduce_4": [{"world_size": 4, "numel": 1000, "ring_us": 90.0, "naive_us": 60.0, **RATIO}],
+    "all_reduce_2": [{"world_size": 2, "numel": 1000, "ring_us": 50.0, "naive_us": 40.0, **GLOO}],
+    "all_reduce_4": [{"world_size": 4, "numel": 1000, "ring_us": 90.0, "naive_us": 60.0, **GLOO}],
+    "all_reduce_mpi_2": [{"world_size": 2, "numel": 1000, **MPI}],
+    "all_reduce_mpi_4": [{"world_size": 4, "numel": 1000, **MPI}],
     "training": [{"model": "mlp", "n_gpus": 2, "strategy": "ring_all_reduce", "peer": "ddp", **RATIO}],
     "parameter_server": [
         {"workers": 1, "mode": "synchronous", "server": "param_server", "ratio": 1, "ratio_quartiles": [1, 1]},
@@ -47,6 +55,12 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         },
         {**NOT_MEASURED, "what": "selection.above", "elements": 5_800_000, "torch_ms": 80.0, "error": -0.01, **RATIO},
     ],
+    "loading": [
+        {"loader": "torch", "workers": 0, "images_per_s": 200.0, "ratio": 1, "ratio_quartiles": [1, 1]},
+        {"loader": "torch", "workers": 1, "images_per_s": 500.0, **RATIO},
+        {"loader": "torch", "workers": 2, "images_per_s": 500.4, **RATIO},
+        {"loader": "dali", "workers": 1, "images_per_s": 499.6, **RATIO},
+    ],
     "prediction": [
         {"ranks": 2, "mbit": 200, "wall": "yes", "error": "-1.5 %", "predicted_error": "-2.5 %"},
         {"ranks": 4, "mbit": 1000, "wall": "yes", "error": "+0.5 %", "predicted_error": "+1.5 %"},
@@ -70,6 +84,9 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
     text = report.with_table(PLACE, report.load(kept))
     for cell in (
         "| ring against gloo's all-reduce, 2 ranks, 1,000 elements | 2.5 (2.25 to 2.75) times as fast |",
+        "| ring on `process_group` against gloo's all-reduce, 2 ranks, the same sizes | 1 (1 to 1) times as fast |",
+        "| ring against Open MPI's all-reduce, 4 ranks, 1,000 elements | 1.2 (1.1 to 1.3) times as fast |",
+        "| ring on `mpi` against Open MPI's all-reduce, 4 ranks, the same sizes | 0.9 (0.8 to 1) times as fast |",
         "| naive all-reduce, 4 ranks, the same sizes | 60 µs |",
         "| synchronous server against `gloo`, 1 / 2 workers, 5.8M-parameter MLP | 2.5 (2.25 to 2.75) / 2.5",
         "| start: `first run` | 5.00 s; 2.5 (2.25 to 2.75) times that of `import torch` |",
@@ -80,6 +97,9 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
         "2 / 4 ranks, 200 / 1000 / 5000 Mbit/s, 2 cases in which the link is the wall | -1.5 to +0.5 % |",
         "about as many, by a threshold from a sample, 5.8 million elements, one core | 2.5 (2.25 to 2.75) times as",
         "| `topk`, 5.8 million elements, one core: encode, decode | 12.0, 2.0 ms; 2 % of the size, error 0.8 |",
+        "cut at random to 224, one rank by itself | 200 images/s |",
+        "| the same with 1 / 2 worker processes | 500 / 500 images/s; 2.5 (2.25 to 2.75) / 2.5 (2.25 to 2.75) times as",
+        "| the same with 1 threads of DALI | 500 images/s; 2.5 (2.25 to 2.75) times as many |",
         "Abacus, 2 cores, torch 2.0, Python 3.11; code at 0123456789.",
     ):
         assert cell in text

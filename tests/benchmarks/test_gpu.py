@@ -1,0 +1,84 @@
+"""The tests that need a GPU are those listed in docs/gpu.md; benchmarks/gpu.sh runs them and writes one report."""
+
+import ast
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.ranks import LIMIT
+from tests.runs import ROOT
+
+SCRIPT = ["bash", str(ROOT / "benchmarks" / "gpu.sh")]
+
+
+def marked(path: Path) -> Iterator[str]:
+    """The tests of a file that have the mark, by its decorators or that of the whole file."""
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    of_file = [ast.unparse(node) for node in module.body if isinstance(node, ast.Assign)]
+    all_are = any(line.startswith("pytestmark") and "mark.gpu" in line for line in of_file)
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            marks = [ast.unparse(decorator) for decorator in node.decorator_list]
+            if all_are or any("mark.gpu" in mark for mark in marks):
+                yield f"{path.relative_to(ROOT).as_posix()}::{node.name}"
+
+
+def test_every_test_that_needs_a_gpu_is_listed_and_no_other() -> None:
+    found = {test for path in (ROOT / "tests").rglob("test_*.py") for test in marked(path)}
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(tests/[\w/]+\.py::\w+)`", page)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == found
+    assert len(found) >= 3
+
+
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
+    report = tmp_path / "report.txt"
+    done = subprocess.run(
+        [*SCRIPT, str(report)], env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True,
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: torch finds no CUDA device here")
+    assert done.stderr.count("\n") == 1
+    assert not report.exists()
+
+
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+  *device_count\\(\\)\\)\\)*) echo 2 ;;
+  *"import sys, torch"*) ;;
+  *get_device_name*) echo "GPU 0 Abacus" ;;
+  *"--strategy param_server"*) echo "it broke" >&2; exit 3 ;;
+  *) echo "ran $*" ;;
+esac
+"""
+
+
+def test_with_one_it_writes_one_report_of_all_commands(tmp_path: Path) -> None:
+    """On a machine that only says that it has a GPU: its Python runs nothing."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in (("python", PYTHON), ("nvidia-smi", "#!/bin/sh\necho a table\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    report = tmp_path / "report.txt"
+    done = subprocess.run(
+        [*SCRIPT, str(report)], env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}, capture_output=True,
+        text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, "one command failed"
+    text = report.read_text()
+    assert re.search(r"^commit ([0-9a-f]{40}|unknown), \d+ files changed$", text, re.MULTILINE)
+    for line in ("GPU 0 Abacus", "a table", "ran -m pytest -n 0 -v -m gpu tests", "it broke", "exit code 3, 0 s"):
+        assert f"{line}\n" in text
+    commands = re.findall(r"^\$ ", text, re.MULTILINE)
+    _, summary = text.rsplit("exit code, seconds, command\n", 1)
+    codes = re.findall(r"^(\d+), \d+, ", summary, re.MULTILINE)
+    assert len(codes) == len(commands) >= 8
+    assert sorted(codes) == ["0"] * (len(codes) - 1) + ["3"]
+    assert "benchmarks/loading.py --device cuda" in summary
+    assert f"report in {report}" in done.stdout

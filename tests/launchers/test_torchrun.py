@@ -146,6 +146,20 @@ def test_torchrun_gives_the_same_parameters(tmp_path: Path, strategy: str, more:
 
 
 @pytest.mark.slow
+def test_what_began_under_torchrun_goes_on_here_bit_for_bit(tmp_path: Path) -> None:
+    arguments = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
+    done = command(
+        *arguments, "--strategy", "sharded_ring", "--checkpoint_every", "3", "--results_dir", str(tmp_path),
+        module=(*TORCHRUN, "2"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first = min((tmp_path / "run.checkpoints").glob("step-*"))  # each rank has a part of the optimizer's state in it
+    resumed = made(tmp_path, "sharded_ring", "resumed", n_gpus=2, resume=str(first))
+    assert resumed["transport"] == "shared_memory"
+    assert resumed["parameter_hash"] == metadata(tmp_path)["parameter_hash"]
+
+
+@pytest.mark.slow
 def test_when_one_rank_dies_all_end_and_it_is_named(tmp_path: Path) -> None:
     arguments = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
     done = command(

@@ -123,9 +123,9 @@ class Remote(Transport):
         A slice of an allocated vector stays unchanged until the Work is done; anything else may not, and is copied.
         """
         payload = as_vector(tensor) if keep_device else as_vector(tensor).cpu()
-        if payload.untyped_storage().data_ptr() not in self._allocated and payload.device == tensor.device:
-            payload = payload.clone()
-        return payload
+        memory = payload.untyped_storage().data_ptr()
+        is_copy = memory != tensor.untyped_storage().data_ptr()
+        return payload if is_copy or memory in self._allocated else payload.clone()
 
 
 def bytes_of(value: Any) -> torch.Tensor:

@@ -155,7 +155,12 @@ class ProcessGroup(Remote):
                     _complete(work)
                 except RuntimeError:
                     return  # this rank closes, or a peer is dead, which `_show_life` finds out
-                src, header = work._source_rank(), unpack(raw[:SIZE].numpy().tobytes())
+                src = work._source_rank()
+                try:
+                    header = unpack(raw[:SIZE].numpy().tobytes())
+                except ValueError as error:  # what follows it cannot be told apart any more
+                    self._ended(src, f"what it has sent is {error}")
+                    return
                 if header.kind in (Kind.GOODBYE, Kind.FAILED):
                     self._ended(src, *WHY[header.kind])
                     here.remove(src)

@@ -10,6 +10,7 @@ from tests.mpi_ranks import NEEDS_MPI
 from tests.ranks import held_back, run
 from transports import remote, timing
 from transports.base import Transport
+from transports.messages import Alignment
 from transports.remote import Remote
 
 AHEAD = 3600.0  # seconds; each rank's clock is so far ahead of that of the rank before it
@@ -59,6 +60,16 @@ def test_other_clocks_are_aligned_within_the_error_that_is_told(kind: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_clock_needs_no_alignment(kind: str) -> None:
     assert run(kind, align, 2) == [(0.0, 0.0, True)] * 2
+
+
+def test_the_fastest_answer_counts_and_belongs_to_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Question k is asked at 10 k and answered at 10 k + 8, by rank 0's clock 1000 s later; one is answered at once."""
+    times = [t for k in range(20) for t in (10.0 * k, 10.0 * k + (2.0 if k == 13 else 8.0))]
+    answers = [1000.0 + 10 * k + (1.0 if k == 13 else 7.0) for k in range(20)]
+    monkeypatch.setattr(timing, "now", mock.Mock(side_effect=times))
+    rank = mock.Mock(alignment=Alignment("here"), _hear=mock.Mock(side_effect=answers))
+    Remote._ask(rank)
+    assert rank.alignment == Alignment("here", 1000.0, 1.0)
 
 
 def talk_on_a_link(transport: Transport) -> list[int]:

@@ -1,10 +1,13 @@
 """A rank that leaves by an error: the waits of its peers end at once, and say why."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from tests.mpi_ranks import NEEDS_MPI
 from tests.ranks import outcome, run
-from transports.base import ANY, Transport
+from transports.base import ANY, PeerLost, Transport
+from transports.headers import SIZE
 from transports.remote import Remote
 
 
@@ -17,6 +20,20 @@ def fail(transport: Transport, src: int) -> object:
             raise ZeroDivisionError
         return None
     return [transport.recv(1, "x").object, outcome(transport.recv, src, "x"), outcome(transport.recv, 1, "x")]
+
+
+def send_what_is_no_header(transport: Transport) -> object:
+    if transport.rank == 1:
+        dist.send(torch.full((SIZE,), 7, dtype=torch.uint8), 0, tag=0)
+        transport.timeout = 1.0  # rank 0 hears no goodbye any more
+        return None
+    with pytest.raises(PeerLost, match="lost rank 1: what it has sent is not the header of a message") as caught:
+        transport.recv(1, "x")
+    return caught.value.rank
+
+
+def test_what_is_no_header_is_refused_and_its_sender_named() -> None:
+    assert run("process_group", send_what_is_no_header, 2)[0] == 1
 
 
 @pytest.mark.parametrize("src", [1, ANY])

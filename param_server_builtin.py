@@ -34,8 +34,7 @@ class BuiltinParamServer(Builtin):
     single_process = True
     bytes_source = "not counted: DataParallel copies between GPUs inside the forward and backward pass"
 
-    @classmethod
-    def roles(cls, world_size: int) -> list[str]:
+    def roles(self, world_size: int) -> list[str]:
         """One process, however many GPUs."""
         return ["worker"]
 

@@ -43,10 +43,9 @@ class GlooServer(Strategy):
     name = "gloo_reduce_broadcast"
     traffic = ParamServer.traffic
 
-    @classmethod
-    def roles(cls, world_size: int) -> list[str]:
+    def roles(self, world_size: int) -> list[str]:
         """As ParamServer."""
-        return ParamServer.roles(world_size)
+        return ParamServer().roles(world_size)
 
     def setup(self) -> None:
         """Allocate what is reduced: the gradient, and the number of its samples behind it."""
@@ -129,7 +128,7 @@ def side(kind: type[Strategy], transport: Transport, model: str, settings: Train
     x, y = new_batch(transport.rank, settings.batch_size)
 
     def block() -> None:
-        if kind.roles(transport.world_size)[transport.rank] == "server":
+        if kind().roles(transport.world_size)[transport.rank] == "server":
             strategy.serve()
         else:
             train(strategy, module, lambda: (x, y), settings.steps)
@@ -171,7 +170,7 @@ def measure(settings: TrainingSettings) -> Iterator[Row]:
     for model in settings.models:
         for pair, (ours, peer) in PAIRS.items():
             seconds = slowest(launch(on_rank, settings.n_gpus, pair, model, settings))
-            workers = ours.roles(settings.n_gpus).count("worker")
+            workers = ours().roles(settings.n_gpus).count("worker")
             samples = workers * settings.steps * settings.batch_size
             ours_per_s, peer_per_s = samples / seconds["ours"], samples / seconds["peer"]
             yield {

@@ -154,7 +154,7 @@ def _row(results: Results, case: Case) -> tuple[str, ...]:
     runs = pick(results.runs, case)
     workers = int(runs["workers"].iloc[0])
     sent = runs["mb_per_step"]
-    has_server = "server" in strategy_class(case.strategy).roles(case.n_gpus)
+    has_server = "server" in strategy_class(case.strategy)().roles(case.n_gpus)
     server = f" ({workers} worker{'s' * (workers > 1)})" if has_server else ""
     return (
         case.model.upper(),

@@ -66,7 +66,7 @@ def other_colour(name: str, others: Sequence[str]) -> str:
 
 def ranks(case: Case) -> str:
     """Return how many processes a case has, in words."""
-    n = len(strategy_class(case.strategy).roles(case.n_gpus))  # DataParallel is one, whatever its --n_gpus
+    n = len(strategy_class(case.strategy)().roles(case.n_gpus))  # DataParallel is one, whatever its --n_gpus
     return "1 process" if n == 1 else f"{n} ranks"
 
 

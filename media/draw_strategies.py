@@ -126,7 +126,7 @@ def bottleneck(N: int = 5) -> None:
         axes.set(xlim=(-1.8, 1.8), ylim=(-2.1, 1.7), aspect="equal")
         axes.axis("off")
         sent = {role: traffic.count({"N": N, "P": 1})[1] for role, traffic in strategy.traffic.items()}
-        roles = strategy.roles(N)
+        roles = strategy().roles(N)
         for r, role in enumerate(roles):
             colour = SERVER if role == "server" else WORKER
             angle = math.pi / 2 - 2 * math.pi * r / N

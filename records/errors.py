@@ -42,3 +42,10 @@ def between(options: Any, option: str, low: float, high: float | None = None, wh
         raise UsageError(f"--{option} {value}: must be at least {low}")
     if high is not None and not value <= high and value != default:
         raise UsageError(f"--{option} {value}: must be at most {high}{', ' + why if why else ''}")
+
+
+def one_of(options: Any, option: str, known: Iterable[str]) -> None:
+    """Check that the option of a dataclass is one of the `known` words. Raises UsageError."""
+    value, known = getattr(options, option), list(known)
+    if value not in known:
+        raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}there are {', '.join(known)}")

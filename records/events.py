@@ -32,7 +32,8 @@ from records.errors import RunFailed
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
-MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *CODE_MARKS)
+METERS = ("replica_distance", "lost_updates")  # what a strategy has measured of itself
+MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS)
 OPS = ("", "send", "recv", "drop", "read")
 
 # epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, value
@@ -148,7 +149,8 @@ class Recorder:
     messages (marks are kept). `synchronize`, if given, is called at both ends of a phase: on a GPU, work is queued,
     and a phase is over only when its work is. `clock` times marks and phases; a transport that is given the recorder
     sets it to its own `now`. `time_passes`, if set, is called with the name of a phase and its part when its work is
-    done: in virtual time it is this that takes time.
+    done: in virtual time it is this that takes time. `shares[i]` is the part of a pass that belongs to parameter i,
+    for who spends it piece by piece.
     """
 
     def __init__(
@@ -166,6 +168,8 @@ class Recorder:
         self.synchronize = synchronize
         self.clock = clock
         self.time_passes: Callable[[str, float], None] | None = None
+        self.shares: Sequence[float] = ()
+        self._spent = 0.0  # of the phase that goes on
         self._rows = bytearray()  # what is not in the file yet
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
@@ -218,9 +222,16 @@ class Recorder:
         if self.enabled and self.synchronize:
             self.synchronize()
         if self.time_passes:
-            self.time_passes(work or name, part)
+            self.time_passes(work or name, max(0.0, part - self._spent))
+            self._spent = 0.0
         if self.enabled:
             self.add(name, t0, self.clock())
+
+    def spend(self, name: str, i: int) -> None:
+        """Inside the block of phase `name`, let the time pass that belongs to parameter `i`; not again at its end."""
+        if self.time_passes and self.shares:
+            self._spent += self.shares[i]
+            self.time_passes(name, self.shares[i])
 
     def count_code(self, values: float, indices: float, headers: float, dense: float) -> None:
         """Count a code that is sent: its bytes by what they are, and those that would be sent without a codec."""

@@ -1,6 +1,6 @@
 """The algorithms, by name: that of their module. A new one is one new file here, and its line in this table."""
 
-from records.errors import UsageError, between
+from records.errors import UsageError, between, one_of
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
 from strategies.common.base import RunSize, Strategy
@@ -18,22 +18,30 @@ from strategies.ring_all_reduce import RingAllReduce
 from strategies.sharded_ring import ShardedRing
 from strategies.single import Single
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy
-    for strategy in (
-        Single,
-        ParamServer,
-        BackupWorkers,
+GROUPS: dict[str, tuple[type[Strategy], ...]] = {
+    "One process": (Single,),
+    "A server, and all keep step": (ParamServer, BackupWorkers),
+    "A server, and nobody waits for the slowest": (
         AsyncParamServer,
         InconsistentReads,
         Downpour,
         ElasticAveraging,
         DGS,
-        RingAllReduce,
-        NaiveAllReduce,
-        ShardedRing,
-        NoCommunication,
-    )
+    ),
+    "No server: gradients are summed, and all take the same step": (RingAllReduce, NaiveAllReduce, ShardedRing),
+    "No server: each has a model of its own": (NoCommunication,),
 }
+STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for group in GROUPS.values() for strategy in group}
 
-__all__ = ["STRATEGIES", "OptimizerFactory", "Replica", "RunSize", "Strategy", "Traffic", "UsageError", "between"]
+__all__ = [
+    "GROUPS",
+    "STRATEGIES",
+    "OptimizerFactory",
+    "Replica",
+    "RunSize",
+    "Strategy",
+    "Traffic",
+    "UsageError",
+    "between",
+    "one_of",
+]

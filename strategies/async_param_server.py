@@ -44,6 +44,7 @@ class AsyncParamServer(ParamServer):
 
     asynchronous = True
     workers_may_die = True
+    workers_may_return = True
     defaults = {"momentum": 0.0}  # late gradients act like momentum
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     critical_path = None

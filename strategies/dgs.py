@@ -92,6 +92,7 @@ class DGS(ParamServer):
 
     asynchronous = True
     workers_may_die = True
+    workers_may_return = True
     replicas_agree = False
     defaults = {"momentum": 0.7, "lr": 0.03}  # the paper's momentum, which makes steps 1 / (1 - 0.7) times as long
     traffic = {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) C")}

@@ -30,8 +30,7 @@ class ParamServer(Strategy):
     coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) P")} for kind in KINDS}
     coded_path: ClassVar[Mapping[str, Traffic]] = dict.fromkeys(KINDS, Traffic("2", "(N - 1) P + C"))
 
-    @classmethod
-    def roles(cls, world_size: int) -> list[str]:
+    def roles(self, world_size: int) -> list[str]:
         """Rank 0 serves, the others work."""
         return ["server"] + ["worker"] * (world_size - 1)
 

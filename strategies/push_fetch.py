@@ -28,6 +28,7 @@ class PushFetch(ParamServer):
     coded_path = {}
     asynchronous = True
     workers_may_die = True
+    workers_may_return = True
 
     # Worker
 

@@ -44,7 +44,7 @@ SYNCHRONOUS: dict[str, Strategy] = {
 def n_gpus_of(name: str, workers: int) -> int:
     """Return how many ranks a strategy has with so many workers."""
     kind = KINDS[name]
-    return 1 if kind.max_ranks == 1 else workers + kind.roles(8).count("server")
+    return 1 if kind.max_ranks == 1 else workers + kind().roles(8).count("server")
 
 
 def small(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from compression import CODECS, KINDS
-from strategies import STRATEGIES, Strategy
+from strategies import GROUPS, Strategy
 
 HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
 NOTE = (
@@ -30,7 +30,7 @@ def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
                       for role, traffic in strategy.traffic.items())
             for what in ("messages", "bytes")
         )  # fmt: skip
-        synchronous = "no" if strategy.asynchronous or not strategy.replicas_agree else "yes"
+        synchronous = "no" if strategy.asynchronous or not strategy.critical_path else "yes"
         table.append(
             (strategy.name, strategy.describe(), synchronous, "yes" if "server" in strategy.traffic else "no",
              messages, nbytes)
@@ -47,17 +47,14 @@ def codec_rows() -> list[tuple[str, ...]]:
 
 
 def catalogue() -> str:
-    """Return both tables as text for a terminal, one strategy or codec a block of lines."""
+    """Return both tables as text for a terminal: the strategies of each group, and one codec a block of lines."""
     lines = []
-    for name, description, synchronous, server, messages, nbytes in rows(STRATEGIES.values()):
-        kinds = (
-            ("" if synchronous == "yes" else "not ") + "synchronous, " + ("a" if server == "yes" else "no") + " server"
-        )
-        lines += [f"{name}  ({kinds})", f"    {description}"]
-        lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
-        if path := STRATEGIES[name].critical_path:
-            lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes"]
-    lines += ["", *textwrap.wrap(NOTE, 100), ""]
+    for group, strategies in GROUPS.items():
+        lines += [f"{group}:", ""]
+        for strategy, row in zip(strategies, rows(strategies), strict=True):
+            lines += _block(strategy, row)
+        lines += [""]
+    lines += [*textwrap.wrap(NOTE, 100), ""]
     for name, description, kind, values, indices, headers in codec_rows():
         sizes = {"values": values, "indices": indices, "headers": headers}
         text = "; ".join(f"{what} {formula}" for what, formula in sizes.items() if formula != "0")
@@ -65,9 +62,20 @@ def catalogue() -> str:
     return "\n".join([*lines, "", *textwrap.wrap(CODEC_NOTE, 100)])
 
 
+def _block(strategy: type[Strategy], row: tuple[str, ...]) -> list[str]:
+    """Return the lines for one strategy."""
+    name, description, synchronous, server, messages, nbytes = row
+    kinds = ("" if synchronous == "yes" else "not ") + "synchronous, " + ("a" if server == "yes" else "no") + " server"
+    lines = [f"{name}  ({kinds})", f"    {description}"]
+    lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
+    if path := strategy.critical_path:
+        lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes"]
+    return lines
+
+
 def markdown() -> str:
-    """Return the table of strategies as the README has it."""
-    return _markdown(HEADER, rows(STRATEGIES.values()))
+    """Return the tables of strategies as the README has them, one for each group."""
+    return "\n\n".join(f"**{group}**\n\n{_markdown(HEADER, rows(kinds))}" for group, kinds in GROUPS.items())
 
 
 def codecs_markdown() -> str:

@@ -95,8 +95,8 @@ def _device(options: Options) -> str:
 def _check_restarts(options: Options, launcher: Launcher) -> None:
     if not options.restarts:
         return
-    able = [name for name, one in STRATEGIES.items() if one.asynchronous and one.workers_may_die]
-    if not (options.strategy.asynchronous and options.strategy.workers_may_die):
+    able = [name for name, one in STRATEGIES.items() if one.workers_may_return]
+    if not options.strategy.workers_may_return:
         raise UsageError(
             f"--restarts {options.restarts}: --strategy {options.strategy.name} lets no worker in again; "
             f"{', '.join(able)} do"

@@ -19,7 +19,7 @@ from records import files, tables
 from records.errors import RunFailed, UsageError, one_line
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import layout_of, trained
-from training.loop import build_model
+from training.loop import REPORTER, build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
 from transports.network import Card, Network, OneSwitch, Racks
@@ -81,10 +81,12 @@ class ClusterOptions:
                 raise UsageError(f"--kill {text[:40]}: must be RANK@TIME or RANK@TIME-TIME, such as 3@1.5s")
             if int(rank) >= len(roles) or roles[int(rank)] != "worker":
                 raise UsageError(f"--kill {text}: rank {rank} is no worker")
+            if int(rank) == REPORTER:
+                raise UsageError(f"--kill {text}: rank {rank} measures and reports, and must live; take another")
             if int(rank) in [death.rank for death in deaths]:
                 raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
             death, *returns = [read_unit("kill", time, seconds) for time in times.split("-", 1)]
-            if returns and not strategy.asynchronous:
+            if returns and not strategy.workers_may_return:
                 raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")
             if returns and returns[0] < death:
                 raise UsageError(f"--kill {text}: it comes back before it dies")
@@ -231,11 +233,20 @@ class Compute:
         self._stretches = [
             Stretch(slow.get(rank, 1.0), options.jitter, options.seed + rank) for rank in range(options.world_size)
         ]
+        self._begun: dict[tuple[int, str], tuple[float, float]] = {}  # of a pass: its stretch, what of it is done
 
     def __call__(self, rank: int, phase: str, part: float) -> float:
         """Return the seconds of a phase of one step, `part` of it being done."""
         seconds = self._phases.get(phase, 0.0) * part
-        return seconds * self._stretches[rank].draw() if phase in ("forward", "backward") else seconds
+        if phase not in ("forward", "backward"):
+            return seconds
+        if (rank, phase) not in self._begun:  # one draw, however many parts a pass is spent in
+            self._begun[rank, phase] = self._stretches[rank].draw(), 0.0
+        stretch, done = self._begun[rank, phase]
+        self._begun[rank, phase] = stretch, done + part
+        if done + part >= 1:
+            del self._begun[rank, phase]
+        return seconds * stretch
 
 
 def check_memory(options: Options, data: Data | None = None) -> None:

@@ -25,6 +25,7 @@ from strategies import Replica
 from strategies.common.builtin import Builtin
 from strategies.common.replica import parameters_from, trained
 from training.evaluation import Score, evaluate
+from training.layers import shares_of
 from training.options import Options
 from training.stragglers import Straggler
 from transports.base import PeerLost, Transport, WaitTimeout
@@ -110,7 +111,7 @@ class _Rank:
         self.worker = roles[: transport.rank].count("worker")  # its number among the workers
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         servers = [rank for rank, role in enumerate(roles) if role == "server"]
-        self.ranks_with_state = servers if self.strategy.workers_may_die else list(range(len(roles)))
+        self.ranks_with_state = (servers or [REPORTER]) if self.strategy.workers_may_die else list(range(len(roles)))
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
@@ -140,7 +141,14 @@ class _Rank:
                 self.module = strategy.wrap(self.model, transport, options.n_gpus or 1, *arguments, state)
             else:
                 replica = Replica(self.model, transport)
-                strategy.start(replica, transport, *arguments, state, self.after_update, options.make_codec())
+                strategy.start(
+                    replica, transport, *arguments, state, self.after_update, options.make_codec(), options.seed
+                )
+                if self.recorder.time_passes and replica.is_watched:
+                    sample = self.data.fetch(
+                        torch.zeros(1, dtype=torch.int64), "train", transport.device, options.torch_dtype
+                    )
+                    self.recorder.shares = shares_of(self.model, sample[0])
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if state is None or isinstance(error, PeerLost):
                 raise
@@ -177,6 +185,8 @@ class _Rank:
             recorder.mark("test_loss", score.loss)
             recorder.mark("test_accuracy", score.top1)
             self.report(("accuracy", score.top1))
+        for name, value in strategy.meters.items():
+            recorder.mark(name, value)
 
     def train(self, start: int, stop: int) -> None:
         """Take this worker's part of the batches of the steps `start` to `stop` - 1, an epoch's."""
@@ -213,6 +223,8 @@ class _Rank:
                 x, y = self.loader.piece(i, k)
             if builtin:
                 builtin.begin_piece(last=k == len(pieces) - 1)
+            elif k == len(pieces) - 1:
+                self.strategy.begin_step(n)
             with phase("forward"), self.straggler.stretched():
                 loss = F.cross_entropy(self.module(x), y) * (size / n)
                 total += loss.item()
@@ -245,7 +257,7 @@ class _Rank:
         if self.transport.rank not in self.ranks_with_state:
             return
         own, model = self.strategy.state_dict(), None
-        shown = self.strategy.model()
+        shown = own["x"] if self.strategy.workers_may_die else self.strategy.model()
         if self.transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
             model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
         state = {

@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from records.errors import UsageError, one_line
-from strategies.common.replica import float_buffers, layout_of
+from strategies.common.replica import float_buffers, layout_of, trained
+from training.layers import shares_of
 from training.options import Options
 from training.steps import Sizes
 from workloads import models
@@ -37,7 +38,11 @@ def sizes_of(options: Options, parameters: float | None) -> Sizes:
         return Sizes(int(parameters))
     model = build(options)
     layout = layout_of(model)
-    return Sizes(layout.n, sum(b.numel() for b in float_buffers(model)), layout)
+    try:
+        shares = shares_of(model, torch.zeros(1, *IMAGES, dtype=options.torch_dtype, device="meta"))
+    except Exception:  # it does not take images: `count_flops` says so where it matters
+        shares = tuple(p.numel() / layout.n for p in trained(model))
+    return Sizes(layout.n, sum(b.numel() for b in float_buffers(model)), layout, shares)
 
 
 def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:

@@ -98,8 +98,8 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
 
 
 def _expendable(options: Options) -> list[int]:
-    roles = enumerate(options.roles)
-    return [rank for rank, role in roles if role == "worker"] if options.strategy.workers_may_die else []
+    workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
+    return workers if options.strategy.workers_may_die else []
 
 
 @contextmanager

@@ -24,6 +24,7 @@ class Sizes:
     parameters: int
     buffers: int = 0
     tensors: Layout | None = None  # of the parameters, where they are known
+    shares: tuple[float, ...] = (1.0,)  # of each tensor in what a pass computes
 
     @property
     def layout(self) -> Layout:
@@ -54,6 +55,14 @@ class Steps:
     optimizer_bytes: int  # of the optimizer's state
 
 
+class HollowReplica(Replica):
+    """Tensors of which nothing is to be collected: they are the parts of one."""
+
+    def collect_one(self, i: int) -> None:
+        """See Replica."""
+        super().collect_one(0)
+
+
 class Hollow(nn.Module):
     """A model of which a strategy sees all there is: vectors of these lengths."""
 
@@ -74,9 +83,11 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         recorder.time_passes = lambda name, part: transport.sleep(phases.get(name, 0.0) * part)
     strategy = dataclasses.replace(options.strategy)
     roles = options.roles
-    replica = Replica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
+    replica = HollowReplica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
     replica.layout = job.sizes.layout
-    strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec())
+    strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec(),
+                   seed=options.seed)  # fmt: skip
+    recorder.shares = job.sizes.shares
     strategy.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
     _meet(transport)
@@ -90,8 +101,10 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
             recorder.step = i
             with recorder.phase("forward"):
                 pass
+            strategy.begin_step(job.samples)
             with recorder.phase("backward"):
-                pass
+                for tensor in reversed(range(len(job.sizes.shares))):
+                    replica.tell_gradient(tensor)
             strategy.step(job.samples)
             ends.append(transport.now())
     ended = transport.now()

@@ -37,6 +37,7 @@ class Strategy(ABC):
 
         strategy.start(replica, transport, optimizer)
         for x, y in shard:
+            strategy.begin_step(len(x))
             loss(model(x), y).backward()
             strategy.step(len(x))
         strategy.finish()
@@ -55,7 +56,9 @@ class Strategy(ABC):
     max_ranks: ClassVar[int | None] = None
     asynchronous: ClassVar[bool] = False  # workers do not wait for each other: the order of arrival decides the result
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
-    workers_may_die: ClassVar[bool] = False  # whether a server holds all that matters, so that a run can lose workers
+    workers_may_die: ClassVar[bool] = False  # whether the servers, or without one rank 0, hold all that matters, so
+    # that a run can lose the other workers
+    workers_may_return: ClassVar[bool] = False  # whether one that has died can be started again and take part
     staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
     exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
     coded: ClassVar[Mapping[str, Mapping[str, Traffic]]] = {}  # by the kinds of codecs that can carry its gradients:
@@ -75,8 +78,7 @@ class Strategy(ABC):
         """Return the first lines of the docstring: what the algorithm does."""
         return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
-    @classmethod
-    def roles(cls, world_size: int) -> list[str]:
+    def roles(self, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
         return ["worker"] * world_size
 
@@ -155,17 +157,20 @@ class Strategy(ABC):
         state: dict[str, Any] | None = None,
         after_update: Callable[[], None] = lambda: None,
         codec: CodecFactory | None = None,
+        seed: int = 0,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
         `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
         there. `after_update` is called on a server after each of its updates, when the workers have their replies.
-        `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are.
-        Raises PeerLost, WaitTimeout.
+        `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
+        the algorithm draws, the same on all ranks. Raises PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
+        self.seed = seed
+        self.meters: dict[str, float] = {}  # what it has measured of itself in an epoch: marks, see `records.events`
         self.codec = codec
         self.encoder: Encoder | None = None  # where this rank sends codes
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
@@ -199,6 +204,12 @@ class Strategy(ABC):
             broadcast(self.replica.x, self.transport, "initial parameters")
             broadcast(self.replica.b, self.transport, "initial buffers")
 
+    def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
+        """Know that the next backward pass ends the gradient, the mean over `n_samples`, that `step` is to take.
+
+        A loop that does not call it loses no more than what an algorithm does during the backward pass.
+        """
+
     @abstractmethod
     def step(self, n_samples: int) -> None:
         """Turn this worker's mean gradient over `n_samples` into new parameters, and forget the gradient.
@@ -224,7 +235,7 @@ class Strategy(ABC):
     def model(self) -> torch.Tensor:
         """Return the parameters [n] that the algorithm calls its model, the same on every rank. All ranks call it.
 
-        Where workers may die, the server calls it alone for a checkpoint: there it must not communicate.
+        Where workers may die, those that are dead do not, and a checkpoint shows the x of its `state_dict` instead.
         """
         return self.replica.x
 

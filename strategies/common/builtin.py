@@ -37,6 +37,7 @@ class Builtin(Strategy):
     ) -> nn.Module:
         """Start, as `start` does, and return the module that the training loop is to call."""
         self.transport = transport
+        self.meters: dict[str, float] = {}
         self.original = model
         self.encoder = None
         self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)

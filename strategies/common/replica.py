@@ -1,6 +1,6 @@
 """A model seen as three flat vectors, the way the papers write it: parameters x, gradient g, buffers b."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -37,6 +37,8 @@ class Replica:
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
         self._gradients = list(_views(self.g, self.parameters))
         self._adopted: Message | None = None
+        self._recorder = transport.recorder
+        self._on_gradient: Callable[[int], None] | None = None
         self.collected = False  # whether `collect` was called; whoever asks sets it back
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
@@ -51,16 +53,43 @@ class Replica:
         Whatever is the `.grad` of a parameter (after `zero_grad`, by a hook) is copied in. The backward pass is over,
         so parameters that were adopted are given back: until the next ones come, x is not to be read.
         """
-        for parameter, view in zip(self.parameters, self._gradients, strict=True):
-            if parameter.grad is not view:
-                if parameter.grad is None:
-                    view.zero_()
-                else:
-                    view.copy_(parameter.grad)
-                parameter.grad = view
+        for i in range(len(self.parameters)):
+            self.collect_one(i)
         self._give_back()
         self.collected = True
         return self.g
+
+    def collect_one(self, i: int) -> None:
+        """Have the gradient of parameter `i` in its place in g."""
+        parameter, view = self.parameters[i], self._gradients[i]
+        if parameter.grad is not view:
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+            parameter.grad = view
+
+    # During the backward pass
+
+    def on_gradient(self, call: Callable[[int], None]) -> None:
+        """Have `call` told, in every backward pass, the number of each parameter whose gradient has just become whole.
+
+        In the order in which they do, the last layer's first; a parameter that takes no part is not told.
+        """
+        self._on_gradient = call
+        for i, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self.tell_gradient(i))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody is told of gradients."""
+        return self._on_gradient is not None
+
+    def tell_gradient(self, i: int) -> None:
+        """Let the time of this gradient pass, where time is virtual, and tell who wants to know of it."""
+        if self._on_gradient is not None:
+            self._recorder.spend("backward", i)
+            self._on_gradient(i)
 
     def zero_grad(self) -> None:
         """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""

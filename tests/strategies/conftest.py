@@ -25,6 +25,7 @@ SUITES: dict[str, Callable[[Kind], bool]] = {
     "determined": lambda kind: not kind.asynchronous,
     "agreeing": lambda kind: kind.replicas_agree,
     "survivor": lambda kind: kind.workers_may_die,
+    "returning": lambda kind: kind.workers_may_return,
     "mortal": lambda kind: not kind.workers_may_die,
     "complete": lambda kind: not (kind.asynchronous or kind.workers_may_die),  # whose checkpoints hold all
     "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what the server has

@@ -110,7 +110,7 @@ def learned(transport: Transport, task: Task) -> list[float]:
 def test_who_returns_is_known_to_have_x() -> None:
     """It is sent all of x, and differences from there."""
     time = VirtualTime(OneSwitch(4, 1e6, 1e-3), lambda *_: 0.01, [Death(3, 0.15, 0.2)])
-    roles = DGS.roles(4)
+    roles = DGS().roles(4)
     found = time.launch(watched, 4, Task(DGS(density=0.1), 4, "soft", epochs=6), expendable=[1, 2, 3], roles=roles)
     server = [entry for entry in found[0] if entry[0] == 3]
     second_life = [x for _, _, x in found[3]]

@@ -100,7 +100,7 @@ def test_it_has_defaults_only_where_a_strategy_may(kind: Kind) -> None:
 def test_it_says_what_each_role_sends(kind: Kind) -> None:
     seen: set[str] = set()
     for n_gpus in sizes(kind):
-        roles = kind.roles(n_gpus)
+        roles = kind().roles(n_gpus)
         assert len(roles) == n_gpus
         assert set(roles) <= {"server", "worker"}
         assert "worker" in roles
@@ -113,7 +113,7 @@ def test_it_says_what_each_role_sends(kind: Kind) -> None:
 
 
 def test_whoever_reports_cannot_die(survivor: Kind) -> None:
-    assert survivor.roles(fit(survivor, 4))[REPORTER] == "server"
+    assert survivor().roles(fit(survivor, 4))[REPORTER] == "server"
 
 
 # Its steps are those of one process
@@ -182,7 +182,7 @@ def weighted(transport: Transport, task: Task, dtypes: list[str], parts: list[in
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_the_mean_is_that_of_the_samples_in_every_dtype(synchronous: Kind, parts: list[int]) -> None:
-    fitting = [n_gpus for n_gpus in sizes(synchronous) if synchronous.roles(n_gpus).count("worker") == len(parts)]
+    fitting = [n_gpus for n_gpus in sizes(synchronous) if synchronous().roles(n_gpus).count("worker") == len(parts)]
     if not fitting:
         pytest.skip(f"cannot be {len(parts)} workers")
     task = Task(exact(synchronous), fitting[0], "unit")
@@ -235,7 +235,7 @@ def test_after_an_epoch_the_replicas_are_the_same(agreeing: Kind, buffers: bool)
 
 @pytest.mark.slow
 def test_an_epoch_ends_with_the_mean_of_the_buffers(agreeing: Kind) -> None:
-    roles = agreeing.roles(fit(agreeing, 4))
+    roles = agreeing().roles(fit(agreeing, 4))
     workers = [rank for rank, role in enumerate(roles) if role == "worker"]
     for rank in ended(agreeing, True):
         assert rank["b"] == pytest.approx([sum(workers) / len(workers)] * 4)

@@ -25,7 +25,7 @@ MORTAL: dict[str, Any] = {"model": "tests.workload:mortal", "n_gpus": 4, "epochs
 def roles_of(kind: Kind) -> list[str]:
     if fit(kind, 4) <= VICTIM:
         pytest.skip("has no such rank")
-    return kind.roles(fit(kind, 4))
+    return kind().roles(fit(kind, 4))
 
 
 @pytest.mark.slow

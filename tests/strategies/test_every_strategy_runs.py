@@ -57,7 +57,7 @@ def _refusal(strategy: Strategy, n_gpus: int) -> str:
 def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(kind: Kind, tmp_path: Path) -> None:
     n_gpus, same = fit(kind, 4), BATCH_NORM | {"lr_schedule": "step"}
     for number, strategy in enumerate(variants(kind, n_gpus)):
-        others = [rank for rank, role in enumerate(kind.roles(n_gpus)) if role == "worker"]
+        others = [rank for rank, role in enumerate(kind().roles(n_gpus)) if role == "worker"]
         facts = made(tmp_path, f"run {number}", strategy, slow=(f"{others[0]}:3",), jitter=0.5, **same)
         again = same | {"replay": str(tmp_path / f"run {number}"), "slow": (f"{others[-1]}:4",)}
         refused = _refusal(strategy, n_gpus)

@@ -256,7 +256,7 @@ def come_back(transport: Transport, folder: str) -> tuple[int, float]:
 
 def test_a_worker_that_is_started_again_begins_with_the_epoch_of_the_server(tmp_path: Path) -> None:
     found = launch(
-        come_back, 3, str(tmp_path), roles=AsyncParamServer.roles(3), timeout=LIMIT, expendable=[1, 2], restarts=1
+        come_back, 3, str(tmp_path), roles=AsyncParamServer().roles(3), timeout=LIMIT, expendable=[1, 2], restarts=1
     )
     assert [began for began, _ in found] == [0, 1, 2]
     assert min(score for _, score in found) > 0.8

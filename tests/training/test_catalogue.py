@@ -3,7 +3,7 @@
 import re
 
 from compression import CODECS
-from strategies import STRATEGIES
+from strategies import GROUPS, STRATEGIES
 from tests.runs import ROOT
 from training.catalogue import HEADER, catalogue, codecs_markdown, markdown
 
@@ -11,16 +11,17 @@ BEGIN, END = "<!-- strategies: made by python -m training.catalogue -->", "<!-- 
 
 
 def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
-    header, rule, *rows = markdown().splitlines()
-    assert header == "| " + " | ".join(HEADER) + " |"
-    assert rule.count("---") == len(HEADER)
+    lines = markdown().splitlines()
+    assert lines.count("| " + " | ".join(HEADER) + " |") == lines.count("|---" * len(HEADER) + "|") == len(GROUPS)
+    assert [line.strip("*") for line in lines if line.startswith("**")] == list(GROUPS)
+    rows = [line for line in lines if line.startswith("| `")]
     assert len(rows) == len(STRATEGIES)
     for row, (name, kind) in zip(rows, STRATEGIES.items(), strict=True):
         cells = [cell.strip() for cell in row.strip("|").split(" | ")]
         assert len(cells) == len(HEADER)
         assert cells[:2] == [f"`{name}`", kind.describe()]
-        assert cells[2] == ("no" if kind.asynchronous or not kind.replicas_agree else "yes")
-        assert cells[3] == ("yes" if "server" in kind.roles(8) else "no")
+        assert cells[2] == ("no" if kind.asynchronous or not kind.critical_path else "yes")
+        assert cells[3] == ("yes" if "server" in kind().roles(8) else "no")
         for traffic in kind.traffic.values():
             assert traffic.messages in cells[4]
             assert traffic.bytes in cells[5]

@@ -61,7 +61,7 @@ def test_every_option_that_may_have_a_default_of_a_strategys_own_takes_it() -> N
 @pytest.mark.parametrize("name", KINDS)
 def test_resolved_options_say_who_does_what(tmp_path: Path, name: str) -> None:
     options = resolve(small(tmp_path, name, n_gpus=n_gpus_of(name, 3)))
-    assert options.roles == KINDS[name].roles(options.n_gpus or 0)
+    assert options.roles == KINDS[name]().roles(options.n_gpus or 0)
     assert options.world_size == len(options.roles)
     assert options.device == "cpu"
     assert resolve(dataclasses.replace(options)) == options, "nothing is left to resolve"

@@ -32,6 +32,7 @@ def launcher(scheduler: str | None = None) -> Launcher:
     try:
         import distributed
         from distributed.comm import get_address_host_port
+        from distributed.security import Security
     except ImportError as error:
         raise UsageError(
             f"--launcher dask: dask.distributed cannot be used ({one_line(error)}); "
@@ -45,6 +46,11 @@ def launcher(scheduler: str | None = None) -> Launcher:
                 f"--scheduler {scheduler}: {error}; give the address that `dask scheduler` shows, such as "
                 "tcp://host:8786"
             ) from error
+        if scheduler.startswith("tls:") and not Security().get_connection_args("client").get("ssl_context"):
+            raise UsageError(
+                f"--scheduler {scheduler}: Dask has no certificates here; name them in its configuration, by "
+                "distributed.comm.tls"
+            )
     return Launcher(
         name="dask",
         launch=partial(launch, scheduler=scheduler),

@@ -25,8 +25,10 @@ def take_part(
                 transport.isend(result, 0, "result")
                 return []
             return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
-    except (PeerLost, WaitTimeout) as error:
+    except PeerLost as error:
         raise RunFailed(f"rank {rank}: {error}") from error
+    except WaitTimeout as error:  # which names the rank
+        raise RunFailed(f"{error}: if a step takes that long, raise --timeout") from error
 
 
 def _agreed(transport: Transport, args: Sequence[Any]) -> Sequence[Any]:

@@ -177,11 +177,24 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
 
     `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
     """
+    over = False
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        if not over:
+            _interrupt(number)
+
+    def work_to_the_end() -> None:
+        nonlocal over
+        try:
+            work()
+        finally:
+            over = True  # what is said of it now is not to be interrupted, as by an mpirun that ends all ranks
+
     for number in INTERRUPTS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, _interrupt)
+            signal.signal(number, interrupt)
     with unread_output_is_no_error() as output:
-        code = _exit_code(work, kept)
+        code = _exit_code(work_to_the_end, kept)
         output.flush()
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)  # all is done, and said
@@ -235,7 +248,7 @@ def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
         raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(number: int) -> None:
     error = sys.exception()
     while error is not None:
         if isinstance(error, KeyboardInterrupt):

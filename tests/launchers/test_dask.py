@@ -382,6 +382,11 @@ def test_an_address_that_is_none(address: str) -> None:
         find_launcher(scheduler=address)
 
 
+def test_an_address_that_needs_certificates_which_are_not_there() -> None:
+    with pytest.raises(UsageError, match=r"^--scheduler tls://host:8786: Dask has no certificates here; .*comm\.tls"):
+        find_launcher(scheduler="tls://host:8786")
+
+
 def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match=r"--launcher dask: .*pip install -r requirements-dask\.txt"):

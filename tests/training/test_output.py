@@ -1,6 +1,7 @@
 """The end of a command: nobody reads what it says, or it is interrupted, more than once."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -71,6 +72,24 @@ def test_what_an_interrupt_ends_is_not_interrupted_by_the_next(capsys: pytest.Ca
     assert ended == [True]
     assert capsys.readouterr().err == "\nerror: ended by SIGINT; nothing was written\n"
     signal.raise_signal(signal.SIGINT)  # nor is the end of the program
+
+
+class InterruptedOutput(io.StringIO):
+    """A stream that is interrupted whenever something is written to it."""
+
+    def write(self, text: str) -> int:
+        """See TextIO."""
+        signal.raise_signal(signal.SIGTERM)
+        return super().write(text)
+
+
+def test_what_is_said_of_a_failure_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        raise RunFailed("rank 1 failed")
+
+    monkeypatch.setattr(sys, "stderr", errors := InterruptedOutput())
+    assert guarded(work) == 1
+    assert errors.getvalue() == "error: rank 1 failed\n"
 
 
 def test_an_interrupt_that_was_lost_does_not_make_deaf() -> None:

@@ -148,6 +148,7 @@ def train(
         with phase("forward"):
             loss = F.cross_entropy(module(x), y)
             loss.item()
+        strategy.begin_step(len(x))
         with phase("backward"):
             loss.backward()
         strategy.step(len(x))

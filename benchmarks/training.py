@@ -26,6 +26,7 @@ from strategies.common.builtin import Builtin
 from strategies.common.workers import SERVER
 from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
+from strategies.served import Served
 from training import launch
 from transports.base import Transport
 
@@ -41,7 +42,7 @@ class GlooServer(Strategy):
     """How many steps `serve` answers."""
 
     name = "gloo_reduce_broadcast"
-    traffic = ParamServer.traffic
+    traffic = Served.traffic
 
     def roles(self, world_size: int) -> list[str]:
         """As ParamServer."""

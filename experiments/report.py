@@ -41,13 +41,16 @@ from experiments import (
     family,
     family_plots,
     ring_animation,
+    whole_family,
+    whole_plots,
 )
 from experiments.cluster import CLUSTER
 from experiments.collect import KEPT, ROOT, Results
 from experiments.family_runs import FAMILY
-from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT, EVERY, RING_TRACE
+from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT, EVERY, RING_TRACE, WHOLE_EXPERIMENT
 from experiments.runs import EXPERIMENTS, TIMELINE, Case, declared
 from experiments.store import Store
+from experiments.whole_family import WHOLE
 from records.errors import RunFailed, UsageError
 from records.files import EVENTS_SUFFIX, write_atomically
 from training.command_line import guarded, parse
@@ -70,6 +73,8 @@ class Settings:
 def experiment_of(notebook: Path) -> str:
     """Return the experiment whose results a notebook shows: it says so in its first code cell."""
     source = notebook.read_text(encoding="utf-8")
+    if "whole_family.load()" in source:
+        return WHOLE_EXPERIMENT
     if "compression.load()" in source:
         return CODED_EXPERIMENT
     if "cluster.load()" in source:
@@ -120,6 +125,7 @@ def complete(folder: Path) -> list[str]:
     simulated = {
         CLUSTER_EXPERIMENT: [] if cluster.is_measured(folder) else [CLUSTER],
         CODED_EXPERIMENT: compression.missing(folder),
+        WHOLE_EXPERIMENT: [] if whole_family.is_measured(folder) else [WHOLE],
     }
     lacking |= simulated
     if not measured and any(name.endswith("-quick") for name in Store.load(folder, EVERY[0]).metadata):
@@ -172,6 +178,8 @@ def figure(experiment: str, folder: Path) -> Figure:
     """Return the summary of an experiment, which stands in media/."""
     if experiment == CLUSTER_EXPERIMENT:
         return cluster_plots.scaling(cluster.load(folder))
+    if experiment == WHOLE_EXPERIMENT:
+        return whole_plots.summary(whole_family.load(folder))
     if experiment == CODED_EXPERIMENT:
         return compression_plots.summary(compression.load(folder))
     if experiment == FAMILY:

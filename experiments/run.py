@@ -1,13 +1,14 @@
 """Make the data of the notebooks again: results/HARDWARE/EXPERIMENT.csv and .json.
 
-python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, cluster, dgs, compression, all
+python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, cluster, dgs, compression,
+                                            # whole_family, all
 
 python experiments/run.py all --quick       # all of it small, in two minutes: digits, one seed
 
 On 2 cores with nothing else running: param_server 12 minutes, ring_all_reduce 15, scaling 26, server_family 10, cluster
-6, dgs 5, compression 16 with dgs; all of them 71, for they share runs. The data set is Fashion-MNIST; `--download` lets
-torchvision fetch it. Runs that are there already are skipped, so an interrupted command continues where it was, and
-experiments can be made one by one. A run that fails is reported, and the others are still made.
+6, dgs 5, compression 16 with dgs, whole_family 35; all of them 106, for they share runs. The data set is Fashion-MNIST;
+`--download` lets torchvision fetch it. Runs that are there already are skipped, so an interrupted command continues
+where it was, and experiments can be made one by one. A run that fails is reported, and the others are still made.
 """
 
 import sys
@@ -33,12 +34,21 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import Positional
 
-from experiments import cluster, compression, compression_plots, family_runs, lost_updates, ring_animation
+from experiments import (
+    cluster,
+    compression,
+    compression_plots,
+    family_runs,
+    lost_updates,
+    ring_animation,
+    whole_family,
+)
 from experiments.cluster import CLUSTER
 from experiments.compression import CODED, METHODS
 from experiments.family_runs import FAMILY, LOST_UPDATES
 from experiments.runs import EXPERIMENTS, TIMELINE, declared, hardware
 from experiments.store import DIVERGED, Store
+from experiments.whole_family import WHOLE
 from records.errors import RunFailed, UsageError
 from records.files import (
     EVENTS_SUFFIX,
@@ -59,10 +69,12 @@ from workloads import datasets
 
 EVERY = (*EXPERIMENTS, FAMILY)  # that are kept in a Store
 CLUSTER_EXPERIMENT, METHODS_EXPERIMENT, CODED_EXPERIMENT = "cluster", "dgs", "compression"
-SIMULATED: dict[str, dict[str, Callable[..., None]]] = {  # in virtual time, with their files
+WHOLE_EXPERIMENT = "whole_family"
+SIMULATED: dict[str, dict[str, Callable[..., None]]] = {  # in virtual time, all or some, with their files
     CLUSTER_EXPERIMENT: {CLUSTER: cluster.record},
     METHODS_EXPERIMENT: {METHODS: compression.record},
     CODED_EXPERIMENT: {METHODS: compression.record, CODED: compression.record},
+    WHOLE_EXPERIMENT: {WHOLE: whole_family.record},
 }
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 WORK = ".work"  # where runs write their own files, until they are collected
@@ -73,7 +85,17 @@ class Settings:
     """Which runs, and where things are."""
 
     experiment: Positional[
-        Literal["param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression", "all"]
+        Literal[
+            "param_server",
+            "ring_all_reduce",
+            "scaling",
+            "server_family",
+            "cluster",
+            "dgs",
+            "compression",
+            "whole_family",
+            "all",
+        ]
     ]
     """The experiment whose runs are made."""
     quick: bool = False

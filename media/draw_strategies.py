@@ -16,6 +16,7 @@ from matplotlib.patches import FancyArrowPatch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from strategies import Strategy
 from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
 
@@ -122,11 +123,12 @@ def _state(axes: Axes, x0: float, y0: float, N: int, s: int, half: str) -> None:
 def bottleneck(N: int = 5) -> None:
     """What goes through each rank's link while every worker takes one step, by the strategies' own formulas."""
     figure, grid = plt.subplots(1, 2, figsize=(8.7, 4.4), dpi=150)
-    for axes, strategy in zip(grid, (ParamServer, RingAllReduce), strict=True):
+    strategies: list[Strategy] = [ParamServer(), RingAllReduce()]
+    for axes, strategy in zip(grid, strategies, strict=True):
         axes.set(xlim=(-1.8, 1.8), ylim=(-2.1, 1.7), aspect="equal")
         axes.axis("off")
-        sent = {role: traffic.count({"N": N, "P": 1})[1] for role, traffic in strategy.traffic.items()}
-        roles = strategy().roles(N)
+        sent = {role: strategy.closed_form(traffic, N, nbytes=1)[1] for role, traffic in strategy.traffic.items()}
+        roles = strategy.roles(N)
         for r, role in enumerate(roles):
             colour = SERVER if role == "server" else WORKER
             angle = math.pi / 2 - 2 * math.pi * r / N

@@ -32,7 +32,7 @@ from records.errors import RunFailed
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
-METERS = ("replica_distance", "lost_updates")  # what a strategy has measured of itself
+METERS = ("replica_distance", "lost_updates", "hidden_communication")  # what a strategy has measured of itself
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS)
 OPS = ("", "send", "recv", "drop", "read")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from records.events import CODE_MARKS, HIDDEN, MARKS, PHASES, Events, chunks
+from records.events import CODE_MARKS, HIDDEN, MARKS, METERS, PHASES, Events, chunks
 
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
@@ -30,7 +30,9 @@ COLUMNS = {
     **dict.fromkeys(MESSAGE_COLUMNS, "Int64"),
     **dict(zip(VERSION_COLUMNS, ("Int64", "float64", "float64"), strict=True)),
     **dict.fromkeys(CODE_MARKS, "Int64"),
+    **dict.fromkeys(METERS, "float64"),
 }
+_METER_LABELS = ("replicas apart", "lost updates", "hidden")
 _KEYS = ["epoch", "rank"]
 _LAST, _MOST = MARKS, ("step", "staleness_max")
 _WIDTH = 100
@@ -46,8 +48,9 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
     the run recorded no phases. dropped, staleness_mean and staleness_max (in versions, of the gradients or pushes
     applied) stand on the row of the rank that applied them, and only if it recorded which version each was of. codes
     is how many codes a rank has made of its gradients, value_bytes, index_bytes and header_bytes what it sent of them,
-    dense_bytes what it would have sent instead without a codec: empty where there is none. Raises
-    IndexError if an event's rank has no role.
+    dense_bytes what it would have sent instead without a codec: empty where there is none. What a strategy has measured
+    of itself, METERS, stands on the row of the rank that has measured it. Raises IndexError if an event's rank has no
+    role.
     """
     table = reduce(lambda so_far, chunk: _join([so_far, chunk]), map(_totals_of, chunks(events)))
     recorded, hidden = table["spans"].sum() > 0, table["hidden"].sum() > 0
@@ -196,6 +199,10 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     if table["staleness_max"].max() > 0:
         mean, most = staleness(table)
         lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {staleness_of}")
+    for meter, label in zip(METERS, _METER_LABELS, strict=True):
+        measured = table.groupby("epoch")[meter].mean().dropna()
+        if len(measured):
+            lines.append(f"{label:<15}{measured.iloc[-1]:.3g} in the last epoch, {measured.mean():.3g} on average")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
     return "\n".join([*wrapped, _time_spent(phase_times(table), _decimals(run["seconds"]))])
 

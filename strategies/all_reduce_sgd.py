@@ -21,7 +21,8 @@ class AllReduceSGD(Strategy):
     def setup(self) -> None:
         """Know how gradients are coded, if they are."""
         if self.codec:
-            self.encoder = Encoder(self.codec, self.replica, self.transport)
+            _, dense = self.closed_form(self.traffic["worker"], self.transport.world_size, self.replica.x.nbytes)
+            self.encoder = Encoder(self.codec, self.replica, self.transport, dense)
 
     @abstractmethod
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

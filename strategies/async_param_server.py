@@ -20,14 +20,13 @@ from dataclasses import dataclass
 
 from records.errors import between
 from strategies.common.base import RunSize
-from strategies.common.traffic import Traffic
 from strategies.common.workers import GRADIENT, SERVER
-from strategies.param_server import ParamServer
+from strategies.served import Served
 from transports.base import Message
 
 
 @dataclass(kw_only=True)
-class AsyncParamServer(ParamServer):
+class AsyncParamServer(Served):
     """The server applies each gradient when it comes and replies at once: nobody waits, and gradients may be stale.
 
     A clock never falls, for the bound counts what a worker has sent in all its lives. One that was started again begins
@@ -46,9 +45,6 @@ class AsyncParamServer(ParamServer):
     workers_may_die = True
     workers_may_return = True
     defaults = {"momentum": 0.0}  # late gradients act like momentum
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
-    critical_path = None
-    coded_path = {}
 
     def check(self, run: RunSize) -> None:
         """An epoch must have the gradients of an update."""

@@ -17,12 +17,12 @@ from records.errors import UsageError, between
 from strategies.common.base import RunSize
 from strategies.common.traffic import Traffic
 from strategies.common.workers import GRADIENT, SERVER
-from strategies.param_server import ParamServer
+from strategies.served import Served
 from transports.base import Message
 
 
 @dataclass(kw_only=True)
-class BackupWorkers(ParamServer):
+class BackupWorkers(Served):
     """A synchronous server that closes each step without its b slowest workers, whose gradients it drops."""
 
     n_backup: int = 1
@@ -31,9 +31,8 @@ class BackupWorkers(ParamServer):
     min_ranks = 3
     workers_may_die = True
     exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     critical_path = Traffic("2", "(N - n_backup) P")
-    coded_path = {}  # x for the late may take longer on its way than the step
+    # No coded_path: x for the late may take longer on its way than the step.
 
     def check(self, run: RunSize) -> None:
         """A step must wait for somebody."""

@@ -33,7 +33,7 @@ from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.traffic import Coded, Traffic
 from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
+from strategies.served import Served
 from transports.base import Message
 
 C = TypeVar("C", bound=Sparse)
@@ -77,7 +77,7 @@ class Difference(Sparse):
 
 
 @dataclass(kw_only=True)
-class DGS(ParamServer):
+class DGS(Served):
     """An asynchronous server; both ways only the largest elements travel, momentum being kept by the workers (DGS).
 
     The model is the server's x. Each worker's x_k lacks what was not sent yet, also from one epoch to the next.
@@ -96,9 +96,7 @@ class DGS(ParamServer):
     replicas_agree = False
     defaults = {"momentum": 0.7, "lr": 0.03}  # the paper's momentum, which makes steps 1 / (1 - 0.7) times as long
     traffic = {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) C")}
-    critical_path = None
     coded = {}  # it is a codec itself
-    coded_path = {}
 
     @property
     def state_bytes(self) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from compression import KINDS
-from records.errors import UsageError
 from strategies.async_param_server import AsyncParamServer
 from strategies.common.base import RunSize
+from strategies.common.shared import check_shared_memory
 from strategies.common.traffic import Traffic
 from strategies.common.workers import SERVER
 from transports.base import Message
@@ -32,15 +32,7 @@ class InconsistentReads(AsyncParamServer):
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; what they read there, no order of messages decides."""
         super().check(run)
-        if not run.shared_memory:
-            raise UsageError(f"--strategy {self.name}: needs shared memory; run it without torchrun, in real time")
-        if run.held_back:
-            raise UsageError(
-                f"--bandwidth, --latency: the workers of {self.name} read x in the server's memory, where no network "
-                "can hold it back; leave them out"
-            )
-        if run.replayed:
-            raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
+        check_shared_memory(self.name, run)
 
     def setup(self) -> None:
         """Share x, the counts of updates, and what each worker has read, between all ranks."""

@@ -1,174 +1,137 @@
-"""Synchronous parameter server: rank 0 keeps the parameters, N - 1 workers compute on one shard each.
+"""Synchronous parameter server: S servers keep the parameters, N - S workers compute on one shard each.
 
-In every step each worker k sends (n_k, g_k), its mean gradient over n_k samples; the server forms
-g = sum n_k g_k / sum n_k, takes one optimizer step, and sends the new x to all workers (Li et al., OSDI 2014).
-A worker sends and receives one vector a step; the server N - 1 of each. With a codec g_k is sent as its code, and the
-server takes what it decodes for g_k; x is sent as it is.
+x is cut into S slices of elements, whose lengths differ by at most one, and server i, which is rank i, owns slice x^i.
+In every step each worker k sends (n_k, g_k^i), the slice of its mean gradient over n_k samples, to every server i; the
+server forms g^i = sum n_k g_k^i / sum n_k, takes one optimizer step x^i <- optimizer(x^i, g^i), and sends x^i to all
+workers. S = 1 is the plain parameter server, where g_k and x are not cut. (Li et al., 2014, Scaling distributed machine
+learning with the parameter server, OSDI. There workers may also run ahead of each other, and every slice has copies on
+other servers; here all keep step, and the loss of a server ends the run.)
+
+A worker sends and receives one vector of P bytes a step, whatever S; a server (N - S) / S of each. N P / S bytes of a
+step pass one after the other: N - S slices into a server, and S slices into a worker. That is the wall, and S moves it.
+
+`--clip_norm` is for the norm of the whole gradient: the servers send each other one number, the square of their slice's
+norm. With a codec, for one server only, g_k is sent as its code, and the server takes what it decodes for g_k; x is
+sent as it is.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 
 from compression import KINDS
-from strategies.common.base import Strategy
-from strategies.common.coding import Decoders, Encoder
+from records.errors import UsageError, between
+from strategies.common.base import RunSize
+from strategies.common.collectives import broadcast, gather_and_add
 from strategies.common.traffic import Traffic
-from strategies.common.workers import GRADIENT, SERVER, Workers, join_server
-from transports.base import Message, Work
+from strategies.common.workers import GRADIENT, SERVER
+from strategies.served import Served
 
 
 @dataclass(kw_only=True)
-class ParamServer(Strategy):
+class ParamServer(Served):
     """Workers send gradients to one server, which takes one step with their mean and sends the parameters to all."""
 
-    min_ranks = 2
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
-    critical_path: ClassVar[Traffic | None] = Traffic("2", "N P")
-    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) P")} for kind in KINDS}
-    coded_path: ClassVar[Mapping[str, Traffic]] = dict.fromkeys(KINDS, Traffic("2", "(N - 1) P + C"))
+    servers: int = 1
+    """S: the servers that x is cut over. They are of the --n_gpus processes."""
+
+    traffic = {"worker": Traffic("servers", "P"), "server": Traffic("N - servers", "(N - servers) P / servers")}
+    critical_path = Traffic("2", "N P / servers")
+    coded_path = dict.fromkeys(KINDS, Traffic("2", "(N - 1) P + C"))
+
+    def __post_init__(self) -> None:
+        self.cuts_x = self.servers > 1
 
     def roles(self, world_size: int) -> list[str]:
-        """Rank 0 serves, the others work."""
-        return ["server"] + ["worker"] * (world_size - 1)
+        """Ranks 0 to S - 1 serve, the others work. At least one does either, also for an S that `check` refuses."""
+        S = max(1, min(self.servers, world_size - 1))
+        return ["server"] * S + ["worker"] * (world_size - S)
+
+    def check(self, run: RunSize) -> None:
+        """Somebody must work; a code is of a whole gradient."""
+        between(self, "servers", 1, run.n_ranks - 1, "all processes but one")
+        if self.servers > 1 and run.coded:
+            raise UsageError(f"--servers {self.servers}: no codec codes slices of a gradient; leave out --codec")
 
     def setup(self) -> None:
-        """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
-        self.is_server = self.transport.rank == SERVER
-        if self.is_server:
-            decoders = Decoders(self.codec, self.replica, self.transport) if self.codec else None
-            self.workers = Workers(self.replica, self.transport, self.descent, decoders)
-        elif self.codec:
-            self.encoder = Encoder(self.codec, self.replica, self.transport)
-        self.steps = 0
-        self.over = False
+        """Server i: run the optimizer on x^i only, and form g^i."""
+        super().setup()
+        self.of_servers = range(self.servers)
+        if self.servers > 1 and self.is_server:
+            i = self.transport.rank
+            self.g = self.cut(self.replica.g)[i]
+            self.descent.optimize(self.cut(self.replica.x)[i])
+            self.norm = self.norm_of_all
+            self.square = self.transport.allocate(1, torch.float64)
+
+    def cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the slices of a vector [n], by server."""
+        return torch.tensor_split(vector, self.servers)
 
     # Worker
 
     def step(self, n_samples: int) -> None:
-        """Send (g_k, n_k); x_k <- the server's new x, which is read where it is, until the next step."""
-        gradient = self.send_gradient(n_samples)
-        self.replica.adopt(self.transport.recv(SERVER, "parameters"))
-        gradient.wait()
+        """Send (n_k, g_k); x_k <- the servers' new x. That of one is read where it is, until the next step."""
+        if self.servers > 1:
+            self.exchange_slices(n_samples)
+        else:
+            gradient = self.send_gradient(n_samples)
+            self.replica.adopt(self.transport.recv(SERVER, "parameters"))
+            gradient.wait()
         self.replica.zero_grad()
 
-    def send_gradient(self, n_samples: int) -> Work:
-        """Send (g_k, n_k); where there is a codec, the code of g_k."""
-        g = self.replica.collect()
-        return self.transport.isend(self.encoder.encode(g) if self.encoder else g, SERVER, GRADIENT, n=n_samples)
-
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
-        if not self.asynchronous:
-            yield from super().steps_of_epoch(start, stop)
-            return
-        self.over = False
-        while not self.over:
-            yield self.steps
+    def exchange_slices(self, n_samples: int) -> None:
+        """For all i, send (n_k, g_k^i) to server i; x_k^i <- its x^i."""
+        g, x = self.cut(self.replica.collect()), self.cut(self.replica.x)
+        sent = [self.transport.isend(g[i], i, GRADIENT, n=n_samples) for i in self.of_servers]
+        for i in self.of_servers:
+            self.transport.recv(i, "parameters").copy_to(x[i])
+        for work in sent:
+            work.wait()
 
     # Server
 
     def serve(self) -> None:
         """One step after the other with a gradient of each worker, until all have said goodbye."""
+        x = self.replica.x if self.servers == 1 else self.cut(self.replica.x)[self.transport.rank]
         for gradients in self.workers.rounds():
             self.apply(gradients)
-            self.workers.send_in_place(self.replica.x)
+            self.workers.send_in_place(x)
 
-    def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
-        """x <- optimizer(x, g), with g = sum n_k g_k / sum n_k over the gradients (n_k, g_k).
-
-        `processed`: how many times their samples the workers have computed on for this step.
-        """
-        mean, used = Mean(self.replica.g), []
-        for gradient in gradients:
-            mean.add(gradient.vector, gradient.n)
-            used.append(gradient.log_receipt())
-            self.workers.record_applied(gradient)
-        if self.descent.clip_norm and mean.g is not self.replica.g:
-            mean.g = self.replica.g.copy_(mean.g)  # it is bounded in place, and a single one lies with its worker
-        self.descent.step(mean.g, mean.n, processed=mean.n * processed)
-        for gradient in used:
-            gradient.release()
+    def norm_of_all(self, g: torch.Tensor) -> torch.Tensor:
+        """Return the norm of the whole gradient, g being this server's slice of it."""
+        self.square[0] = torch.linalg.vector_norm(g, dtype=torch.float64).square()
+        gather_and_add(self.square, self.transport, ranks=self.of_servers)
+        return self.square[0].sqrt().to(g.dtype)
 
     # Both
 
-    def join(self, resumed: bool) -> None:
-        """Where workers may come late, the server tells each one where to begin; otherwise all begin together."""
-        if not self.workers_may_die:
-            super().join(resumed)
-        elif self.is_server:
-            self.workers.welcome_all()
-        else:
-            self.steps = join_server(self.replica, self.transport, self.descent)
-
-    def finish(self) -> None:
-        """Worker: say goodbye. All: end the epoch with the same buffers and x."""
-        self.say_goodbye()
-        self.end_epoch()
-
     def say_goodbye(self) -> None:
-        """Worker: copy x into memory of its own; end the epoch, unless the server has ended it."""
+        """Worker: to every server."""
+        super().say_goodbye()
         if not self.is_server:
-            self.replica.own()
-            if not self.over:
-                self.transport.isend(None, SERVER, "goodbye")
+            for i in self.of_servers[1:]:
+                self.transport.isend(None, i, "goodbye")
 
     def end_epoch(self) -> None:
-        """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
+        """Server 0 averages the buffers, as a single one does, and tells the other servers."""
+        self.share_slices()
+        if self.transport.rank not in self.of_servers[1:]:
+            super().end_epoch()
+        if self.is_server and self.servers > 1:
+            broadcast(self.replica.b, self.transport, "mean buffers", ranks=self.of_servers)
+            if (counts := self.replica.counts).numel():
+                broadcast(counts, self.transport, "counts", ranks=self.of_servers)
+                self.replica.counts = counts
 
-        Counts among the buffers have no mean: the server learns the greatest, and each worker keeps its own.
+    def model(self) -> torch.Tensor:
+        """Return x [n], which no server has before the others have given it theirs."""
+        self.share_slices()
+        return self.replica.x
 
-        Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
-        anybody, none of the next epoch comes in this one.
-        """
-        counts = self.replica.counts
+    def share_slices(self) -> None:
+        """Server: x <- the slices of all servers."""
         if self.is_server:
-            self.workers.end_epoch(self.replica.b, counts)
-            self.replica.counts = counts
-        else:
-            if counts.numel():
-                self.transport.isend(counts, SERVER, "counts")
-            self.transport.isend(self.replica.b, SERVER, "buffers").wait()
-            mean = self.transport.recv(SERVER, "mean buffers")
-            mean.copy_to(self.replica.b)
-            if mean.n:
-                self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Also what the codec keeps. Server: also how many steps each worker has taken."""
-        state = super().state_dict() | ({"worker_steps": self.workers.steps} if self.is_server else {})
-        if self.encoder:
-            state["codec"] = self.encoder.codec.state_dict()
-        if self.is_server and self.workers.decoders and not self.workers_may_die:
-            state["codecs"] = self.workers.decoders.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`. Where workers may die, theirs is not kept: what a codec kept is lost."""
-        super().load_state_dict(state)
-        if self.is_server:
-            self.workers.steps = dict(state["worker_steps"])
-            if self.workers.decoders and not self.workers_may_die:
-                self.workers.decoders.load_state_dict(state["codecs"])
-        elif self.encoder:
-            self.encoder.codec.load_state_dict(state["codec"])
-
-
-class Mean:
-    """The mean g of gradients g_k, weighted with their samples n_k, as they are added one by one.
-
-    g <- g + n_k / n (g_k - g), n being the sum of n_k so far, written into the vector `out`. A single gradient is its
-    own mean, and left where it is.
-    """
-
-    def __init__(self, out: torch.Tensor) -> None:
-        self.out = out
-        self.g = out
-        self.n = 0
-
-    def add(self, g_k: torch.Tensor, n_k: int) -> None:
-        """Take in one more gradient [n], the mean over `n_k` samples."""
-        self.n += n_k
-        self.g = g_k if self.n == n_k else torch.lerp(self.g, g_k, n_k / self.n, out=self.out)
+            for i, x_i in enumerate(self.cut(self.replica.x)):
+                broadcast(x_i, self.transport, "slice", root=i, ranks=self.of_servers)

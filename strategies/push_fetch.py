@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
+from strategies.served import Served
 from transports.base import Message
 
 
 @dataclass(kw_only=True)
-class PushFetch(ParamServer):
+class PushFetch(Served):
     """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
 
     Staleness is that of a push: how many versions others have made between the worker's last fetch and the moment when
@@ -23,9 +23,7 @@ class PushFetch(ParamServer):
     """
 
     staleness_of = "push"
-    critical_path = None
     coded = {}  # what is pushed is no gradient
-    coded_path = {}
     asynchronous = True
     workers_may_die = True
     workers_may_return = True

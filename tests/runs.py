@@ -93,12 +93,18 @@ def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-
     return code, output.buffer.getvalue().decode(encoding)
 
 
-def other_value(strategy: Strategy, option: str) -> int | float:
+NEEDS: dict[str, dict[str, Any]] = {
+    "outer_lr": {"outer_optimizer": "nesterov"},
+    "outer_momentum": {"outer_optimizer": "nesterov"},
+}
+
+
+def other_value(strategy: Strategy, option: str) -> int | float | str:
     """Return a value, not the one that it has, that the strategy accepts for the option in a small run."""
     if isinstance(had := getattr(strategy, option), bool):
         return not had
-    for value in (2, 1, 3, 0.5, 0.25):
-        other = dataclasses.replace(strategy, **{option: value})
+    for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 1, 3, 0.5, 0.25):
+        other = dataclasses.replace(strategy, **{option: value} | NEEDS.get(option, {}))
         with contextlib.suppress(UsageError):
             other.check(RunSize(4, 3, 4))
             if getattr(other, option) != getattr(strategy, option):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies import STRATEGIES
+from strategies import STRATEGIES, Strategy
 from tests.runs import ROOT
 
 ROOMS = ("training", "launchers", "checkpoints", "strategies", "workloads", "compression", "transports", "records")
@@ -102,10 +102,11 @@ def test_what_is_global_in_a_process_is_set_by_its_launcher_alone(source: str) -
 # A strategy is one file and one line
 
 NAMES = set(STRATEGIES) - {"none", "single"}  # words of English, which may stand anywhere
-OPTIONS = {option.name for kind in STRATEGIES.values() for option in dataclasses.fields(kind)}
+OPTIONS = {option.name for kind in STRATEGIES.values() for option in dataclasses.fields(kind)} - set(vars(Strategy))
 KNOWN = {
     ("training/options.py", "ring_all_reduce"),  # the default strategy
     ("training/options.py", "RingAllReduce"),
+    ("training/ddp_hook.py", "all_gather"),  # torch's
     ("training/checks.py", "workers_like"),  # a cure that only `single` has
 }
 

@@ -30,7 +30,7 @@ def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
                       for role, traffic in strategy.traffic.items())
             for what in ("messages", "bytes")
         )  # fmt: skip
-        synchronous = "no" if strategy.asynchronous or not strategy.critical_path else "yes"
+        synchronous = "no" if strategy.asynchronous else "yes"
         table.append(
             (strategy.name, strategy.describe(), synchronous, "yes" if "server" in strategy.traffic else "no",
              messages, nbytes)

@@ -30,6 +30,7 @@ from workloads.datasets import Data
 T = TypeVar("T")
 _SHOWN = 6  # cards
 _REPEATS = 15
+_ROUNDING = 1e-9  # of the parts of a pass
 _WARM_UP = 3
 _LONGEST_S = 3.0  # of a calibration
 _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
@@ -238,13 +239,13 @@ class Compute:
     def __call__(self, rank: int, phase: str, part: float) -> float:
         """Return the seconds of a phase of one step, `part` of it being done."""
         seconds = self._phases.get(phase, 0.0) * part
-        if phase not in ("forward", "backward"):
+        if phase not in ("forward", "backward") or part < _ROUNDING:
             return seconds
         if (rank, phase) not in self._begun:  # one draw, however many parts a pass is spent in
             self._begun[rank, phase] = self._stretches[rank].draw(), 0.0
         stretch, done = self._begun[rank, phase]
         self._begun[rank, phase] = stretch, done + part
-        if done + part >= 1:
+        if done + part > 1 - _ROUNDING:
             del self._begun[rank, phase]
         return seconds * stretch
 

@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from compression import Layout
+from compression.none import NoCodec
 from launchers.virtual import VirtualTime
 from records.errors import UsageError, one_line
 from strategies.common.base import RunSize, Strategy
@@ -117,9 +118,9 @@ def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
 
 
 def period(strategy: Strategy) -> int:
-    """Return after how many steps a strategy does the same again: the options by which its traffic is divided."""
+    """Return after how many steps a strategy does the same again: the options by which its messages are divided."""
     options = {option.name for option in dataclasses.fields(strategy)}
-    formulas = " ".join(f"{one.messages} {one.bytes}" for one in strategy.traffic.values())
+    formulas = " ".join(one.messages for one in strategy.traffic.values())
     divisors = options & set(re.findall(r"/ (\w+)", formulas))
     return math.lcm(*(getattr(strategy, name) for name in divisors))
 
@@ -151,7 +152,8 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
     launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
     roles = options.roles
-    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False))
+    coded = not isinstance(options.codec, NoCodec)
+    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False, coded=coded))
     _check_optimizer(options)
     if not options.codec.on_meta:
         raise UsageError(

@@ -110,8 +110,11 @@ class _Rank:
         self.is_server = roles[transport.rank] == "server"
         self.worker = roles[: transport.rank].count("worker")  # its number among the workers
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
-        servers = [rank for rank, role in enumerate(roles) if role == "server"]
-        self.ranks_with_state = (servers or [REPORTER]) if self.strategy.workers_may_die else list(range(len(roles)))
+        serving = [rank for rank, role in enumerate(roles) if role == "server"]
+        self.counts_samples = transport.rank in serving[:1]  # of several servers, whose steps take in the same ones
+        # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
+        self.few_have_state = self.strategy.workers_may_die or self.strategy.asynchronous
+        self.ranks_with_state = (serving or [REPORTER]) if self.few_have_state else list(range(len(roles)))
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
@@ -120,7 +123,7 @@ class _Rank:
             data, fetch, self.plan, part, options.accumulate, transport.device, options.torch_dtype
         )  # fmt: skip
         self.done = 0  # steps, when the run was resumed
-        self.taken = 0  # steps, in this process
+        self.taken = 0  # steps, of this rank
         self.reported = 0.0
         self.loss_sum = 0.0  # of this epoch's samples
         self.samples = 0
@@ -170,7 +173,7 @@ class _Rank:
         elif not self.is_server:
             recorder.step = self.taken
         recorder.mark("epoch_s", self.transport.now() - t0)
-        if self.is_server:
+        if self.counts_samples:
             recorder.mark("samples", strategy.descent.samples - samples)
         recorder.mark_codes()
         self.report(("step", max(epoch * n_steps, self.progress())))
@@ -230,6 +233,8 @@ class _Rank:
                 total += loss.item()
             with phase("backward"), self.straggler.stretched():
                 (loss if weight == 1 else loss * weight).backward()
+                if not builtin:
+                    self.strategy.replica.pass_layers()
         return total, n
 
     def after_update(self) -> None:
@@ -257,7 +262,7 @@ class _Rank:
         if self.transport.rank not in self.ranks_with_state:
             return
         own, model = self.strategy.state_dict(), None
-        shown = own["x"] if self.strategy.workers_may_die else self.strategy.model()
+        shown = own["x"] if self.few_have_state else self.strategy.model()
         if self.transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
             model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
         state = {
@@ -286,7 +291,8 @@ class _Rank:
         state = files.load_rank(latest(path), self.transport.rank)
         try:
             position = state["position"]
-            self.done, self.recorder.epoch = position["step"], position["epoch"]
+            self.done = self.taken = position["step"]
+            self.recorder.epoch = position["epoch"]
             self.loss_sum, self.samples = position["loss_sum"], position["samples"]
             self.samples_before = self.samples
             torch.set_rng_state(state["random"])

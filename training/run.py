@@ -53,7 +53,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
             everything = launcher.launch(
                 train_rank, options.world_size, Job(options, folder, options.checkpoint_folder.absolute()), data,
                 device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
-                on_report=progress, expendable=_expendable(options), restarts=options.restarts, seed=options.seed,
+                on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                 link=options.link if launcher.processes else None,
             )  # fmt: skip
         if not launcher.is_first:
@@ -97,7 +97,8 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
         raise
 
 
-def _expendable(options: Options) -> list[int]:
+def expendable(options: Options) -> list[int]:
+    """Return the ranks whose death does not end the run."""
     workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
     return workers if options.strategy.workers_may_die else []
 

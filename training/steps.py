@@ -62,6 +62,12 @@ class HollowReplica(Replica):
         """See Replica."""
         super().collect_one(0)
 
+    def pass_layers(self) -> None:
+        """See Replica: all tensors have a gradient, the last one first."""
+        if self.is_watched:
+            self._untold.extend(reversed(range(len(self.layout.names))))
+        super().pass_layers()
+
 
 class Hollow(nn.Module):
     """A model of which a strategy sees all there is: vectors of these lengths."""
@@ -103,8 +109,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
                 pass
             strategy.begin_step(job.samples)
             with recorder.phase("backward"):
-                for tensor in reversed(range(len(job.sizes.shares))):
-                    replica.tell_gradient(tensor)
+                replica.pass_layers()
             strategy.step(job.samples)
             ends.append(transport.now())
     ended = transport.now()

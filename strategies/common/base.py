@@ -29,6 +29,7 @@ class RunSize:
     shared_memory: bool = True
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
+    coded: bool = False  # whether gradients are sent by a codec
 
 
 @dataclass(kw_only=True)
@@ -64,7 +65,7 @@ class Strategy(ABC):
     coded: ClassVar[Mapping[str, Mapping[str, Traffic]]] = {}  # by the kinds of codecs that can carry its gradients:
     # what each role then sends
     coded_path: ClassVar[Mapping[str, Traffic]] = {}  # likewise: what of a step is one after the other
-    cuts_x: ClassVar[bool] = False  # whether ranks update parts of x: then the optimizer must not look at all of it
+    cuts_x = False  # whether ranks update parts of x, perhaps by an option: then no optimizer may look at all of it
 
     def __init_subclass__(cls) -> None:
         package, _, module = cls.__module__.rpartition(".")

@@ -63,20 +63,23 @@ def check_codec(
 
 
 class Encoder:
-    """What a rank sends its gradients by: its codec, memory for codes, and the count of their bytes."""
+    """What a rank sends its gradients by: its codec, memory for codes, and the count of their bytes.
 
-    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport) -> None:
+    `dense`: the bytes that it would send in a step without a codec, for comparison.
+    """
+
+    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport, dense: float) -> None:
         self.codec = make(replica.layout, replica.x, transport.rank, True)
         self._transport = transport
         self._recorder = transport.recorder
-        self._vector_bytes = replica.x.nbytes
+        self._dense = dense
         self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
     def encode(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the code of `vector` [n], which may be sent: it is good until the next. Raises RunFailed."""
         with self._recorder.phase("compress", work="encode"):
             code = self._encode(vector)
-        self._count(code, 1, self._vector_bytes)
+        self._count(code, 1)
         return self._placed(code.data, "code")
 
     def mean(self, vector: torch.Tensor, n: int) -> int:
@@ -93,7 +96,7 @@ class Encoder:
         with self._recorder.phase("compress", work="encode"):
             code = self._encode(vector)
         N = self._transport.world_size
-        self._count(code, 2 * (N - 1) / N, 2 * (N - 1) / N * self._vector_bytes)
+        self._count(code, 2 * (N - 1) / N)
         total = self._ring_mean(sums := self._placed(code.data, "code"), n)
         with self._recorder.phase("compress", work="decode"):
             self.codec.decode(sums, vector)
@@ -104,7 +107,7 @@ class Encoder:
         transport, N = self._transport, self._transport.world_size
         with self._recorder.phase("compress", work="encode"):
             code = self._encode(vector)
-        self._count(code, N - 1, 2 * (N - 1) / N * self._vector_bytes)
+        self._count(code, N - 1)
         own = self._placed(code.data, "code")
         # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
         sent = [transport.isend(own, (transport.rank + i) % N, "code", n=n) for i in range(1, N)]
@@ -138,8 +141,7 @@ class Encoder:
             total = self._ring_mean(placed := self._placed(flat, "factors"), n)
             flat.copy_(placed)
             nbytes += flat.nbytes
-        share = 2 * (N - 1) / N
-        self._recorder.count_code(share * nbytes, 0, 0, share * self._vector_bytes)
+        self._recorder.count_code(2 * (N - 1) / N * nbytes, 0, 0, self._dense)
         return total
 
     def _ring_mean(self, vector: torch.Tensor, n: int) -> int:
@@ -161,8 +163,8 @@ class Encoder:
             room = self._rooms[what, data.dtype] = self._transport.allocate(length, data.dtype)
         return room[: data.numel()].copy_(data)
 
-    def _count(self, code: Code, times: float, dense: float) -> None:
-        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, dense)
+    def _count(self, code: Code, times: float) -> None:
+        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self._dense)
 
 
 class Decoders:

@@ -1,6 +1,7 @@
 """Collectives: what several ranks compute together, as functions of (vector, transport), each as its paper states it.
 
-Every rank calls the function with a vector of the same length. N is the number of ranks, r this rank.
+Every rank, or every one of the `ranks` that it is for, calls the function with a vector of the same length. N is the
+number of ranks, r this rank.
 
 The ring (Patarasuk & Yuan, 2009; Gibiansky, 2017) is two halves. The vector is cut into N chunks. In *share-reduce*
 (reduce-scatter), N - 1 steps, each rank passes a chunk to its right neighbour and adds the one that comes from the left
@@ -88,6 +89,31 @@ def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> 
     return n
 
 
+def gather_and_add(vector: torch.Tensor, transport: Transport, n: int = 0, ranks: Sequence[int] | None = None) -> int:
+    """Replace `vector` [P] on every rank by the sum over all `ranks`, by default all; return the sum of their `n`.
+
+    Every rank sends its vector to every other, and adds all of them in the order of ranks, so that all have the same
+    bits: 1 message long, but N - 1 whole vectors out of and into every rank. Raises PeerLost, WaitTimeout.
+    """
+    ranks = range(transport.world_size) if ranks is None else ranks
+    N, r = len(ranks), ranks.index(transport.rank)
+    # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
+    sent = [transport.isend(vector, ranks[(r + i) % N], "to everyone", n=n) for i in range(1, N)]
+    total, n_total = torch.zeros_like(vector), 0
+    for k in ranks:
+        if k == transport.rank:
+            total.add_(vector)
+            n_total += n
+            continue
+        with transport.recv(k, "to everyone") as received:
+            total.add_(received.vector)
+            n_total += received.n
+    for work in sent:  # until all have read it
+        work.wait()
+    vector.copy_(total)
+    return n_total
+
+
 def average(vector: torch.Tensor, transport: Transport) -> None:
     """Replace `vector` [P] on every rank by the mean over all ranks, in place. Raises PeerLost, WaitTimeout."""
     if vector.numel():
@@ -95,10 +121,13 @@ def average(vector: torch.Tensor, transport: Transport) -> None:
         vector.div_(transport.world_size)
 
 
-def broadcast(vector: torch.Tensor, transport: Transport, tag: str, root: int = 0) -> None:
-    """Replace `vector` [P] on every rank by that of rank `root`. Raises PeerLost, WaitTimeout."""
+def broadcast(
+    vector: torch.Tensor, transport: Transport, tag: str, root: int = 0, ranks: Sequence[int] | None = None
+) -> None:
+    """Replace `vector` [P] on every one of `ranks`, by default all, by that of `root`. Raises PeerLost, WaitTimeout."""
     if transport.rank == root:
-        for work in [transport.isend(vector, peer, tag) for peer in transport.peers]:
+        peers = [peer for peer in transport.peers if ranks is None or peer in ranks]
+        for work in [transport.isend(vector, peer, tag) for peer in peers]:
             work.wait()
     else:
         transport.recv(root, tag).copy_to(vector)

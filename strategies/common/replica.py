@@ -39,6 +39,7 @@ class Replica:
         self._adopted: Message | None = None
         self._recorder = transport.recorder
         self._on_gradient: Callable[[int], None] | None = None
+        self._untold: list[int] = []
         self.collected = False  # whether `collect` was called; whoever asks sets it back
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
@@ -53,11 +54,22 @@ class Replica:
         Whatever is the `.grad` of a parameter (after `zero_grad`, by a hook) is copied in. The backward pass is over,
         so parameters that were adopted are given back: until the next ones come, x is not to be read.
         """
+        for i in self._untold:
+            self.call_on_gradient(i)
+        self._untold.clear()
         for i in range(len(self.parameters)):
             self.collect_one(i)
         self._give_back()
         self.collected = True
         return self.g
+
+    def collect_in_place(self) -> None:
+        """As `collect`, but leave each gradient where the backward pass has made it: in its parameter's `.grad`."""
+        for i, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                self.collect_one(i)
+        self._give_back()
+        self.collected = True
 
     def collect_one(self, i: int) -> None:
         """Have the gradient of parameter `i` in its place in g."""
@@ -74,22 +86,34 @@ class Replica:
     def on_gradient(self, call: Callable[[int], None]) -> None:
         """Have `call` told, in every backward pass, the number of each parameter whose gradient has just become whole.
 
-        In the order in which they do, the last layer's first; a parameter that takes no part is not told.
+        In the order in which they do, the last layer's first; a parameter that takes no part is not told. In virtual
+        time the pass takes no time by itself: see `pass_layers`.
         """
         self._on_gradient = call
+        is_virtual = self._recorder.time_passes is not None
         for i, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self.tell_gradient(i))
+            tell = self._untold.append if is_virtual else self.call_on_gradient
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i, tell=tell: tell(i))
+
+    def call_on_gradient(self, i: int) -> None:
+        """Tell who wants to know that the gradient of parameter `i` is whole."""
+        assert self._on_gradient is not None, "only where somebody asked"
+        self._on_gradient(i)
+
+    def pass_layers(self) -> None:
+        """At the end of a backward pass in virtual time: let its time pass gradient by gradient, and tell of each.
+
+        Not in the pass itself: other ranks, whose passes run in the same thread, have their turns meanwhile.
+        """
+        for i in self._untold:
+            self._recorder.spend("backward", i)
+            self.call_on_gradient(i)
+        self._untold.clear()
 
     @property
     def is_watched(self) -> bool:
         """Whether somebody is told of gradients."""
         return self._on_gradient is not None
-
-    def tell_gradient(self, i: int) -> None:
-        """Let the time of this gradient pass, where time is virtual, and tell who wants to know of it."""
-        if self._on_gradient is not None:
-            self._recorder.spend("backward", i)
-            self._on_gradient(i)
 
     def zero_grad(self) -> None:
         """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""

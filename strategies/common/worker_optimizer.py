@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from compression import Codec, Setting
+from compression.none import NoCodec
 from records.errors import UsageError
 from strategies import STRATEGIES
 from strategies.common.base import RunSize, Strategy
@@ -61,7 +62,7 @@ class WorkerOptimizer:
         schedule: Schedule | None = None,
         state: dict[str, Any] | None = None,
     ) -> None:
-        _check_size(strategy, transport)
+        _check_size(strategy, transport, codec)
         if momentum and not (codec and codec.carries_momentum):
             raise UsageError(f"momentum={momentum}: no codec carries it; give it to the optimizer")
         if scope not in ("tensor", "vector"):
@@ -135,7 +136,7 @@ class WorkerOptimizer:
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
 
 
-def _check_size(strategy: Strategy, transport: Transport) -> None:
+def _check_size(strategy: Strategy, transport: Transport, codec: Codec | None) -> None:
     """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
     n, most = transport.world_size, strategy.max_ranks
     if n < strategy.min_ranks:
@@ -143,4 +144,5 @@ def _check_size(strategy: Strategy, transport: Transport) -> None:
     if most is not None and n > most:
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
-    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None))
+    coded = not (codec is None or isinstance(codec, NoCodec))
+    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None, coded=coded))

@@ -6,7 +6,7 @@ server's x and takes part. A strategy sees none of this: it iterates over the me
 """
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ GRADIENT = "gradient"
 
 
 class Workers:
-    """What a server knows of its workers, by rank.
+    """What a server knows of its workers, which are those of these `ranks`.
 
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
     those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
@@ -32,19 +32,24 @@ class Workers:
     """
 
     def __init__(
-        self, replica: Replica, transport: Transport, descent: Descent, decoders: Decoders | None = None
+        self,
+        ranks: Iterable[int],
+        replica: Replica,
+        transport: Transport,
+        descent: Descent,
+        decoders: Decoders | None = None,
     ) -> None:
         self.decoders = decoders
         self._replica = replica
         self._transport = transport
         self._descent = descent
         self._noted = 0  # the version that was made known last
-        self.alive = set(transport.peers)
-        self.present = set(transport.peers)
+        self.alive = set(ranks)
+        self.present = set(self.alive)
         self.waiting: set[int] = set()
         self.returned: set[int] = set()
-        self.steps = dict.fromkeys(transport.peers, 0)
-        self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(transport.peers, 0)
+        self.steps = dict.fromkeys(sorted(self.alive), 0)
+        self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
@@ -208,7 +213,12 @@ class Workers:
     # Records
 
     def record_applied(self, message: Message) -> None:
-        """Record that what worker k computed on one version of x was applied to another."""
+        """Record that what worker k computed on one version of x was applied to another.
+
+        Of several servers, which all apply parts of the same gradients, the first records them.
+        """
+        if self._transport.rank != SERVER:
+            return
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
             "update", now, now, peer=message.src, version_read=message.version, version_applied=version
@@ -248,7 +258,7 @@ class Workers:
 
     def welcome_all(self) -> None:
         """Let all workers begin."""
-        for k in self._transport.peers:
+        for k in self.steps:
             self.welcome(k)
 
     def welcome(self, k: int) -> None:

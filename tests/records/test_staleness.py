@@ -195,9 +195,9 @@ def test_reads_that_saw_several_versions() -> None:
 
 def test_a_server_records_what_it_applies_and_what_it_drops() -> None:
     recorder = Recorder()
-    transport: Any = SimpleNamespace(recorder=recorder, now=lambda: 7.0, peers=[1, 2])
+    transport: Any = SimpleNamespace(rank=0, recorder=recorder, now=lambda: 7.0)
     descent: Any = SimpleNamespace(version=5)
-    workers = Workers(SimpleNamespace(), transport, descent)  # type: ignore[arg-type]
+    workers = Workers([1, 2], SimpleNamespace(), transport, descent)  # type: ignore[arg-type]
     applied = Message(2, "gradient", None, None, 0)
     applied.version = 3
     workers.record_applied(applied)

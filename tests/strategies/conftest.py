@@ -14,12 +14,14 @@ from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
 from tests.strategies.loops import sizes, with_workers
+from tests.strategies.own import ADPSGD
 from training.names import strategy_class
 
 Kind = type[Strategy]
 
 SUITES: dict[str, Callable[[Kind], bool]] = {
     "kind": lambda kind: True,
+    "punctual": lambda kind: kind is not ADPSGD,  # who has sent, when all have taken a step, what belongs to it
     "synchronous": lambda kind: not kind.asynchronous and kind.replicas_agree,
     "asynchronous": lambda kind: kind.asynchronous,
     "determined": lambda kind: not kind.asynchronous,
@@ -28,8 +30,9 @@ SUITES: dict[str, Callable[[Kind], bool]] = {
     "returning": lambda kind: kind.workers_may_return,
     "mortal": lambda kind: not kind.workers_may_die,
     "complete": lambda kind: not (kind.asynchronous or kind.workers_may_die),  # whose checkpoints hold all
-    "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what the server has
+    "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what rank 0 has
 }
+OPTIONS: list[Kind] = [ADPSGD]  # what an option of a strategy makes another one of
 BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
 
 
@@ -58,7 +61,7 @@ def _kinds(metafunc: pytest.Metafunc) -> list[Kind]:
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
     baselines = BASELINES if metafunc.definition.get_closest_marker("with_baselines") else []
-    return [*STRATEGIES.values(), *baselines]
+    return [*STRATEGIES.values(), *OPTIONS, *baselines]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

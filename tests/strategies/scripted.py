@@ -10,7 +10,7 @@ from records.events import Recorder
 from records.tables import applied
 from strategies import Replica
 from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
+from strategies.served import Served
 from tests.strategies.loops import OPTIMIZERS
 from transports.base import Delivered, PeerReturned, Transport, WaitTimeout, Work
 
@@ -124,12 +124,12 @@ class Scripted(Transport):
         self._closed = True
 
 
-def start(server: ParamServer, transport: Scripted) -> None:
+def start(server: Served, transport: Scripted) -> None:
     """Begin the run."""
     server.start(Replica(nn.Linear(1, 1), transport), transport, OPTIMIZERS["unit"])
 
 
-def epochs(server: ParamServer, transport: Scripted, samples: int, number: int = 1) -> Iterator[int]:
+def epochs(server: Served, transport: Scripted, samples: int, number: int = 1) -> Iterator[int]:
     """Serve so many epochs of so many samples, one after the other."""
     for epoch in range(1, number + 1):
         transport.recorder.epoch = epoch

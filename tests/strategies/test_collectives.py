@@ -14,15 +14,20 @@ from strategies.common.collectives import (
     all_gather,
     average,
     broadcast,
+    gather_and_add,
     naive_all_reduce,
     own_chunk,
     reduce_scatter,
     ring_all_reduce,
 )
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, virtual_time
 from transports.base import Transport, Work
 
-ALL_REDUCES: dict[str, Callable[..., int]] = {"ring": ring_all_reduce, "naive": naive_all_reduce}
+ALL_REDUCES: dict[str, Callable[..., int]] = {
+    "ring": ring_all_reduce,
+    "naive": naive_all_reduce,
+    "everyone": gather_and_add,
+}
 NAMES = [*ALL_REDUCES, "reduce_scatter", "all_gather", "average", "broadcast"]
 
 
@@ -133,7 +138,7 @@ def ten_times_one_more_than_rank(transport: Transport) -> dict[str, list[float]]
 
 def test_10_20_30_40_50_gives_150_on_every_rank() -> None:
     for found in launch(ten_times_one_more_than_rank, 5, timeout=LIMIT):
-        assert found == {"ring": [150.0] * 3, "naive": [150.0] * 3}
+        assert found == dict.fromkeys(ALL_REDUCES, [150.0] * 3)
 
 
 def sums_of_random_numbers(transport: Transport, length: int) -> list[list[float]]:
@@ -179,12 +184,15 @@ def test_the_ring_sends_to_its_right_neighbour_by_the_closed_form(N: int) -> Non
 
 
 @WORLDS
-def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle(N: int) -> None:
+def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle_and_to_everyone_none(N: int) -> None:
     for r, rank in enumerate(results(N)):
         for length in lengths_for(N):
             peers = [int(peer != r and 0 in (peer, r)) for peer in range(N)]
             assert rank["naive", length]["messages"] == peers
             assert rank["naive", length]["bytes"] == [one * length * 8 for one in peers]
+            others = [int(peer != r) for peer in range(N)]
+            assert rank["everyone", length]["messages"] == others
+            assert rank["everyone", length]["bytes"] == [one * length * 8 for one in others]
             heard = [int(r == N - 1 and peer != r) for peer in range(N)]
             assert rank["broadcast", length]["messages"] == heard
             assert rank["broadcast", length]["bytes"] == [one * length * 8 for one in heard]
@@ -192,6 +200,26 @@ def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle(N: i
 
 def test_nothing_is_averaged_where_there_is_nothing() -> None:
     assert all(sum(rank["average", 0]["messages"]) == 0 for rank in results(4))
+
+
+def among_some(transport: Transport, ranks: list[int]) -> tuple[list[float], int, list[float], list[int]]:
+    """Only `ranks` add, and hear the vector of the last of them."""
+    added, told, n = first(transport.rank, 3), first(transport.rank, 3), 0
+    if transport.rank in ranks:
+        n = gather_and_add(added, transport, 7 + transport.rank, ranks)
+        broadcast(told, transport, "any", ranks[-1], ranks)
+    return added.tolist(), n, told.tolist(), list(transport.messages_sent)
+
+
+def test_some_ranks_add_and_hear_and_the_others_take_no_part() -> None:
+    ranks = [0, 2, 3]
+    found = virtual_time(5).launch(among_some, 5, ranks)
+    total = first(0, 3) * 3 + 5000.0
+    for rank in ranks:
+        sent = [int(peer in ranks and peer != rank) * (1 + (rank == 3)) for peer in range(5)]
+        assert found[rank] == (total.tolist(), 7 + 9 + 10, first(3, 3).tolist(), sent)
+    for rank in (1, 4):
+        assert found[rank] == (first(rank, 3).tolist(), 0, first(rank, 3).tolist(), [0] * 5)
 
 
 class Silent:

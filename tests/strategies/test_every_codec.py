@@ -105,8 +105,8 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         assert marks["index_bytes"] == pytest.approx(each * indices, rel=0.02)
         assert marks["header_bytes"] == pytest.approx(each * headers, rel=0.02)
     workers = task.roles.count("worker")
-    dense = {"worker": x.nbytes} if len(set(task.roles)) > 1 else {"worker": 2 * (N - 1) / N * x.nbytes}
-    assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense["worker"], rel=1e-3)
+    _, dense = task.strategy.closed_form(strategy.traffic["worker"], N, x.nbytes)
+    assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense, rel=1e-3)
 
 
 # What comes of it

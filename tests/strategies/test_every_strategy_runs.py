@@ -57,7 +57,7 @@ def _refusal(strategy: Strategy, n_gpus: int) -> str:
 def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(kind: Kind, tmp_path: Path) -> None:
     n_gpus, same = fit(kind, 4), BATCH_NORM | {"lr_schedule": "step"}
     for number, strategy in enumerate(variants(kind, n_gpus)):
-        others = [rank for rank, role in enumerate(kind().roles(n_gpus)) if role == "worker"]
+        others = [rank for rank, role in enumerate(strategy.roles(n_gpus)) if role == "worker"]
         facts = made(tmp_path, f"run {number}", strategy, slow=(f"{others[0]}:3",), jitter=0.5, **same)
         again = same | {"replay": str(tmp_path / f"run {number}"), "slow": (f"{others[-1]}:4",)}
         refused = _refusal(strategy, n_gpus)
@@ -95,18 +95,19 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind,
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_from_the_server(served: Kind, tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path) -> None:
     same = CHECKPOINTED | {"lr": 0.01, "epochs": 4}
     if not served().own_codec:  # which is of sgd
         same |= {"optimizer": "adam"}
     made(tmp_path, "run", served(), **same, checkpoint_every=4)
     found = listed(tmp_path / "run.checkpoints")
-    for path in (found[0], found[len(found) // 3], found[-1]):  # amid epochs, and at or near the end of all
+    # Amid epochs, and at or near the end of all; a rank 0 that writes, and waits for nobody, may come to few of them.
+    for path in dict.fromkeys((found[0], found[len(found) // 3], found[-1])):
         at = files.load_run(path)
         made(tmp_path, path.name, served(), **same, resume=str(path))
-        server = pd.read_csv(tmp_path / f"{path.name}.csv").query("role == 'server'")
-        assert server["epoch"].tolist() == list(range(at["epoch"], 5)), "the epoch that it was made in is ended"
-        assert server["step"].iloc[0] >= at["step"], "it counts on from there"
-        assert server["test_accuracy"].iloc[-1] > 0.7
+        root = pd.read_csv(tmp_path / f"{path.name}.csv").query("rank == 0")  # the server, where there is one
+        assert root["epoch"].tolist() == list(range(at["epoch"], 5)), "the epoch that it was made in is ended"
+        assert root["step"].iloc[0] >= at["step"], "it counts on from there"
+        assert root["test_accuracy"].iloc[-1] > 0.7
     with pytest.raises(UsageError, match=r"--epochs 1: .* is of epoch 4"):
         made(tmp_path, "short", served(), **same | {"epochs": 1}, resume=str(found[-1]))

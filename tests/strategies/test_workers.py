@@ -15,7 +15,7 @@ from strategies import STRATEGIES, Replica
 from strategies.async_param_server import AsyncParamServer
 from strategies.common.descent import Descent
 from strategies.common.workers import SERVER, Workers, join_server
-from strategies.param_server import ParamServer
+from strategies.served import Served
 from tests.ranks import LIMIT, wait_until
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Act, PushingWorkers, Scripted, start
@@ -26,7 +26,7 @@ def serve(transport: Transport, after_update: Callable[[], None] = lambda: None)
     replica = Replica(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), transport)
     descent = Descent([replica.x], OPTIMIZERS["unit"], 0.0, None, transport.recorder)
     descent.after_update = after_update
-    return replica, descent, Workers(replica, transport, descent)
+    return replica, descent, Workers(transport.peers, replica, transport, descent)
 
 
 def in_rounds(transport: Transport) -> Any:
@@ -263,7 +263,7 @@ def test_a_server_names_the_one_that_has_left_without_goodbye(name: str) -> None
     acts: list[Act] = [("close", 2)]
     transport = (PushingWorkers if name == "downpour" else Scripted)(3, acts)
     server = STRATEGIES[name]()
-    assert isinstance(server, ParamServer)
+    assert isinstance(server, Served)
     start(server, transport)
     for k in (1, 3):
         transport.computing.discard(k)

@@ -20,7 +20,7 @@ def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
         cells = [cell.strip() for cell in row.strip("|").split(" | ")]
         assert len(cells) == len(HEADER)
         assert cells[:2] == [f"`{name}`", kind.describe()]
-        assert cells[2] == ("no" if kind.asynchronous or not kind.critical_path else "yes")
+        assert cells[2] == ("no" if kind.asynchronous else "yes")
         assert cells[3] == ("yes" if "server" in kind().roles(8) else "no")
         for traffic in kind.traffic.values():
             assert traffic.messages in cells[4]

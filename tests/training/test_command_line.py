@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compression import CODECS, Codec
 from strategies import STRATEGIES, Strategy
-from tests.runs import BUILTIN, KINDS, other_value, said
+from tests.runs import BUILTIN, KINDS, NEEDS, other_value, said
 from training import Options, command_line
 from training.checks import resolve
 from training.options import PANELS, option_names
@@ -123,13 +123,15 @@ OWN = [(name, option.name) for name, kind in STRATEGIES.items() for option in da
 
 @pytest.mark.parametrize(("name", "option"), OWN)
 def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
-    value = other_value(STRATEGIES[name](), option)
+    value, others = other_value(STRATEGIES[name](), option), NEEDS.get(option, {})
     given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
+    given += [text for other, needed in others.items() for text in (f"--{other}", needed)]
     code, text = said("--strategy", name, *given, "--results_dir", str(tmp_path), "--n_gpus",
                       "1" if KINDS[name].max_ranks == 1 else "4", "--device", "cpu")  # fmt: skip
     assert code == 0, text
-    assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option: float(value)})
-    assert parsed[0].recorded()[option] == float(value)
+    value = value if isinstance(value, str) else float(value)
+    assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option: value} | others)
+    assert parsed[0].recorded()[option] == value
 
 
 def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed: list[Options]) -> None:

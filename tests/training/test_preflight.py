@@ -18,6 +18,8 @@ from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.downpour import Downpour
+from strategies.local_sgd import LocalSGD
+from strategies.param_server import ParamServer
 from tests.runs import metadata, n_gpus_of, other_value, small
 from tests.workload import moons
 from training import Options, run
@@ -57,7 +59,12 @@ class WithMore(AsyncParamServer):
 
 
 NO_REPLAY = ("inconsistent_reads",)  # no order of messages decides what was read
-OWNERS: list[Strategy] = [kind() for kind in STRATEGIES.values() if dataclasses.fields(kind)] + [WithMore()]
+KINDS: list[type[Strategy]] = [*STRATEGIES.values(), WithMore]
+OWNERS: list[Strategy] = [
+    LocalSGD(outer_optimizer="nesterov") if kind is LocalSGD else kind()  # without it, there are no others
+    for kind in KINDS
+    if dataclasses.fields(kind)
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +76,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Strategy], Optio
         if strategy.name not in known:
             folder = tmp_path_factory.mktemp("run")
             n_gpus = 1 if strategy.max_ranks == 1 else n_gpus_of("param_server", 3)
-            codec = {"codec": Float16()} if strategy.coded else {}
+            one_only = isinstance(strategy, ParamServer)  # several servers take no codec
+            codec = {"codec": Float16()} if strategy.coded and not one_only else {}
             options = resolve(small(folder, strategy, n_gpus=n_gpus, epochs=2, checkpoint_every=3, **codec))
             run(options, quiet=True)
             known[strategy.name] = options

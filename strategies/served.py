@@ -1,0 +1,171 @@
+"""What the strategies with a server share: rank 0 keeps the parameters x, N - 1 workers compute on one shard each.
+
+How gradients (n_k, g_k) become a step of x, how a run begins, and how an epoch ends. When gradients are taken and who
+is answered, each strategy says by its `step` on a worker and `serve` on the server.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compression import KINDS
+from strategies.common.base import Strategy
+from strategies.common.coding import Decoders, Encoder
+from strategies.common.traffic import Traffic
+from strategies.common.workers import GRADIENT, SERVER, Workers, join_server
+from transports.base import Message, Work
+
+
+@dataclass(kw_only=True)
+class Served(Strategy):
+    """Workers that send gradients to a server, which sends them parameters."""
+
+    min_ranks = 2
+    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) P")} for kind in KINDS}
+
+    def roles(self, world_size: int) -> list[str]:
+        """Rank 0 serves, the others work."""
+        return ["server"] + ["worker"] * (world_size - 1)
+
+    def setup(self) -> None:
+        """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
+        roles = self.roles(self.transport.world_size)
+        self.is_server = roles[self.transport.rank] == "server"
+        self.g = self.replica.g  # server: where it forms the mean gradient of what it owns
+        self.norm: Callable[[torch.Tensor], torch.Tensor] | None = None  # see `Descent.step`
+        if self.is_server:
+            decoders = Decoders(self.codec, self.replica, self.transport) if self.codec else None
+            ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
+            self.workers = Workers(ranks, self.replica, self.transport, self.descent, decoders)
+        elif self.codec:
+            _, dense = self.closed_form(self.traffic["worker"], self.transport.world_size, self.replica.x.nbytes)
+            self.encoder = Encoder(self.codec, self.replica, self.transport, dense)
+        self.steps = 0
+        self.over = False
+
+    # Worker
+
+    @abstractmethod
+    def step(self, n_samples: int) -> None:
+        """See Strategy."""
+
+    def send_gradient(self, n_samples: int) -> Work:
+        """Send (n_k, g_k); where there is a codec, the code of g_k."""
+        g = self.replica.collect()
+        return self.transport.isend(self.encoder.encode(g) if self.encoder else g, SERVER, GRADIENT, n=n_samples)
+
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
+        """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
+        if not self.asynchronous:
+            yield from super().steps_of_epoch(start, stop)
+            return
+        self.over = False
+        while not self.over:
+            yield self.steps
+
+    # Server
+
+    @abstractmethod
+    def serve(self) -> None:
+        """See Strategy."""
+
+    def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
+        """x <- optimizer(x, g), with g = sum n_k g_k / sum n_k over the gradients (n_k, g_k).
+
+        `processed`: how many times their samples the workers have computed on for this step.
+        """
+        mean, used = Mean(self.g), []
+        for gradient in gradients:
+            mean.add(gradient.vector, gradient.n)
+            used.append(gradient.log_receipt())
+            self.workers.record_applied(gradient)
+        if self.descent.clip_norm and mean.g is not self.g:
+            mean.g = self.g.copy_(mean.g)  # it is bounded in place, and a single one lies with its worker
+        self.descent.step(mean.g, mean.n, processed=mean.n * processed, norm=self.norm)
+        for gradient in used:
+            gradient.release()
+
+    # Both
+
+    def join(self, resumed: bool) -> None:
+        """Where workers may come late, the server tells each one where to begin; otherwise all begin together."""
+        if not self.workers_may_die:
+            super().join(resumed)
+        elif self.is_server:
+            self.workers.welcome_all()
+        else:
+            self.steps = join_server(self.replica, self.transport, self.descent)
+
+    def finish(self) -> None:
+        """Worker: say goodbye. All: end the epoch with the same buffers and x."""
+        self.say_goodbye()
+        self.end_epoch()
+
+    def say_goodbye(self) -> None:
+        """Worker: copy x into memory of its own; end the epoch, unless the server has ended it."""
+        if not self.is_server:
+            self.replica.own()
+            if not self.over:
+                self.transport.isend(None, SERVER, "goodbye")
+
+    def end_epoch(self) -> None:
+        """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
+
+        Counts among the buffers have no mean: the server learns the greatest, and each worker keeps its own.
+
+        Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
+        anybody, none of the next epoch comes in this one.
+        """
+        counts = self.replica.counts
+        if self.is_server:
+            self.workers.end_epoch(self.replica.b, counts)
+            self.replica.counts = counts
+        else:
+            if counts.numel():
+                self.transport.isend(counts, SERVER, "counts")
+            self.transport.isend(self.replica.b, SERVER, "buffers").wait()
+            mean = self.transport.recv(SERVER, "mean buffers")
+            mean.copy_to(self.replica.b)
+            if mean.n:
+                self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also what the codec keeps. Server: also how many steps each worker has taken."""
+        state = super().state_dict() | ({"worker_steps": self.workers.steps} if self.is_server else {})
+        if self.encoder:
+            state["codec"] = self.encoder.codec.state_dict()
+        if self.is_server and self.workers.decoders and not self.workers_may_die:
+            state["codecs"] = self.workers.decoders.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`. Where workers may die, theirs is not kept: what a codec kept is lost."""
+        super().load_state_dict(state)
+        if self.is_server:
+            self.workers.steps = dict(state["worker_steps"])
+            if self.workers.decoders and not self.workers_may_die:
+                self.workers.decoders.load_state_dict(state["codecs"])
+        elif self.encoder:
+            self.encoder.codec.load_state_dict(state["codec"])
+
+
+class Mean:
+    """The mean g of gradients g_k, weighted with their samples n_k, as they are added one by one.
+
+    g <- g + n_k / n (g_k - g), n being the sum of n_k so far, written into the vector `out`. A single gradient is its
+    own mean, and left where it is.
+    """
+
+    def __init__(self, out: torch.Tensor) -> None:
+        self.out = out
+        self.g = out
+        self.n = 0
+
+    def add(self, g_k: torch.Tensor, n_k: int) -> None:
+        """Take in one more gradient [n], the mean over `n_k` samples."""
+        self.n += n_k
+        self.g = g_k if self.n == n_k else torch.lerp(self.g, g_k, n_k / self.n, out=self.out)

@@ -1,0 +1,348 @@
+"""AD-PSGD: exchanges in pairs that keep the mean, whoever is slow or dies; a passive rank answers while it computes."""
+
+import pickle
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchers import launch
+from launchers.virtual import Death, VirtualTime
+from records.files import load_table
+from strategies import Strategy
+from strategies.ad_psgd import ANSWER, PROGRESS, REQUEST, Exchanges
+from strategies.gossip import Gossip
+from tests.ranks import LIMIT, virtual_time
+from tests.runs import N_TRAIN
+from tests.strategies.loops import Rank, Task, X, Y, accuracy
+from tests.strategies.own import ADPSGD
+from tests.strategies.test_every_strategy_deaths import Doomed
+from tests.strategies.test_every_strategy_virtual import simulated
+from tests.training.test_dry_run import on, steps_of
+from training.steps import Sizes
+from transports.base import Message, Transport
+from transports.network import OneSwitch
+
+Pair = tuple[int, int]  # an active and a passive rank
+Change = tuple[float, float]  # of an x: before and after
+
+
+def exchanges_of(strategy: Strategy) -> Exchanges:
+    assert isinstance(strategy, Gossip)
+    assert strategy.exchanges is not None
+    return strategy.exchanges
+
+
+def test_what_the_option_makes_of_the_class() -> None:
+    strategy = pickle.loads(pickle.dumps(Gossip(asynchronous=True)))
+    assert strategy == Gossip(asynchronous=True)
+    assert strategy.workers_may_die
+    assert strategy.predict(4, 1000, 0.1, 1e9, 1e-4) is None
+    assert not Gossip().workers_may_die
+    assert Gossip().predict(4, 1000, 0.1, 1e9, 1e-4) is not None
+    assert vars(ADPSGD()) == vars(Gossip(asynchronous=True)), "what is tested is what is used"
+
+
+# A thousand exchanges
+
+
+class Pace:
+    """How long a rank takes for what it does: never the same."""
+
+    def __init__(self, transport: Transport, scale: float, seed: int) -> None:
+        self.transport, self.scale = transport, scale
+        self.chance = random.Random(f"{seed} {transport.rank}")
+
+    def spend(self) -> None:
+        self.transport.sleep(self.scale * self.chance.random() ** 3)
+
+
+class Watched:
+    """Notes what each exchange does to an element of the two vectors."""
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self.exchanges, self.k = exchanges, exchanges.transport.rank
+        self.changes: dict[Pair, list[Change]] = defaultdict(list)
+        self.take, self.give = exchanges.take_answer, exchanges.answer
+        exchanges.take_answer = self.taken  # type: ignore[method-assign]
+        exchanges.answer = self.given  # type: ignore[method-assign]
+
+    def taken(self) -> None:
+        asked, x = self.exchanges.asked, self.exchanges.replica.x
+        before = x[0].item()
+        self.take()
+        if asked:
+            self.changes[self.k, asked[0]].append((before, x[0].item()))
+
+    def given(self, request: Message) -> None:
+        before, i = self.exchanges.apart[0].item(), request.src
+        self.give(request)
+        self.changes[i, self.k].append((before, self.exchanges.apart[0].item()))
+
+
+def at_random_pace(
+    transport: Transport, task: Task, scales: list[float], seed: int, steps: list[int]
+) -> tuple[dict[Pair, list[Change]], float, float, int]:
+    """Take steps without gradients from x = rank: an epoch of 100 samples, then so many steps each.
+
+    Return the changes of all exchanges, x, that of model(), and the samples that this rank knows of.
+    """
+    rank = Rank(transport, task)
+    watched = Watched(exchanges_of(rank.strategy))
+    rank.replica.x.fill_(float(transport.rank))
+    if not watched.exchanges.is_active:
+        watched.exchanges.apart.fill_(float(transport.rank))
+    pace = Pace(transport, scales[transport.rank], seed)
+
+    def step() -> None:
+        pace.spend()
+        rank.strategy.begin_step(1)
+        for _ in range(3):
+            pace.spend()
+            if rank.replica.is_watched:
+                rank.replica.call_on_gradient(0)
+        rank.constant_step(0.0, 1)
+
+    rank.strategy.until = 100
+    for _ in rank.strategy.steps_of_epoch(0, 1):
+        step()
+    rank.strategy.finish()
+    rank.strategy.until = float("inf")
+    for _ in range(steps[transport.rank]):
+        step()
+    rank.strategy.finish()
+    shown = rank.strategy.model()[0].item()
+    assert not any(transport._inbox.values()), "no message is left for a next epoch"
+    return watched.changes, rank.x()[0].item(), shown, rank.strategy.descent.samples
+
+
+PACES = st.sampled_from([0.0, 1e-4, 1e-3, 1e-2, 0.2])
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=12)
+@given(st.integers(2, 9), st.lists(PACES, min_size=9, max_size=9), PACES, st.integers(0, 99), st.integers(0, 300))
+def test_a_thousand_exchanges_at_any_pace_keep_the_mean(
+    n: int, scales: list[float], latency: float, seed: int, passive_steps: int
+) -> None:
+    actives = range(0, n, 2)
+    steps = [1 + 1000 // len(actives) if k in actives else passive_steps + k for k in range(n)]
+    time = VirtualTime(OneSwitch(n, 1e6, latency), lambda rank, phase, part: 0.0)
+    ranks = time.launch(at_random_pace, n, Task(Gossip(asynchronous=True), n, "unit"), scales, seed, steps)
+    done = 0
+    for i in actives:
+        for (_, j), taken in ranks[i][0].items():
+            assert j in (i - 1, i + 1, (i - 1) % n)
+            assert j % 2 == 1, "with odd n not the edge between the last and the first"
+            for (x_i, after_i), (x_j, after_j) in zip(taken, ranks[j][0][i, j], strict=True):
+                assert after_i == after_j == (x_i + x_j) / 2
+            done += len(taken)
+    assert done >= 1000
+    mean = (n - 1) / 2
+    assert sum(x for _, x, _, _ in ranks) / n == pytest.approx(mean, rel=1e-12)
+    for _, _, shown, samples in ranks:
+        assert shown == pytest.approx(mean, rel=1e-12)
+        assert samples == ranks[0][3] >= 100 + sum(steps), "all know of all samples"
+
+
+# While it computes
+
+
+def with_layers(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
+    """Take steps whose passes take time, layer by layer; return the events."""
+    rank, recorder = Rank(transport, task), transport.recorder
+    recorder.shares = (0.25,) * 4
+    for _ in range(steps):
+        rank.strategy.begin_step(len(X))
+        with recorder.phase("forward"):
+            loss = F.cross_entropy(rank.module(X), Y)
+        with recorder.phase("backward"):
+            loss.backward()
+            rank.replica.pass_layers()
+        rank.strategy.step(len(X))
+    rank.strategy.finish()
+    return recorder.frame()
+
+
+def spans(events: pd.DataFrame, phase: str) -> Iterator[tuple[float, float]]:
+    return events[events["phase"] == phase][["t0", "t1"]].itertuples(index=False, name=None)
+
+
+def test_a_passive_rank_answers_while_it_computes() -> None:
+    def seconds(rank: int, phase: str, part: float) -> float:
+        return {("backward", 1): 100.0, ("backward", 0): 1.0}.get((phase, rank), 0.0) * part
+
+    time = VirtualTime(OneSwitch(2, 1e9, 1e-3), seconds)
+    active, passive = time.launch(with_layers, 2, Task(Gossip(asynchronous=True), 2), 6, record=True)
+    answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"].to_numpy()
+    passes = list(spans(passive, "backward"))
+    assert len(passes) == len(answers) == 6
+    within = sum(t0 < answer < t1 for answer in answers for t0, t1 in passes)
+    assert within >= 4, "after each of the layers"
+    ends = list(spans(active, "backward"))
+    assert ends[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
+
+
+# What is sent
+
+
+def counted(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
+    rank = Rank(transport, task)
+    for _ in range(steps):
+        rank.constant_step(1.0, 3)
+    rank.strategy.finish()
+    events = transport.recorder.frame()
+    return events[(events["op"] == "send") & events["tag"].isin([REQUEST, ANSWER, PROGRESS])]
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_what_it_sends_is_what_it_says(n: int) -> None:
+    strategy, steps = Gossip(asynchronous=True), 7
+    sent = pd.concat(virtual_time(n).launch(counted, n, Task(strategy, n), steps, record=True))
+    expected = strategy.closed_form(strategy.traffic_with(None)["worker"], n, 66 * 8)  # loops' model
+    assert (len(sent) / n / steps, sent["bytes"].sum() / n / steps) == pytest.approx(expected)
+
+
+def test_no_decision_depends_on_the_value_of_an_element() -> None:
+    meta, cpu = (on(device, Gossip(asynchronous=True), 5, Sizes(1003, 5), slow=("4:3",)) for device in ("meta", "cpu"))
+    assert meta == cpu
+
+
+def test_nobody_waits_for_the_slowest() -> None:
+    slow = {"slow": ("3:10",), "latency": "0s"}
+    together, apart = (steps_of(Gossip(asynchronous=kind), 6, 1e3, **slow).seconds for kind in (False, True))
+    assert together == pytest.approx(3.0, rel=0.05)
+    assert apart < 0.75
+
+
+# An epoch
+
+
+def test_an_epoch_ends_when_all_together_have_its_samples(tmp_path: Path) -> None:
+    facts = simulated(tmp_path, Gossip(asynchronous=True), 4, lr_schedule="cosine", slow=("1:8",))
+    table = load_table(tmp_path / "virtual.csv")
+    total = table.groupby("epoch")["samples"].sum().cumsum()
+    assert (total >= N_TRAIN * total.index).all()
+    assert (total <= N_TRAIN * total.index + 16 * 4 * 3).all(), "some steps too many, in which the end was on its way"
+    samples = table.groupby("rank")["samples"].sum()
+    assert samples[1] < samples[3], "the fast ones give more"
+    assert facts["test_accuracy"] > 0.9
+    assert not facts["replicas_identical"]
+
+
+# Deaths
+
+
+def dying(transport: Transport, task: Task, calls: int, victim: int) -> tuple[float, list[int]]:
+    """Train while the victim dies at a call of the transport; return the accuracy, and who rank 0 says has died."""
+    if transport.rank == victim:
+        Doomed(transport, calls)
+    rank = Rank(transport, task)
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number)
+    return accuracy(rank.strategy.model()), [death["rank"] for death in transport.recorder.deaths]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "victim"), [(2, 1), (3, 2), (4, 1), (4, 2), (4, 3)])
+def test_a_process_that_is_killed_ends_nothing(n: int, victim: int) -> None:
+    for calls in (0, 5, 9, 17, 28, 43):
+        found = launch(dying, n, Task(Gossip(asynchronous=True), n, "plain", epochs=6), calls, victim,
+                       expendable=[victim], timeout=LIMIT)  # fmt: skip
+        assert found[victim] is None
+        others = [result for rank, result in enumerate(found) if rank != victim]
+        assert len({result[0] for result in others}) == 1
+        assert others[0][0] > 0.7
+        assert others[0][1] == [victim], "said once"
+
+
+def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[float], list[Any]]:
+    rank, pace = Rank(transport, task), Pace(transport, scales[transport.rank], 0)
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number, pace.spend)
+    return rank.strategy.model().tolist(), transport.recorder.deaths
+
+
+MOMENTS = st.floats(0.0, 0.3, allow_nan=False)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 6), st.lists(st.tuples(st.integers(1, 5), MOMENTS), min_size=1, max_size=5), st.data())
+def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int, float]], data: st.DataObject) -> None:
+    deaths = [Death(rank, moment) for rank, moment in dict(dead).items() if rank < n]
+    scales = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 2e-2]), min_size=n, max_size=n))
+    found = []
+    for _ in range(2):
+        time = VirtualTime(OneSwitch(n, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
+        found.append(time.launch(timed, n, Task(Gossip(asynchronous=True), n), scales, expendable=range(1, n)))
+    assert found[0] == found[1], "the same bits"
+    alive = [result for result in found[0] if result is not None]
+    assert len({str(model) for model, _ in alive}) == 1
+    gone = {rank for rank, result in enumerate(found[0]) if result is None}
+    said = [death["rank"] for death in found[0][0][1]]
+    assert len(said) == len(set(said))
+    assert set(said) <= gone <= {death.rank for death in deaths}
+
+
+def lose_a_partner(transport: Transport, task: Task) -> tuple[list[float], list[int]]:
+    """Ranks 0, 1 and 3 take steps without gradients from x = rank; rank 1 dies in the middle of one of its own."""
+    rank = Rank(transport, task)
+    exchanges = exchanges_of(rank.strategy)
+    rank.replica.x.fill_(float(transport.rank))
+    if not exchanges.is_active:
+        exchanges.apart.fill_(float(transport.rank))
+    for _ in range(40):
+        transport.sleep(0.01)
+        rank.constant_step(0.0, 1)
+    partners = [j for j in exchanges.partners if j in exchanges.living.alive]
+    rank.strategy.finish()
+    return rank.x().tolist(), partners
+
+
+def test_an_active_rank_whose_partner_died_goes_on_with_another() -> None:
+    task = Task(Gossip(asynchronous=True), 4, "unit")
+    found = virtual_time(4, [Death(1, 0.1)]).launch(lose_a_partner, 4, task, expendable=[1, 2, 3])
+    assert found[1] is None
+    assert [found[rank][1] for rank in (0, 2)] == [[3], [3]]
+    x = torch.tensor([found[rank][0] for rank in (0, 2, 3)])
+    assert (x - x.mean(0)).abs().max() < 1e-3, "they have come to one x, through rank 3"
+
+
+def test_an_active_rank_whose_partners_all_died_goes_on_alone() -> None:
+    task = Task(Gossip(asynchronous=True), 4, "unit")
+    found = virtual_time(4, [Death(1, 0.1), Death(3, 0.2)]).launch(lose_a_partner, 4, task, expendable=[1, 2, 3])
+    assert [result is None for result in found] == [False, True, False, True]
+    assert [found[rank][1] for rank in (0, 2)] == [[], []]
+
+
+# Resume
+
+
+def begun(transport: Transport, task: Task, state: dict[str, Any]) -> tuple[int, int, int, list[float], list[float]]:
+    """Where a rank begins when only rank 0 has a state."""
+    if transport.rank == 0:
+        transport.recorder.epoch = 3
+    rank = Rank(transport, task)
+    strategy = Gossip(asynchronous=True)
+    strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
+    descent = strategy.descent
+    position = (transport.recorder.epoch, descent.samples, descent.version)
+    apart = rank.replica.x if exchanges_of(strategy).is_active else exchanges_of(strategy).apart
+    return *position, rank.x().tolist(), apart.tolist()
+
+
+def test_a_resumed_run_begins_where_rank_0_was() -> None:
+    task, x = Task(Gossip(asynchronous=True), 3), torch.arange(66, dtype=torch.float64)
+    state = {"x": x, "b": torch.zeros(0), "counts": torch.zeros(0, dtype=torch.int64), "version": 7, "samples": 50}
+    optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
+    found = virtual_time(3).launch(begun, 3, task, state | {"optimizer": optimizer, "processed": 50})
+    assert found == [(3, 50, 7, x.tolist(), x.tolist())] * 3

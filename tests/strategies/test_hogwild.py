@@ -1,0 +1,234 @@
+"""Hogwild: one x for all ranks, counts of which none is lost, and a meter of the updates that are."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from checkpoints.folder import listed
+from launchers import launch
+from records.errors import UsageError
+from strategies import Replica, RunSize
+from strategies.hogwild import Hogwild
+from strategies.single import Single
+from tests.ranks import LIMIT
+from tests.strategies.loops import N_SAMPLES, OPTIMIZERS, Rank, Task
+from tests.strategies.runs import BATCH_NORM, made
+from training import Options, run
+from transports.base import Transport
+
+
+def zeros() -> nn.Module:
+    """A model of float32 whose parameters are 0."""
+    model = nn.Linear(2, 2)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"weight_decay": 0.01}, {"optimizer": "adam"}, {"model": "tests.workload:partly_used", "weight_decay": 0.1}],
+    ids=str,
+)
+def test_one_worker_is_one_process(tmp_path: Path, changes: dict[str, Any]) -> None:
+    same: dict[str, Any] = BATCH_NORM | {"n_gpus": 1, "momentum": 0.9, "lr_schedule": "cosine"}
+    same |= {"checkpoint_every": 5} | changes
+    single, hogwild = (made(tmp_path, kind.name, kind(), **same) for kind in (Single, Hogwild))
+    assert hogwild["parameter_hash"] == single["parameter_hash"]
+    tables = [pd.read_csv(tmp_path / f"{kind.name}.csv") for kind in (Single, Hogwild)]
+    for column in ("step", "samples", "train_loss", "test_accuracy"):
+        assert tables[0][column].equals(tables[1][column]), column
+    last = listed(tmp_path / "hogwild.checkpoints")[-1]
+    resumed = made(tmp_path, "resumed", Hogwild(), **same, resume=str(last))
+    assert resumed["parameter_hash"] == single["parameter_hash"]
+
+
+def test_one_worker_is_one_process_also_with_a_bound_on_the_gradient(tmp_path: Path) -> None:
+    saved = []
+    for kind in (Single, Hogwild):
+        path = tmp_path / f"{kind.name}.pt"
+        made(tmp_path, kind.name, kind(), n_gpus=1, clip_norm=0.2, dtype="float64", momentum=0.9, save=str(path))
+        saved.append(torch.load(path, weights_only=True))
+    torch.testing.assert_close(*saved, rtol=1e-10, atol=1e-12)  # a norm of norms is rounded otherwise
+
+
+def test_a_resumed_epoch_in_which_rank_0_takes_no_step_keeps_its_number_of_steps(tmp_path: Path) -> None:
+    n_steps = 12  # of 190 samples in batches of 16, the last of 14
+    made(tmp_path, "run", Hogwild(), n_gpus=1, epochs=1, checkpoint_every=n_steps)
+    made(tmp_path, "resumed", Hogwild(), n_gpus=1, epochs=1, resume=str(tmp_path / "run.checkpoints"))
+    assert pd.read_csv(tmp_path / "resumed.csv")["step"].tolist() == [n_steps]
+
+
+# Counts
+
+
+def counted(transport: Transport) -> tuple[list[int], list[list[int]], float, float]:
+    """The numbers of the steps that this rank takes in two epochs, and at their end what is counted."""
+    rank = Rank(transport, Task(Hogwild(), 3, "plain"))
+    strategy, steps = rank.strategy, list[int]()
+    assert isinstance(strategy, Hogwild)
+    for number in (1, 2):
+        strategy.until = number * N_SAMPLES
+        for i in strategy.steps_of_epoch(0, 0):
+            steps.append(i)
+            rank.take(i)
+        strategy.finish()
+    rank.close()
+    return steps, strategy.counts.tolist(), strategy.descent.samples, strategy.descent.processed
+
+
+def test_no_count_is_lost_and_together_they_have_the_samples() -> None:
+    ranks = launch(counted, 3, timeout=LIMIT)
+    _, (samples, updates), *progress = ranks[0]
+    assert progress == [sum(samples)] * 2
+    for (steps, *_), own in zip(ranks, updates, strict=True):
+        assert steps == list(range(own)), "each takes its own steps, one after the other"
+    assert 2 * N_SAMPLES <= sum(samples) < 2 * N_SAMPLES + 3 * 4, "nobody begins a step when all are done"
+
+
+def scheduled(transport: Transport) -> list[float]:
+    """What the schedule of the learning rate is told in this rank's steps; both take turns."""
+    strategy, seen = Hogwild(), list[float]()
+    replica = Replica(zeros(), transport)
+
+    def note(processed: float) -> float:
+        seen.append(processed)
+        return 1.0
+
+    strategy.start(replica, transport, OPTIMIZERS["unit"], schedule=note)
+    for turn in range(4):
+        if turn % 2 == transport.rank:
+            strategy.step(10)
+        transport.barrier()
+    return seen
+
+
+def test_the_schedule_counts_the_samples_of_all_ranks() -> None:
+    assert launch(scheduled, 2, timeout=LIMIT) == [[5.0, 25.0], [15.0, 35.0]]
+
+
+# Lost updates
+
+
+def colliding(transport: Transport) -> float | None:
+    """Rank 0 writes an update of 1 between the reading and the writing of rank 1, whose update is 2."""
+    rank = Rank(transport, Task(Hogwild(count_lost=True), 2, "unit"), zeros())
+    strategy = rank.strategy
+    assert isinstance(strategy, Hogwild)
+
+    def overwrite(increment: torch.Tensor) -> None:
+        read = strategy.replica.x.clone()
+        transport.barrier()
+        transport.barrier()  # rank 0 has written
+        strategy.replica.x.copy_(read + increment)
+        strategy.note(increment)
+
+    if transport.rank == 1:
+        strategy.write = overwrite  # type: ignore[method-assign]
+        rank.constant_step(2.0, 1)
+    else:
+        transport.barrier()
+        rank.constant_step(1.0, 1)
+        transport.barrier()
+    strategy.finish()
+    rank.close()
+    return strategy.meters.get("lost_updates")
+
+
+def test_an_update_that_another_overwrites_is_counted_as_lost() -> None:
+    assert launch(colliding, 2, timeout=LIMIT) == [1 / 3, None]
+
+
+def in_turns(transport: Transport) -> float | None:
+    """Both ranks take steps, one after the other."""
+    rank = Rank(transport, Task(Hogwild(count_lost=True), 2, "plain"))
+    for i in range(8):
+        if i % 2 == transport.rank:
+            rank.take(i // 2)
+        transport.barrier()
+    rank.strategy.finish()
+    rank.close()
+    return rank.strategy.meters.get("lost_updates")
+
+
+def test_nothing_is_lost_where_they_take_turns() -> None:
+    lost, nobody = launch(in_turns, 2, timeout=LIMIT)
+    assert nobody is None
+    assert lost < 1e-14
+
+
+def test_one_worker_shows_the_floor_of_rounding(tmp_path: Path) -> None:
+    options = Options(
+        strategy=Hogwild(count_lost=True), n_gpus=1, device="cpu", epochs=2, results_dir=str(tmp_path), run_name="run"
+    )
+    table = run(options, quiet=True)
+    assert table["lost_updates"].notna().all()
+    assert table["lost_updates"].max() < 1e-6
+    assert table["test_accuracy"].iloc[-1] > 0.5
+
+
+def with_a_death(transport: Transport) -> list[float | None]:
+    """The meter after each of three epochs; rank 2 dies in the second, when it has written."""
+    rank = Rank(transport, Task(Hogwild(count_lost=True), 3, "unit"), zeros())
+    found = []
+    for number in range(3):
+        rank.constant_step(1.0, 1)
+        if transport.rank == 2 and number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rank.strategy.finish()
+        found.append(rank.strategy.meters.get("lost_updates"))
+    return found
+
+
+def test_what_a_dead_rank_has_written_is_not_known() -> None:
+    root, other, dead = launch(with_a_death, 3, expendable=[1, 2], timeout=LIMIT)
+    assert dead is None
+    assert other == [None] * 3
+    assert root[0] is not None
+    assert root[1] is None
+    assert root[2] is not None
+
+
+# A state
+
+
+def resumed(transport: Transport) -> tuple[set[float], list[list[int]], int, int]:
+    """Rank 0 begins with a state, the other without one: x, the counts, the epoch and the number of the first step."""
+    strategy, replica, state = Hogwild(), Replica(zeros(), transport), None
+    if transport.rank == 0:
+        transport.recorder.epoch = 3
+        state = {
+            "x": torch.full_like(replica.x, 5.0),
+            "b": replica.b,
+            "counts": replica.counts,
+            "done": torch.tensor([[30, 20], [3, 2]]),
+            "optimizer": OPTIMIZERS["unit"](list(zeros().parameters())).state_dict(),
+            "version": 5,
+            "samples": 50,
+            "processed": 50.0,
+        }
+    strategy.start(replica, transport, OPTIMIZERS["unit"], state=state)
+    strategy.until = 51
+    first = next(strategy.steps_of_epoch(0, 0))
+    return set(replica.x.tolist()), strategy.counts.tolist(), transport.recorder.epoch, first
+
+
+def test_the_others_begin_with_the_x_and_the_counts_of_rank_0() -> None:
+    counts = [[30, 20], [3, 2]]
+    assert launch(resumed, 2, timeout=LIMIT) == [({5.0}, counts, 3, 3), ({5.0}, counts, 3, 2)]
+
+
+def test_what_it_needs() -> None:
+    Hogwild().check(RunSize(4, 4, 4))
+    with pytest.raises(UsageError, match="--strategy hogwild: needs shared memory; run it without torchrun"):
+        Hogwild().check(RunSize(4, 4, 4, shared_memory=False))
+    with pytest.raises(UsageError, match="--bandwidth, --latency: the workers of hogwild read x in shared memory"):
+        Hogwild().check(RunSize(4, 4, 4, held_back=True))
+    with pytest.raises(UsageError, match="--replay: that run has inconsistent reads"):
+        Hogwild().check(RunSize(4, 4, 4, replayed=True))

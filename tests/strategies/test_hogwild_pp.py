@@ -1,0 +1,215 @@
+"""Hogwild++: the rule of an exchange, by hand and round the ring; the token; one cluster is Hogwild."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchers import launch
+from records.errors import UsageError
+from strategies import Replica, RunSize
+from strategies.hogwild import Hogwild
+from strategies.hogwild_pp import HogwildPP, coefficients, exchange
+from tests.ranks import LIMIT
+from tests.strategies.loops import OPTIMIZERS, Rank, Task
+from tests.strategies.runs import made
+from tests.strategies.test_hogwild import zeros
+from transports.base import Transport
+
+BETA, LAMBDA = (5**0.5 - 1) / 2, (3 - 5**0.5) / 2  # of two clusters
+
+
+def vectors(*values: float) -> list[torch.Tensor]:
+    return [torch.tensor([value], dtype=torch.float64) for value in values]
+
+
+# The exchange
+
+
+def test_the_coefficients() -> None:
+    assert coefficients(2) == pytest.approx((BETA, LAMBDA), rel=1e-15)
+    for C in range(2, 20):
+        beta, lam = coefficients(C)
+        assert 0 < beta < 1
+        assert beta**C + beta == pytest.approx(1, rel=1e-15)
+        assert lam == pytest.approx(1 - beta ** (C - 1), rel=1e-15)
+
+
+def test_the_exchange_has_the_values_computed_by_hand() -> None:
+    x, u, following = vectors(10.0, 6.0, 2.0)  # d = 4
+    added = exchange(x, u, following, beta=0.5, lam=0.25, tol=1.0)
+    assert x.item() == 0.25 * 2 + 0.75 * 10 + (0.5 + 0.25 - 1) * 4 == 7.0
+    assert following.item() == 2 + 0.5 * 4 == 4.0
+    assert u.item() == 7.0
+    assert [one.item() for one in added] == [-3.0, 2.0]
+
+
+def test_what_has_moved_no_more_than_the_tolerance_waits_for_more() -> None:
+    x, u, following = vectors(10.0, 6.0, 2.0)
+    added = exchange(x, u, following, beta=0.5, lam=0.25, tol=4.0)
+    assert x.item() == 0.25 * 2 + 0.75 * 10 + 0.25 * 4 == 9.0
+    assert following.item() == 2.0
+    assert u.item() == 9.0 - 4.0
+    assert [one.item() for one in added] == [-1.0, 0.0]
+    x.add_(1.0)
+    exchange(x, u, following, beta=0.5, lam=0.25, tol=4.0)
+    assert following.item() == 2 + 0.5 * 5, "with what has come since"
+
+
+def test_each_element_is_judged_by_itself_and_by_its_size() -> None:
+    x, u, following = torch.tensor([3.0, 0.1, -3.0]), torch.zeros(3), torch.zeros(3)
+    exchange(x, u, following, beta=0.5, lam=0.5, tol=1.0)
+    assert following.tolist() == [1.5, 0.0, -1.5]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.lists(st.floats(-1e3, 1e3).filter(lambda d: abs(d) > 1e-3), min_size=1, max_size=5))
+def test_an_impulse_that_has_gone_once_round_the_ring_has_come_back_whole(C: int, impulse: list[float]) -> None:
+    beta, lam = coefficients(C)
+    d = torch.tensor(impulse, dtype=torch.float64)
+    xs, us = torch.zeros(C, len(d), dtype=torch.float64), torch.zeros(C, len(d), dtype=torch.float64)
+    xs[0] = d
+    for i in range(C):
+        exchange(xs[i], us[i], xs[(i + 1) % C], beta, lam, tol=1e-6)
+    torch.testing.assert_close(xs[0], d, rtol=1e-12, atol=0)
+
+
+# Clusters and their token
+
+
+def test_clusters_are_ranks_that_follow_each_other() -> None:
+    assert launch(clusters, 5, timeout=LIMIT)[0] == [[0, 1], [2, 3], [4]]
+
+
+def clusters(transport: Transport) -> list[list[int]]:
+    """The ranks that share an x: each adds to it, and sees who has."""
+    strategy = HogwildPP(cluster_size=2)
+    strategy.start(Replica(zeros(), transport), transport, OPTIMIZERS["unit"])
+    for rank in range(transport.world_size):
+        if rank == transport.rank:
+            strategy.replica.x.add_(2.0**rank)
+        transport.barrier()
+    return [[rank for rank in range(5) if int(x_i[0]) >> rank & 1] for x_i in strategy.xs]
+
+
+def stepped(transport: Transport, strategy: Hogwild, order: list[int], gradient: float) -> list[dict[str, Any]]:
+    """The ranks of `order` take a step, one after the other: what each left behind, and what the epoch ended with."""
+    rank = Rank(transport, Task(strategy, transport.world_size, "unit"), zeros().double())
+    taken, found = rank.strategy, list[dict[str, Any]]()
+    assert isinstance(taken, Hogwild)
+    for k in order:
+        if k == transport.rank:
+            rank.constant_step(gradient, 1)
+        transport.barrier()
+        token = int(taken.token) if isinstance(taken, HogwildPP) else 0
+        found.append({"x": [x_i[0].item() for x_i in taken.xs], "token": token})
+        transport.barrier()
+    taken.finish()
+    model = taken.model().tolist()
+    found.append({"model": model, "meters": taken.meters, "communicated": _exchanges(transport)})
+    rank.close()
+    return found
+
+
+def _exchanges(transport: Transport) -> int:
+    events = transport.recorder.frame()
+    return int(((events["phase"] == "communicate") & (events["op"] == "")).sum())
+
+
+def test_the_holder_exchanges_when_it_gets_the_token_and_passes_it_on_after_its_updates() -> None:
+    # Each update adds 1. beta^2 + beta = 1, and beta + lambda = 1.
+    strategy = HogwildPP(cluster_size=1, sync_delay=2)
+    ranks = launch(stepped, 2, strategy, [0, 0, 0, 1], -1.0, timeout=LIMIT, record=True)
+    expected = [
+        ([BETA, BETA], 0),  # d = 1 is exchanged
+        ([BETA + 1, BETA], 0),
+        ([BETA + 2, BETA], 1),  # two updates later
+        ([BETA + 3, 2.0], 1),  # d = beta + 1 is exchanged
+    ]
+    for *steps, end in ranks:
+        assert steps == [{"x": pytest.approx(x), "token": token} for x, token in expected]
+        assert end["model"] == pytest.approx([(BETA + 5) / 2] * 6)
+        assert end["communicated"] == 1
+    assert ranks[0][-1]["meters"] == {"replica_distance": pytest.approx((BETA + 1) / (BETA + 5))}
+
+
+def test_who_has_not_got_the_token_exchanges_nothing() -> None:
+    ranks = launch(stepped, 2, HogwildPP(cluster_size=1), [1, 1, 1], -1.0, timeout=LIMIT, record=True)
+    assert [found["x"] for found in ranks[0][:-1]] == [[0, 1], [0, 2], [0, 3]]
+    assert [rank[-1]["communicated"] for rank in ranks] == [0, 0]
+
+
+def test_the_updates_of_all_its_ranks_count_before_a_cluster_passes_the_token() -> None:
+    strategy = HogwildPP(cluster_size=2, sync_delay=3)
+    steps = launch(stepped, 3, strategy, [0, 1, 1, 1, 0], -1.0, timeout=LIMIT)[0][:-1]
+    assert [found["token"] for found in steps] == [0, 0, 0, 0, 1], "the lowest rank passes it, when it looks"
+
+
+def test_one_cluster_is_hogwild_and_exchanges_nothing() -> None:
+    order = [0, 1, 1, 0, 0, 1, 0, 1]
+    kinds = (Hogwild(), HogwildPP(cluster_size=2, sync_delay=1))
+    hogwild, one_cluster = (launch(stepped, 2, kind, order, 0.3, timeout=LIMIT, record=True)[0] for kind in kinds)
+    assert one_cluster[:-1] == hogwild[:-1], "bit for bit"
+    assert one_cluster[-1]["model"] == hogwild[-1]["model"]
+    assert one_cluster[-1]["communicated"] == 0
+    assert one_cluster[-1]["meters"] == {"replica_distance": 0}
+
+
+def test_nothing_is_lost_where_they_take_turns_and_exchange() -> None:
+    strategy = HogwildPP(cluster_size=1, sync_delay=1, count_lost=True)
+    end = launch(stepped, 2, strategy, [0, 0, 1, 1, 0, 0, 1, 0], 0.3, timeout=LIMIT)[0][-1]
+    assert end["meters"]["lost_updates"] < 1e-14
+
+
+def resumed(transport: Transport) -> list[Any]:
+    """All that is shared when rank 0 has saved a state, and when two ranks begin with it: xs, us, token, model."""
+    rank = Rank(transport, Task(HogwildPP(cluster_size=1, sync_delay=2), 2, "unit"), zeros().double())
+    for k in (0, 0, 0, 1):
+        if k == transport.rank:
+            rank.constant_step(-1.0, 1)
+        transport.barrier()
+    rank.strategy.finish()
+    state = rank.strategy.state_dict() if transport.rank == 0 else None
+    again = HogwildPP(cluster_size=1, sync_delay=2)
+    again.start(Replica(zeros().double(), transport), transport, OPTIMIZERS["unit"], state=state)
+    found = [_shared(rank.strategy), _shared(again)]
+    transport.barrier()
+    return found
+
+
+def _shared(strategy: Any) -> list[Any]:
+    vectors = (*strategy.xs, *strategy.us, strategy.token, strategy.model(), strategy.counts)
+    return [vector.tolist() for vector in vectors]
+
+
+def test_a_state_of_rank_0_is_that_of_all_clusters() -> None:
+    ranks = launch(resumed, 2, timeout=LIMIT)
+    for before, after in ranks:
+        assert before == after == ranks[0][0]
+    x_0, x_1, u_0, u_1, token, *_ = ranks[0][0]
+    assert len({str(one) for one in (x_0, x_1, u_0, u_1)}) == 3, "u_1 is x_1 after its exchange"
+    assert token == [1]
+
+
+def test_a_whole_run_measures_how_far_the_clusters_are_apart(tmp_path: Path) -> None:
+    facts = made(tmp_path, "run", HogwildPP(), n_gpus=4)
+    table = pd.read_csv(tmp_path / "run.csv")
+    assert (table.query("rank == 0")["replica_distance"] > 0).all()
+    assert table.query("rank > 0")["replica_distance"].isna().all()
+    hashes = facts["parameter_hash"]
+    assert hashes["0"] == hashes["1"] != hashes["2"] == hashes["3"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("cluster_size", 0), ("sync_delay", 0), ("tolerance", -1.0)])
+def test_what_cannot_be_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"--{name} {value}: must be at least"):
+        HogwildPP(**{name: value}).check(RunSize(4, 4, 4))
+
+
+def test_it_needs_shared_memory() -> None:
+    with pytest.raises(UsageError, match="--strategy hogwild_pp: needs shared memory"):
+        HogwildPP().check(RunSize(4, 4, 4, shared_memory=False))

@@ -1,0 +1,112 @@
+"""Local SGD: its rounds are those of a plain program, and at its ends it is the ring, FedAvg and DiLoCo."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from records.errors import UsageError
+from strategies import Strategy
+from strategies.local_sgd import LocalSGD
+from strategies.ring_all_reduce import RingAllReduce
+from tests.ranks import run
+from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, trajectories
+from transports.base import Transport
+
+N = 3
+
+
+def taken(strategy: Strategy) -> torch.Tensor:
+    """The parameters of all ranks after every step [rank, step, n]."""
+    task = Task(strategy, N, "plain", epochs=3)
+    return torch.tensor([rank[0] for rank in run("simulated", trajectories, N, [task])], dtype=torch.float64)
+
+
+def test_with_one_local_step_and_plain_sgd_it_is_the_ring() -> None:
+    found, ring = taken(LocalSGD(local_steps=1)), taken(RingAllReduce())
+    torch.testing.assert_close(found, ring, rtol=1e-10, atol=1e-12)
+
+
+def test_an_outer_step_of_rate_1_without_momentum_is_averaging() -> None:
+    outer = LocalSGD(local_steps=3, outer_optimizer="nesterov", outer_lr=1.0, outer_momentum=0.0)
+    torch.testing.assert_close(taken(outer), taken(LocalSGD(local_steps=3)), rtol=1e-12, atol=1e-12)
+
+
+def rounds_of_a_plain_program(H: int, lr: float, momentum: float, epochs: int) -> torch.Tensor:
+    """The same, written with nothing of the strategy: N models in one loop, and DiLoCo's outer step by its formulas."""
+    task = Task(LocalSGD(), N, "plain")
+    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
+    own, before, velocity = [x.clone() for _ in range(N)], x.clone(), torch.zeros_like(x)
+    n_taken, seen = [0] * N, []
+    for i in range(epochs * N_STEPS):
+        for k in range(N):
+            part = task.plan.part(1 + i // N_STEPS, i % N_STEPS, k)
+            own[k] = own[k] - 0.3 * gradient(own[k], part)
+            n_taken[k] += len(part)
+        if (i + 1) % H == 0:
+            mean = torch.stack([x_k * n for x_k, n in zip(own, n_taken, strict=True)]).sum(0) / sum(n_taken)
+            d = before - mean
+            velocity = momentum * velocity + d
+            before = before - lr * (d + momentum * velocity)
+            own, n_taken = [before.clone() for _ in range(N)], [0] * N
+        seen.append(torch.stack(own))
+    return torch.stack(seen, dim=1)
+
+
+def gradient(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    model = make_model()
+    torch.nn.utils.vector_to_parameters(x, model.parameters())
+    torch.nn.functional.cross_entropy(model(X[part]), Y[part]).backward()
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize(("H", "lr", "momentum"), [(1, 0.7, 0.9), (2, 0.7, 0.9), (5, 0.5, 0.5), (3, 1.0, 0.0)])
+def test_its_rounds_are_those_of_a_plain_program(H: int, lr: float, momentum: float) -> None:
+    strategy = LocalSGD(local_steps=H, outer_optimizer="nesterov", outer_lr=lr, outer_momentum=momentum)
+    expected = rounds_of_a_plain_program(H, lr, momentum, epochs=3)
+    torch.testing.assert_close(taken(strategy), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_its_default_outer_step_is_dilocos() -> None:
+    given = LocalSGD(local_steps=2, outer_optimizer="nesterov", outer_lr=0.7, outer_momentum=0.9)
+    assert torch.equal(taken(LocalSGD(local_steps=2, outer_optimizer="nesterov")), taken(given))
+
+
+def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
+    """This rank's x after so many steps, the model, and what was measured."""
+    rank = Rank(transport, Task(LocalSGD(local_steps=H), N, "plain"))
+    for i in range(steps):
+        rank.take(i)
+    return rank.x(), rank.strategy.model().clone(), dict(rank.strategy.meters)
+
+
+@pytest.mark.parametrize("steps", [4, 5, 7])
+def test_the_model_is_the_mean_of_the_replicas_also_in_a_round(steps: int) -> None:
+    found = run("simulated", in_the_middle, N, steps, 4)
+    own = torch.stack([x for x, _, _ in found])
+    for _, model, _ in found:
+        torch.testing.assert_close(model, own.mean(0), rtol=1e-12, atol=1e-14)
+    expected = ((own - own.mean(0)).square().sum(1).mean() ** 0.5 / own.mean(0).norm()).item()
+    assert found[0][2]["replica_distance"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    assert (expected < 1e-12) == (steps == 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"local_steps": 0}, "--local_steps 0: must be at least 1"),
+        ({"outer_optimizer": "nestrov"}, "--outer_optimizer nestrov: unknown; did you mean nesterov? "),
+        ({"outer_lr": 0.5}, "--outer_lr 0.5: averaging has none"),
+        ({"outer_momentum": 0.5}, "--outer_momentum 0.5: averaging has none"),
+        ({"outer_optimizer": "nesterov", "outer_momentum": 1.0}, "--outer_momentum 1.0: must be"),
+        ({"outer_optimizer": "nesterov", "outer_lr": -1.0}, "--outer_lr -1.0: must be"),
+        ({"outer_optimizer": "nesterov", "outer_lr": float("nan")}, "--outer_lr nan: must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    strategy = dataclasses.replace(LocalSGD(), **options)
+    with pytest.raises(UsageError) as caught:
+        strategy.check(Task(strategy, N).size)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,204 @@
+"""The overlapped ring: its buckets, what of them goes round while the backward pass computes, and what that hides."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from launchers.virtual import VirtualTime
+from records.errors import UsageError
+from records.files import load_events, load_table
+from strategies import Strategy
+from strategies.common.collectives import ring_all_reduce
+from strategies.overlapped_ring import OverlappedRing, go_round
+from strategies.ring_all_reduce import RingAllReduce
+from tests.ranks import run
+from tests.runs import small
+from tests.strategies.loops import Rank, Task, trajectories
+from training import run as train
+from training.cluster import Compute
+from transports.base import Transport
+from transports.network import OneSwitch
+
+N = 3
+MODEL = "tests.strategies.test_overlapped_ring:eight_layers"
+TINY = 1e-4  # MB: 104 bytes, 13 elements of float64; the model has 66
+
+
+# Its sum
+
+
+def sums(transport: Transport, length: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The same vectors by both rings, and the sum of the numbers beside them."""
+    values = torch.randn(length, generator=torch.Generator().manual_seed(transport.rank), dtype=torch.float64)
+    ours, theirs = (transport.allocate(length, torch.float64).copy_(values) for _ in range(2))
+    ring, left = go_round(ours, transport, transport.rank + 1, "x"), (transport.rank - 1) % transport.world_size
+    message = None
+    while True:
+        try:
+            ring.send(message)
+        except StopIteration as ended:
+            total, sent = ended.value
+            break
+        message = transport.recv(left, "x")
+    for work in sent:
+        work.wait()
+    ring_all_reduce(theirs, transport)
+    return ours.clone(), theirs.clone(), total
+
+
+@settings(deadline=None, max_examples=25)
+@given(world_size=st.integers(1, 6), length=st.integers(1, 30))
+def test_it_goes_round_as_the_ring_does(world_size: int, length: int) -> None:
+    for ours, theirs, total in run("simulated", sums, world_size, length):
+        assert torch.equal(ours, theirs)
+        assert total == world_size * (world_size + 1) // 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("bucket_mb", [TINY, 3e-4, 1.0])
+def test_however_g_is_cut_it_takes_the_steps_of_the_ring(bucket_mb: float, optimizer: str) -> None:
+    tasks = [Task(strategy, N, optimizer) for strategy in (OverlappedRing(bucket_mb=bucket_mb), RingAllReduce())]
+    for overlapped, ring in run("simulated", trajectories, N, tasks):
+        torch.testing.assert_close(torch.tensor(overlapped), torch.tensor(ring), rtol=1e-10, atol=1e-12)
+
+
+# Its buckets
+
+
+def cut(transport: Transport, bucket_mb: float, model: nn.Module) -> list[tuple[int, int, set[int]]]:
+    """Where each bucket begins in g, how long it is, and whose gradients it holds."""
+    strategy = Rank(transport, Task(OverlappedRing(bucket_mb=bucket_mb), 1, "plain"), model).strategy
+    assert isinstance(strategy, OverlappedRing)
+    return [(int(one.g.storage_offset()), one.g.numel(), set(one.parameters)) for one in strategy.buckets]
+
+
+def test_buckets_are_cut_from_the_end_of_g_on() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).double()  # tensors of 6, 3, 3, 1 elements
+    (found,) = run("simulated", cut, 1, 4.8e-5, model)  # 48 bytes: 6 elements
+    assert found == [(7, 6, {1, 2, 3}), (1, 6, {0, 1}), (0, 1, {0})]
+
+
+def test_all_fits_into_a_large_one() -> None:
+    (found,) = run("simulated", cut, 1, 25.0, nn.Linear(2, 3))
+    assert found == [(0, 9, {0, 1})]
+
+
+# What is on its way when
+
+
+class Watched(nn.Module):
+    """Linear layers that tell when their gradients are computed, and what was sent by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.sent: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+def during_the_backward_pass(transport: Transport, announced: bool) -> list[int]:
+    """How many messages this rank had sent when the gradients of each layer were there, the last layer's first."""
+    torch.manual_seed(0)
+    model = Watched()
+    rank = Rank(transport, Task(OverlappedRing(bucket_mb=8e-5), N, "plain"), model)  # 80 bytes: a layer each
+    for weight in [p for p in model.parameters() if p.dim() == 2]:
+        weight.register_post_accumulate_grad_hook(lambda _: model.sent.append(sum(transport.messages_sent)))
+    before = sum(transport.messages_sent)
+    if announced:
+        rank.strategy.begin_step(1)
+    model(torch.ones(1, 4)).sum().backward()
+    rank.strategy.step(1)
+    transport.barrier()
+    return [sent - before for sent in model.sent]
+
+
+def test_buckets_are_sent_while_the_pass_computes() -> None:
+    for sent in run("shared_memory", during_the_backward_pass, N, True):
+        assert sent == sorted(sent)
+        assert sent[-1] >= 3, "one message of each bucket but the last, at least, before the first layer's gradients"
+
+
+def test_without_notice_all_is_sent_after_it() -> None:
+    assert run("shared_memory", during_the_backward_pass, N, False) == [[0, 0, 0, 0]] * N
+
+
+def test_gradients_that_never_come_hold_up_nothing() -> None:
+    ranks = run("simulated", with_an_idle_layer, N)
+    assert all(x == ranks[0] for x in ranks)
+
+
+def with_an_idle_layer(transport: Transport) -> list[float]:
+    """A step in which rank 1 alone uses the second layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    rank = Rank(transport, Task(OverlappedRing(bucket_mb=8e-5), N, "plain"), model)
+    rank.strategy.begin_step(1)
+    x = model[0](torch.ones(1, 4))
+    model[2](model[1](x) if transport.rank == 1 else x).sum().backward()
+    rank.strategy.step(1)
+    return rank.x().tolist()
+
+
+# In virtual time
+
+
+def eight_layers(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Eight layers that are alike, and one of another size."""
+    alike = [layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *alike, nn.Linear(64, n_classes))
+
+
+def simulated(folder: Path, strategy: Strategy, bandwidth: float, name: str, **changes: Any) -> float:
+    """The seconds of two epochs of steps whose backward pass takes 20 ms, on a network of so many bytes a second."""
+    options = small(folder, strategy, n_gpus=4, run_name=name, dataset="digits", model=MODEL, batch_size=64, **changes)
+    time = VirtualTime(
+        OneSwitch(4, bandwidth, 1e-5), Compute(options, {"forward": 0.01, "backward": 0.02, "update": 0.001})
+    )
+    train(options, quiet=True, launcher=time.launcher())
+    return float(load_table(folder / f"{name}.csv").groupby("epoch")["epoch_s"].max().sum())
+
+
+def test_it_hides_what_it_can_and_says_how_much(tmp_path: Path) -> None:
+    seconds = {}
+    for bandwidth in (3e6, 1e7, 1e10):  # the ring takes 71, 21, 0.02 ms
+        for name, strategy in (("ring", RingAllReduce()), ("overlapped", OverlappedRing(bucket_mb=0.02))):
+            seconds[name, bandwidth] = simulated(tmp_path, strategy, bandwidth, f"{name} {bandwidth:g}")
+        table = load_table(tmp_path / f"overlapped {bandwidth:g}.csv")
+        hidden = table["hidden_communication"].dropna()
+        assert len(hidden) == 2 * 4
+        assert hidden.between(0, 1).all()
+    assert seconds["overlapped", 3e6] < 0.9 * seconds["ring", 3e6]
+    assert seconds["overlapped", 1e7] < 0.85 * seconds["ring", 1e7]
+    assert seconds["overlapped", 1e10] > 0.99 * seconds["ring", 1e10], "nothing is to be hidden"
+    assert load_table(tmp_path / "ring 1e+07.csv")["hidden_communication"].isna().all()
+
+
+def test_a_pass_takes_its_time_layer_by_layer(tmp_path: Path) -> None:
+    simulated(tmp_path, OverlappedRing(bucket_mb=0.02), 1e7, "run", jitter=0.5)
+    events = load_events(tmp_path / "run")
+    passes = events[(events["phase"] == "backward") & (events["rank"] == 0)]
+    sends = events[(events["op"] == "send") & (events["rank"] == 0) & events["tag"].str.startswith("bucket")]
+    within = pd.concat([sends[sends["t0"].between(one.t0, one.t1, inclusive="neither")] for one in passes.itertuples()])
+    assert len(within) > len(passes), "more than one message a pass was sent in it"
+    simulated(tmp_path, RingAllReduce(), 1e7, "ring", jitter=0.5)
+    ring = load_events(tmp_path / "ring")
+    expected = ring[(ring["phase"] == "backward") & (ring["rank"] == 0)]
+    assert (passes["t1"] - passes["t0"]).tolist() == pytest.approx((expected["t1"] - expected["t0"]).tolist(), rel=0.01)
+
+
+@pytest.mark.parametrize("bucket_mb", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_bucket_must_hold_something(bucket_mb: float) -> None:
+    strategy = dataclasses.replace(OverlappedRing(), bucket_mb=bucket_mb)
+    with pytest.raises(UsageError, match=r"^--bucket_mb .*: must be above 0 and at most 1e9, such as 25$"):
+        strategy.check(Task(strategy, N).size)

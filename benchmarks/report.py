@@ -187,6 +187,33 @@ def _loading(rows: Rows) -> Lines:
     return lines
 
 
+def _overlap(rows: Rows) -> Lines:
+    lines = []
+    for row in rows:
+        network = f"the {str(row['model']).upper()}" if row["model"] != "deep" else "twelve equal layers"
+        held = "in shared memory" if row["gbit"] == "shared memory" else f"at {row['gbit']:g} Gbit/s"
+        hides = f"; {100 * row['hidden']:.0f} % of what it takes longer than no communication is hidden"
+        what = f"`overlapped_ring` against `ring_all_reduce`, {network}, {row['n_gpus']} ranks, {held}"
+        more = hides if row["gbit"] != "shared memory" else ""
+        lines.append((what, f"{_times([row])} times as fast{more}"))
+        if row["ddp_ring"] != "":
+            figures = f"{_times([row], 'ddp_ring')} and {_times([row], 'ddp_overlapped')}"
+            lines.append(
+                (f"the ring, and the overlapped ring, against DDP, {network}, {held}", f"{figures} times as fast")
+            )
+    return lines
+
+
+def _hogwild(rows: Rows) -> Lines:
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        numbers = " / ".join(str(row["processes"]) for row in mine)
+        what = f"`hogwild` against torch's own, {str(model).replace('_', ' ')}, {numbers} processes"
+        lines.append((what, f"{_times(mine)} times the updates/s"))
+    return lines
+
+
 def _recording(rows: Rows) -> Lines:
     return [
         (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
@@ -210,6 +237,8 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "prediction": _prediction,
     "compression": _compression,
     "loading": _loading,
+    "overlap": _overlap,
+    "hogwild": _hogwild,
 }
 """The lines of the table that are made of each kept file."""
 

@@ -31,6 +31,8 @@ COMMANDS = {
     "prediction": ("prediction.py",),
     "compression": ("compression.py",),
     "loading": ("loading.py",),
+    "overlap": ("overlap.py",),
+    "hogwild": ("hogwild.py",),
 }
 """The kept files, and how each is made."""
 

@@ -36,7 +36,10 @@ COLOURS = {
     "naive_all_reduce": "#5a9e6f",
     "none": "#999999",
 }
-_OTHER_COLOURS = ("#2a9d8f", "#b5609b", "#8a6d3b", "#a3b18a", "#4f5d75", "#e0719e", "#7a3b2e")
+_OTHER_COLOURS = (
+    "#2a9d8f", "#b5609b", "#8a6d3b", "#a3b18a", "#4f5d75", "#e0719e", "#7a3b2e", "#17becf", "#bcbd22", "#6a3d9a",
+    "#b15928", "#66c2a5", "#fb6a4a", "#1b7837", "#3f007d", "#ce9c5c", "#7f9fc9", "#a50f15",
+)  # fmt: skip
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
 MEASURES = {"accuracy": "held-out accuracy, %", "train_loss": "training loss"}
 _SERVER, _WORKER = "#c25b4e", "#3b6ea5"

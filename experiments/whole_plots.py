@@ -190,6 +190,30 @@ def distances(whole: Whole) -> Figure:
     return figure
 
 
+def meters(whole: Whole) -> Figure:
+    """The updates that Hogwild has lost, and how much of the overlapped ring's communication was hidden."""
+    figure = Figure((_WIDTH, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    lost = whole.of("lost", REAL).assign(percent=lambda rows: 100 * rows["lost_updates"])
+    ranks = sorted(lost["workers"].unique())
+    for i, n in enumerate(ranks):
+        values = lost.loc[lost["workers"] == n, "percent"]
+        error = [[values.mean() - values.min()], [values.max() - values.mean()]]
+        left.bar(i, values.mean(), 0.6, yerr=error, color="#7b3294")
+    left.set_xticks(range(len(ranks)), [str(n) for n in ranks])
+    left.set_xlabel("ranks of Hogwild, on the cores of this machine")
+    left.set_ylabel("lost, % of what was written")
+    ends = last_epochs(whole.of("final"))
+    hidden = ends[ends["name"] == "overlapped ring"].groupby(["workers", "gbit"])["hidden_communication"].mean()
+    right.bar(range(len(hidden)), 100 * hidden, 0.6, color=[_GBIT[gbit] for _, gbit in hidden.index])
+    right.set_xticks(range(len(hidden)), [f"{workers} workers\n{gbit} Gbit/s" for workers, gbit in hidden.index])
+    right.set_ylabel("hidden in the backward pass, %")
+    for axes in (left, right):
+        axes.grid(axis="y", color="0.9")
+        axes.set_axisbelow(True)
+    return figure
+
+
 # Tables
 
 

@@ -33,8 +33,8 @@ from strategies.common.traffic import Traffic
 from transports.base import ANY, Message, PeerLost, Work
 
 REQUEST, ANSWER = "average", "averaged"
-PROGRESS, OVER = "progress", "over"  # to rank 0: samples of a step; from it: those of all, an epoch has its samples
-DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstanding; from it: nor anybody's
+PROGRESS, OVER = "progress", "over"  # to rank 0: the samples of a step; from it: the epoch has its samples
+DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstanding; from it: nor anybody else's
 HEARD = (REQUEST, PROGRESS, OVER)
 
 

@@ -24,7 +24,7 @@ for losses of opposite sign in one element cancel. Missing in an epoch in which 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -50,6 +50,8 @@ class Hogwild(Strategy):
     asynchronous = True
     workers_may_die = True
     cuts_x = True
+    large: ClassVar[int] = 2**15  # elements of a tensor, on average, to copy whose gradient takes longer than to update
+    # each tensor by itself, with the gradient where the backward pass has made it
     defaults = {"momentum": 0.0}  # late gradients act like momentum
 
     def check(self, run: RunSize) -> None:
@@ -67,18 +69,16 @@ class Hogwild(Strategy):
         self.living = Living(transport, self.descent)
         self.members = self.clusters()
         self.i = next(i for i, ranks in enumerate(self.members) if transport.rank in ranks)
-        # row 0: the samples of each rank, row 1: its updates
         self.counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
+        self.n_samples, self.n_updates = self.counts[:, transport.rank]  # its own places
         self.xs = [self.share(f"x {i}", n, dtype) for i in range(len(self.members))]
         if transport.rank == ROOT:
             self.set_x(replica.x)
         replica.point_at(self.xs[self.i])
         self.increments = transport.allocate(n + 1 if self.count_lost else 0, torch.float64)
-        if self.count_lost:
-            self.own_x = torch.empty_like(replica.x)
-            self.descent.optimize(self.own_x)
-        else:
-            self.descent.optimize(*replica.parameters)
+        self.own_x = torch.empty_like(replica.x) if self.count_lost else replica.x
+        self.in_place = not self.count_lost and n > self.large * len(replica.parameters)
+        self.descent.optimize(*(replica.parameters if self.in_place else [self.own_x]))
 
     def share(self, name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return a vector [numel], zeroed, that all ranks read and write. Raises UsageError."""
@@ -112,21 +112,22 @@ class Hogwild(Strategy):
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Its own steps, one after the other, until all together have the samples."""
         while int(self.counts[0].sum()) < self.until:
-            yield int(self.counts[1, self.transport.rank])
+            yield int(self.n_updates)
 
     def step(self, n_samples: int) -> None:
-        """x <- optimizer(x, g_k), in place: each parameter by its gradient, where the backward pass has made it."""
+        """x <- optimizer(x, g_k), in place."""
         self.note_counts()
-        if self.count_lost:
-            self.own_x.copy_(self.replica.x)
-            before = self.own_x.clone()
+        if self.in_place:
+            self.replica.collect_in_place()
+            self.descent.step(None, n_samples)
+        elif self.count_lost:
+            before = self.own_x.copy_(self.replica.x).clone()
             self.descent.step(self.replica.collect(), n_samples)
             self.write(self.own_x - before)
         else:
-            self.replica.collect_in_place()
-            self.descent.step(None, n_samples)
-        self.counts[0, self.transport.rank] += n_samples
-        self.counts[1, self.transport.rank] += 1
+            self.descent.step(self.replica.collect(), n_samples)
+        self.n_samples += n_samples
+        self.n_updates += 1
         self.replica.zero_grad()
 
     def write(self, increment: torch.Tensor) -> None:

@@ -61,6 +61,24 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"loader": "torch", "workers": 2, "images_per_s": 500.4, **RATIO},
         {"loader": "dali", "workers": 1, "images_per_s": 499.6, **RATIO},
     ],
+    "overlap": [
+        {"model": "deep", "n_gpus": 2, "gbit": 10.0, **RATIO, "hidden": 0.4, "ddp_ring": ""},
+        {
+            "model": "mlp",
+            "n_gpus": 2,
+            "gbit": "shared memory",
+            **RATIO,
+            "hidden": -0.1,
+            "ddp_ring": 1.4,
+            "ddp_ring_quartiles": [1.3, 1.5],
+            "ddp_overlapped": 1.2,
+            "ddp_overlapped_quartiles": [1.1, 1.3],
+        },
+    ],
+    "hogwild": [
+        {"model": "small_cnn", "processes": 1, "updates_per_s": 100.0, "torch_updates_per_s": 50.0, **RATIO},
+        {"model": "small_cnn", "processes": 4, "updates_per_s": 100.0, "torch_updates_per_s": 50.0, **RATIO},
+    ],
     "prediction": [
         {"ranks": 2, "mbit": 200, "wall": "yes", "error": "-1.5 %", "predicted_error": "-2.5 %"},
         {"ranks": 4, "mbit": 1000, "wall": "yes", "error": "+0.5 %", "predicted_error": "+1.5 %"},
@@ -100,6 +118,9 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
         "cut at random to 224, one rank by itself | 200 images/s |",
         "| the same with 1 / 2 worker processes | 500 / 500 images/s; 2.5 (2.25 to 2.75) / 2.5 (2.25 to 2.75) times as",
         "| the same with 1 threads of DALI | 500 images/s; 2.5 (2.25 to 2.75) times as many |",
+        "twelve equal layers, 2 ranks, at 10 Gbit/s | 2.5 (2.25 to 2.75) times as fast; 40 % of what it takes longer",
+        "against DDP, the MLP, in shared memory | 1.4 (1.3 to 1.5) and 1.2 (1.1 to 1.3) times as fast |",
+        "against torch's own, small cnn, 1 / 4 processes | 2.5 (2.25 to 2.75) / 2.5 (2.25 to 2.75) times the updates/s",
         "Abacus, 2 cores, torch 2.0, Python 3.11; code at 0123456789.",
     ):
         assert cell in text

@@ -1,0 +1,112 @@
+"""What part of a pass belongs to each parameter, and that a pass is told of gradient by gradient."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from records.events import Recorder
+from strategies import Replica
+from tests.ranks import run
+from training.layers import shares_of
+from transports.base import Transport
+
+
+def test_a_share_is_that_of_the_operations() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.Flatten(), nn.Linear(2 * 16, 8, bias=False))
+    convolution, linear = 16 * 2 * 9, 32 * 8  # products for one picture of 4 x 4
+    found = shares_of(model, torch.zeros(3, 1, 4, 4))
+    assert found == pytest.approx([convolution / (convolution + linear), linear / (convolution + linear)])
+
+
+def test_a_modules_operations_are_split_over_its_own_parameters() -> None:
+    found = shares_of(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1)), torch.zeros(2, 3))
+    assert found == pytest.approx([0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6])
+
+
+def test_frozen_parameters_have_none_and_what_is_not_counted_is_split_by_size() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    model[0].requires_grad_(False)
+    assert shares_of(model, torch.zeros(2, 3)) == pytest.approx([5 / 6, 1 / 6])
+    assert shares_of(nn.LayerNorm(4), torch.zeros(2, 4)) == (0.5, 0.5)
+
+
+def test_it_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
+    before, random = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    shares_of(model, torch.ones(4, 3))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+# The recorder
+
+
+def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
+    passed: list[tuple[str, float]] = []
+    recorder = Recorder(clock=lambda: sum(part for _, part in passed))
+    recorder.time_passes = lambda name, part: passed.append((name, part))
+    recorder.shares = (0.25, 0.5, 0.25)
+    with recorder.phase("backward"):
+        recorder.spend("backward", 2)
+        recorder.spend("backward", 1)
+    with recorder.phase("backward"):
+        pass
+    assert passed == [("backward", 0.25), ("backward", 0.5), ("backward", 0.25), ("backward", 1.0)]
+    assert recorder.frame()["t1"].tolist() == [1.0, 2.0]
+
+
+# A pass that is told of
+
+
+def told(transport: Transport, check: Callable[[Replica, list[int]], Any]) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    replica, seen = Replica(model, transport), list[int]()
+    replica.on_gradient(seen.append)
+    model(torch.ones(1, 2)).sum().backward()
+    return check(replica, seen)
+
+
+def in_processes(replica: Replica, seen: list[int]) -> list[list[int]]:
+    stages = [list(seen)]
+    replica.pass_layers()
+    replica.collect()
+    return [*stages, list(seen)]
+
+
+def in_virtual_time(replica: Replica, seen: list[int]) -> list[list[int]]:
+    stages = [list(seen)]
+    replica.pass_layers()
+    stages.append(list(seen))
+    replica.collect()
+    return [*stages, list(seen)]
+
+
+def without_layers(replica: Replica, seen: list[int]) -> list[list[int]]:
+    stages = [list(seen)]
+    replica.collect()
+    return [*stages, list(seen)]
+
+
+def test_in_processes_it_is_told_during_the_pass() -> None:
+    first, last = run("shared_memory", told, 1, in_processes)[0]
+    assert sorted(first) == list(range(6))
+    assert set(first[:2]) == {4, 5}, "the last layer's first"
+    assert first == last
+
+
+def test_in_virtual_time_it_is_told_when_the_pass_takes_its_time() -> None:
+    first, passed, last = run("simulated", told, 1, in_virtual_time)[0]
+    assert first == []
+    assert set(passed[:2]) == {4, 5}
+    assert sorted(passed) == list(range(6))
+    assert passed == last, "once only"
+
+
+def test_in_virtual_time_at_the_latest_when_the_gradient_is_collected() -> None:
+    first, last = run("simulated", told, 1, without_layers)[0]
+    assert (first, sorted(last)) == ([], list(range(6)))

@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.runs import strategy_class
 from records.errors import UsageError, one_line
-from records.events import CODE_MARKS
+from records.events import CODE_MARKS, METERS
 from records.files import write_together
 from records.tables import COLUMNS, finished_epochs
 from training import Options
@@ -147,8 +147,10 @@ def _read_table(path: Path) -> pd.DataFrame:
     types = {"run": "str", **COLUMNS}
     # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
     table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
-    lacking = {name: pd.array([pd.NA] * len(table), types[name]) for name in CODE_MARKS if name not in table}
-    return table.assign(**lacking)[list(types)]  # of runs before there were codecs
+    lacking = {
+        name: pd.Series(index=table.index, dtype=types[name]) for name in (*CODE_MARKS, *METERS) if name not in table
+    }
+    return table.assign(**lacking)[list(types)]  # of runs before there were these columns
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from records.events import CODE_MARKS, Events, Recorder, chunks
+from records.events import CODE_MARKS, METERS, Events, Recorder, chunks
 from records.interrupts import interrupts_wait
 from records.tables import COLUMNS, VERSION_COLUMNS
 from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
@@ -186,12 +186,13 @@ def load_events(path: AnyPath) -> pd.DataFrame:
 def load_table(path: AnyPath) -> pd.DataFrame:
     """Return the epoch table in the .csv of a run, as written.
 
-    In a table without the columns of codes, or also without VERSION_COLUMNS, these are empty. Raises OSError if the
+    In a table of before there were METERS, or CODE_MARKS, or VERSION_COLUMNS, these are empty. Raises OSError if the
     file cannot be read, ValueError if it does not hold an epoch table, or is unfinished.
     """
     check_finished(Path(path), ".csv")
     empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
-    return _load_csv(Path(path), COLUMNS, empty, [CODE_MARKS, (*VERSION_COLUMNS, *CODE_MARKS)])
+    came_later = [METERS, (*CODE_MARKS, *METERS), (*VERSION_COLUMNS, *CODE_MARKS, *METERS)]
+    return _load_csv(Path(path), COLUMNS, empty, came_later)
 
 
 def _load_csv(

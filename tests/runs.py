@@ -93,6 +93,18 @@ def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-
     return code, output.buffer.getvalue().decode(encoding)
 
 
+def _refuses(kind: type[Strategy], **size: bool) -> bool:
+    """Whether the strategy refuses such runs, with its defaults."""
+    try:
+        kind().check(RunSize(4, 3, 4, **size))
+    except UsageError:
+        return True
+    return False
+
+
+IN_MEMORY = {name for name, kind in STRATEGIES.items() if _refuses(kind, shared_memory=False)}  # of all ranks
+NO_REPLAY = {name for name, kind in STRATEGIES.items() if _refuses(kind, replayed=True)}
+
 NEEDS: dict[str, dict[str, Any]] = {
     "outer_lr": {"outer_optimizer": "nesterov"},
     "outer_momentum": {"outer_optimizer": "nesterov"},

@@ -262,7 +262,8 @@ class _Rank:
         if self.transport.rank not in self.ranks_with_state:
             return
         own, model = self.strategy.state_dict(), None
-        shown = own["x"] if self.few_have_state else self.strategy.model()
+        with self.recorder.paused():  # what is sent to show the model is no part of the training
+            shown = own["x"] if self.few_have_state else self.strategy.model()
         if self.transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
             model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
         state = {
@@ -336,7 +337,8 @@ class _Rank:
         x = parameters_to_vector(trained(self.model)).detach()
         saved = None
         if self.options.save:
-            shown = strategy.model()
+            with self.recorder.paused():
+                shown = strategy.model()
             if transport.rank == REPORTER:
                 with parameters_from(self.model, shown):
                     saved = _state_dict_bytes(self.model)

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from experiments import whole_family, whole_plots
-from experiments.collect import KEPT
 from experiments.whole_family import (
     ALIKE,
     BOUNDS,
@@ -118,13 +117,3 @@ def test_without_results_it_says_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"experiments/run.py whole_family"):
         whole_family.load(tmp_path)
     assert not whole_family.is_measured(tmp_path)
-
-
-def test_what_is_kept_shows_the_wall_and_who_waits() -> None:
-    made = whole_family.load(KEPT)
-    ends = whole_family.last_epochs(made.of("final"))
-    seconds = ends.groupby(["name", "workers", "gbit"])["seconds"].mean()
-    assert seconds["server", 64, 1] > 2 * seconds["4 servers", 64, 1] > 2 * seconds["ring", 64, 1]
-    slowed = whole_family.last_epochs(made.of("slow")).groupby("name")["seconds"].mean()
-    assert slowed["ring"] > 2 * seconds["ring", 16, 10]
-    assert slowed["AD-PSGD"] < 1.5 * seconds["AD-PSGD", 16, 10]

@@ -16,7 +16,7 @@ import pytest
 from records.files import load_events, load_metadata
 from tests.launchers.every_strategy import EXACT, SAME, run_all
 from tests.ranks import LIMIT
-from tests.runs import KINDS, ROOT, made, strategy_of
+from tests.runs import IN_MEMORY, KINDS, ROOT, made, strategy_of
 
 RANKS = 3
 PROGRAM = ("-m", "tests.launchers.every_strategy")
@@ -83,7 +83,7 @@ def test_it_ends_as_on_shared_memory_or_learns_or_says_why_not(
 
 REFUSED = {
     "single": "--n_gpus {}: single is at most 1 process(es)",
-    "inconsistent_reads": "--strategy inconsistent_reads: needs shared memory",
+    **{name: f"--strategy {name}: needs shared memory" for name in IN_MEMORY},
     "param_server_builtin": "param_server_builtin starts its processes itself",
     "ring_all_reduce_builtin": "ring_all_reduce_builtin starts its processes itself",
 }

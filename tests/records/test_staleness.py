@@ -17,7 +17,7 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from records import compare
-from records.events import CODE_MARKS, Recorder
+from records.events import CODE_MARKS, METERS, Recorder
 from records.files import load_events, load_metadata, load_table, write_run
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import VERSION_COLUMNS, epoch_table, ledger, summary, totals
@@ -129,9 +129,10 @@ def test_many_workers_have_rows_of_panels() -> None:
 def test_a_table_from_before_there_were_versions_or_codes_is_read(tmp_path: Path) -> None:
     path = write_run(tmp_path, "run", served(SOME), table_of(served(SOME)), {})["table"]
     whole = pd.read_csv(path)
-    whole.drop(columns=list(CODE_MARKS)).to_csv(path, index=False)
-    pd.testing.assert_frame_equal(load_table(path), table_of(served(SOME)))
-    whole.drop(columns=[*VERSION_COLUMNS, *CODE_MARKS]).to_csv(path, index=False)
+    for late in (METERS, (*CODE_MARKS, *METERS)):
+        whole.drop(columns=list(late)).to_csv(path, index=False)
+        pd.testing.assert_frame_equal(load_table(path), table_of(served(SOME)))
+    whole.drop(columns=[*VERSION_COLUMNS, *CODE_MARKS, *METERS]).to_csv(path, index=False)
     older = load_table(path)
     expected = table_of(served(SOME)).assign(dropped=pd.NA, staleness_mean=float("nan"), staleness_max=float("nan"))
     pd.testing.assert_frame_equal(older, expected.astype(older.dtypes))

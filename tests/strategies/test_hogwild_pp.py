@@ -145,8 +145,9 @@ def test_who_has_not_got_the_token_exchanges_nothing() -> None:
 
 def test_the_updates_of_all_its_ranks_count_before_a_cluster_passes_the_token() -> None:
     strategy = HogwildPP(cluster_size=2, sync_delay=3)
-    steps = launch(stepped, 3, strategy, [0, 1, 1, 1, 0], -1.0, timeout=LIMIT)[0][:-1]
-    assert [found["token"] for found in steps] == [0, 0, 0, 0, 1], "the lowest rank passes it, when it looks"
+    ranks = launch(stepped, 3, strategy, [0, 1, 1, 1, 0], -1.0, timeout=LIMIT, record=True)
+    assert [found["token"] for found in ranks[0][:-1]] == [0, 0, 0, 0, 1], "the lowest rank passes it, when it looks"
+    assert [rank[-1]["communicated"] for rank in ranks] == [1, 0, 0], "and it alone exchanges"
 
 
 def test_one_cluster_is_hogwild_and_exchanges_nothing() -> None:

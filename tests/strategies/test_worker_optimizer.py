@@ -37,6 +37,7 @@ from strategies.ring_all_reduce import RingAllReduce
 from strategies.sharded_ring import ShardedRing
 from strategies.single import Single
 from tests.ranks import LIMIT, outcome, virtual_time, wait_until
+from tests.runs import IN_MEMORY
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, accuracy, fit, make_model
 from transports.base import Transport
 
@@ -131,7 +132,7 @@ TASKS = [
     )
     for name, kind in STRATEGIES.items()
     for codec, more in CODED
-    if name != "inconsistent_reads" and (codec is None or codec.kind in kind.coded)
+    if name not in IN_MEMORY and (codec is None or codec.kind in kind.coded)
 ]
 
 

@@ -20,7 +20,7 @@ from strategies.naive_all_reduce import NaiveAllReduce
 from strategies.param_server import ParamServer
 from strategies.ring_all_reduce import RingAllReduce
 from strategies.sharded_ring import ShardedRing
-from tests.runs import n_gpus_of
+from tests.runs import IN_MEMORY, n_gpus_of
 from training.checks import resolve
 from training.cluster import ClusterOptions, Compute
 from training.dry_run import DryRun, closed_form, dry_run, period
@@ -29,7 +29,6 @@ from training.options import Options
 from training.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from transports.network import OneSwitch
 
-IN_MEMORY = ("inconsistent_reads", "hogwild", "hogwild_pp")
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
 STEPS, SAMPLES = 12, 4
 

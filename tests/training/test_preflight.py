@@ -20,7 +20,7 @@ from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.downpour import Downpour
 from strategies.local_sgd import LocalSGD
 from strategies.param_server import ParamServer
-from tests.runs import metadata, n_gpus_of, other_value, small
+from tests.runs import NO_REPLAY, metadata, n_gpus_of, other_value, small
 from tests.workload import moons
 from training import Options, run
 from training.checks import resolve
@@ -58,7 +58,6 @@ class WithMore(AsyncParamServer):
     """May change."""
 
 
-NO_REPLAY = ("inconsistent_reads",)  # no order of messages decides what was read
 KINDS: list[type[Strategy]] = [*STRATEGIES.values(), WithMore]
 OWNERS: list[Strategy] = [
     LocalSGD(outer_optimizer="nesterov") if kind is LocalSGD else kind()  # without it, there are no others

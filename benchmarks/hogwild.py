@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from torch.nn.utils import parameters_to_vector
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import networks
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest, train
+from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest
 from benchmarks.training import INPUT_SHAPE, N_CLASSES, new_batch
 from strategies import Replica
 from strategies.hogwild import Hogwild
@@ -86,8 +87,18 @@ def share_module(transport: Transport, model: str) -> nn.Module:
     return module
 
 
+def train_ours(strategy: Hogwild, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], steps: int) -> None:
+    """Take `steps` steps as the training loop does, which records them too."""
+    x, y = batch
+    for _ in islice(strategy.steps_of_epoch(0, 0), steps):
+        loss = F.cross_entropy(module(x), y)
+        loss.item()
+        loss.backward()
+        strategy.step(len(x))
+
+
 def train_shared(
-    module: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[torch.Tensor, torch.Tensor], steps: int
+    optimizer: torch.optim.Optimizer, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], steps: int
 ) -> None:
     """Take `steps` steps as torch's example does."""
     x, y = batch
@@ -108,11 +119,11 @@ def on_rank(transport: Transport, model: str, first: str, settings: HogwildSetti
         if side == "ours":
             network, strategy = new_network(model), Hogwild()
             strategy.start(Replica(network, transport), transport, new_optimizer)
-            sides[side], x[side] = partial(train, strategy, network, lambda: batch), strategy.model
+            sides[side], x[side] = partial(train_ours, strategy, network, batch), strategy.model
         else:
             shared = share_module(transport, model)
             parameters = list(shared.parameters())
-            sides[side] = partial(train_shared, shared, new_optimizer(list(parameters)), batch)
+            sides[side] = partial(train_shared, new_optimizer(list(parameters)), shared, batch)
             x[side] = partial(parameters_to_vector, parameters)
     for rank in [*range(transport.world_size)] * 2:
         if rank == transport.rank:

@@ -24,7 +24,7 @@ for losses of opposite sign in one element cancel. Missing in an epoch in which 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -50,8 +50,6 @@ class Hogwild(Strategy):
     asynchronous = True
     workers_may_die = True
     cuts_x = True
-    large: ClassVar[int] = 2**15  # elements of a tensor, on average, to copy whose gradient takes longer than to update
-    # each tensor by itself, with the gradient where the backward pass has made it
     defaults = {"momentum": 0.0}  # late gradients act like momentum
 
     def check(self, run: RunSize) -> None:
@@ -70,15 +68,17 @@ class Hogwild(Strategy):
         self.members = self.clusters()
         self.i = next(i for i, ranks in enumerate(self.members) if transport.rank in ranks)
         self.counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
-        self.n_samples, self.n_updates = self.counts[:, transport.rank]  # its own places
+        self.n_samples, self.n_updates = self.counts[:, transport.rank]  # the places of this rank
         self.xs = [self.share(f"x {i}", n, dtype) for i in range(len(self.members))]
         if transport.rank == ROOT:
             self.set_x(replica.x)
         replica.point_at(self.xs[self.i])
         self.increments = transport.allocate(n + 1 if self.count_lost else 0, torch.float64)
-        self.own_x = torch.empty_like(replica.x) if self.count_lost else replica.x
-        self.in_place = not self.count_lost and n > self.large * len(replica.parameters)
-        self.descent.optimize(*(replica.parameters if self.in_place else [self.own_x]))
+        if self.count_lost:
+            self.own_x = torch.empty_like(replica.x)
+            self.descent.optimize(self.own_x)
+        else:
+            self.descent.optimize(*replica.parameters)
 
     def share(self, name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return a vector [numel], zeroed, that all ranks read and write. Raises UsageError."""
@@ -111,21 +111,20 @@ class Hogwild(Strategy):
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Its own steps, one after the other, until all together have the samples."""
-        while int(self.counts[0].sum()) < self.until:
-            yield int(self.n_updates)
+        updates = self.note_counts()
+        while self.descent.samples < self.until:
+            yield updates[self.transport.rank]
+            updates = self.note_counts()
 
     def step(self, n_samples: int) -> None:
-        """x <- optimizer(x, g_k), in place."""
-        self.note_counts()
-        if self.in_place:
-            self.replica.collect_in_place()
-            self.descent.step(None, n_samples)
-        elif self.count_lost:
+        """x <- optimizer(x, g_k), in place: each tensor with its gradient where the backward pass has made it."""
+        if self.count_lost:
             before = self.own_x.copy_(self.replica.x).clone()
             self.descent.step(self.replica.collect(), n_samples)
             self.write(self.own_x - before)
         else:
-            self.descent.step(self.replica.collect(), n_samples)
+            self.replica.collect_in_place()
+            self.descent.step(None, n_samples)
         self.n_samples += n_samples
         self.n_updates += 1
         self.replica.zero_grad()
@@ -140,10 +139,12 @@ class Hogwild(Strategy):
         self.increments[:-1].add_(increment)
         self.increments[-1].add_(increment.abs().sum(dtype=torch.float64))
 
-    def note_counts(self) -> None:
-        """Take over what all ranks have counted."""
-        samples, self.descent.version = self.counts.sum(1).tolist()
-        self.descent.samples = self.descent.processed = samples
+    def note_counts(self) -> list[int]:
+        """Take over what all ranks have counted; return the updates of each."""
+        samples, updates = self.counts.tolist()
+        self.descent.samples = self.descent.processed = sum(samples)
+        self.descent.version = sum(updates)
+        return updates
 
     def finish(self) -> None:
         """Wait for all that are alive: nobody writes x any more until rank 0 has measured. Average the buffers."""

@@ -14,6 +14,7 @@ Rounds go on from one epoch to the next. At any time what is evaluated and saved
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,7 @@ class LocalSGD(Drifting):
         """Also where in its round it is, and the outer optimizer with its x."""
         round_: dict[str, Any] = {"steps": self.steps, "n_taken": self.n_taken}
         if self.outer:
-            round_ |= {"before": self.before.data.clone(), "outer": self.outer.state_dict()}
+            round_ |= {"before": self.before.data.clone(), "outer": deepcopy(self.outer.state_dict())}
         return super().state_dict() | {"round": round_}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -114,4 +115,4 @@ class LocalSGD(Drifting):
         self.steps, self.n_taken = state["round"]["steps"], state["round"]["n_taken"]
         if self.outer:
             self.before.data.copy_(state["round"]["before"])
-            self.outer.load_state_dict(state["round"]["outer"])
+            self.outer.load_state_dict(deepcopy(state["round"]["outer"]))

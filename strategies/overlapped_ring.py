@@ -160,7 +160,7 @@ class OverlappedRing(Strategy):
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""
-        if self.on_the_way_s:
+        if self.on_the_way_s and self.transport.world_size > 1:
             self.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
         self.on_the_way_s = self.hidden_s = 0.0
         average(self.replica.b, self.transport)

@@ -73,6 +73,26 @@ def test_its_default_outer_step_is_dilocos() -> None:
     assert torch.equal(taken(LocalSGD(local_steps=2, outer_optimizer="nesterov")), taken(given))
 
 
+def continued(transport: Transport) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's x after three epochs, and again from the state that it had in the middle of a round."""
+    rank = Rank(transport, Task(LocalSGD(local_steps=3, outer_optimizer="nesterov"), N, "adam"))
+    for i in range(4):
+        rank.take(i)
+    state = rank.strategy.state_dict()
+    found = []
+    for _ in range(2):
+        for i in range(4, 3 * N_STEPS):
+            rank.take(i)
+        found.append(rank.x())
+        rank.strategy.load_state_dict(state)
+    return found[0], found[1]
+
+
+def test_a_state_is_not_changed_by_what_is_trained_after_it() -> None:
+    for first, again in run("simulated", continued, N):
+        assert torch.equal(first, again)
+
+
 def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     """This rank's x after so many steps, the model, and what was measured."""
     rank = Rank(transport, Task(LocalSGD(local_steps=H), N, "plain"))

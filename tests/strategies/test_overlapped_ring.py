@@ -184,6 +184,11 @@ def test_it_hides_what_it_can_and_says_how_much(tmp_path: Path) -> None:
     assert load_table(tmp_path / "ring 1e+07.csv")["hidden_communication"].isna().all()
 
 
+def test_one_rank_has_nothing_to_hide(tmp_path: Path) -> None:
+    train(small(tmp_path, OverlappedRing(), n_gpus=1), quiet=True)
+    assert load_table(tmp_path / "run.csv")["hidden_communication"].isna().all()
+
+
 def test_a_pass_takes_its_time_layer_by_layer(tmp_path: Path) -> None:
     simulated(tmp_path, OverlappedRing(bucket_mb=0.02), 1e7, "run", jitter=0.5)
     events = load_events(tmp_path / "run")

@@ -17,6 +17,7 @@ from records.files import load_events, load_table
 from records.tables import ledger
 from records.unfinished import claimed
 from strategies import Strategy
+from strategies.local_sgd import LocalSGD
 from strategies.param_server import ParamServer
 from strategies.single import Single
 from tests.runs import N_TRAIN, made, metadata, said, small
@@ -118,6 +119,13 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
     table = load_table(tmp_path / "run.csv")
     assert state["1.num_batches_tracked"] == table[table["role"] == "worker"]["step"].max()
     assert metadata(tmp_path)["replicas_identical"] is True
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(), ParamServer(servers=2)], ids=["local_sgd", "two servers"])
+def test_what_is_sent_to_show_the_model_is_not_counted(tmp_path: Path, strategy: Strategy) -> None:
+    alone = made(tmp_path, strategy, "alone", n_gpus=4)
+    shown = made(tmp_path, strategy, "shown", n_gpus=4, checkpoint_every=1, save=str(tmp_path / "model.pt"))
+    assert shown["bytes_sent"] == alone["bytes_sent"] > 0
 
 
 def test_events_tell_every_phase_and_message(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""hogwild makes at least as many updates a second as torch's own Hogwild: a module in shared memory, and an optimizer
+"""hogwild makes as many updates a second as torch's own Hogwild: a module in shared memory, and an optimizer
 in each process.
 
 python benchmarks/hogwild.py

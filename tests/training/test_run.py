@@ -29,7 +29,8 @@ from workloads import datasets, models
 HEADER = (
     "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
     "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent,"
-    "dropped,staleness_mean,staleness_max,codes,value_bytes,index_bytes,header_bytes,dense_bytes"
+    "dropped,staleness_mean,staleness_max,codes,value_bytes,index_bytes,header_bytes,dense_bytes,"
+    "replica_distance,lost_updates,hidden_communication"
 )
 
 

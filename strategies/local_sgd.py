@@ -64,7 +64,6 @@ class LocalSGD(Drifting):
     def setup(self) -> None:
         """Begin a round; make the outer optimizer."""
         super().setup()
-        self.steps = 0
         self.n_taken = 0  # samples of this round
         self.outer: torch.optim.SGD | None = None
         if self.outer_optimizer == "nesterov":
@@ -84,8 +83,7 @@ class LocalSGD(Drifting):
         self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
         self.n_taken += n_samples
-        self.steps += 1
-        if self.steps % self.local_steps == 0:
+        if self.descent.version % self.local_steps == 0:
             self.end_round()
 
     def end_round(self) -> None:
@@ -103,8 +101,8 @@ class LocalSGD(Drifting):
         x.copy_(self.before.data)
 
     def state_dict(self) -> dict[str, Any]:
-        """Also where in its round it is, and the outer optimizer with its x."""
-        round_: dict[str, Any] = {"steps": self.steps, "n_taken": self.n_taken}
+        """Also the samples of its round, and the outer optimizer with its x."""
+        round_: dict[str, Any] = {"n_taken": self.n_taken}
         if self.outer:
             round_ |= {"before": self.before.data.clone(), "outer": deepcopy(self.outer.state_dict())}
         return super().state_dict() | {"round": round_}
@@ -112,7 +110,7 @@ class LocalSGD(Drifting):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `state_dict`."""
         super().load_state_dict(state)
-        self.steps, self.n_taken = state["round"]["steps"], state["round"]["n_taken"]
+        self.n_taken = state["round"]["n_taken"]
         if self.outer:
             self.before.data.copy_(state["round"]["before"])
             self.outer.load_state_dict(deepcopy(state["round"]["outer"]))

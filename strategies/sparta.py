@@ -12,7 +12,6 @@ for reduced-communication training, a report on the web, with p = 0.0005 to 0.00
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +58,6 @@ class Sparta(Drifting):
     def setup(self) -> None:
         """Allocate the part of x that travels."""
         super().setup()
-        self.steps = 0
         n = self.replica.x.numel()
         self.part = self.transport.allocate(max(1, int(n * self.fraction)), self.replica.x.dtype)
 
@@ -67,8 +65,7 @@ class Sparta(Drifting):
         """x_k <- optimizer(x_k, g_k); x_k[S] <- mean over k of x_k[S]."""
         self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
-        chosen = self.drawn(self.steps)
-        self.steps += 1
+        chosen = self.drawn(self.descent.version)
         torch.index_select(self.replica.x, 0, chosen, out=self.part)
         average(self.part, self.transport)
         self.replica.x.index_copy_(0, chosen, self.part)
@@ -81,12 +78,3 @@ class Sparta(Drifting):
         random = np.random.default_rng([self.seed % 2**64, step])
         chosen = np.sort(random.choice(x.numel(), k, replace=False, shuffle=False))
         return torch.from_numpy(chosen).to(x.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Also how many steps were taken, which decide what is drawn."""
-        return super().state_dict() | {"steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`."""
-        super().load_state_dict(state)
-        self.steps = state["steps"]

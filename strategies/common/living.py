@@ -21,26 +21,23 @@ class Living:
         self._descent = descent
         self.alive = set(transport.peers)
 
-    def average(self, vector: torch.Tensor, what: str) -> int:
-        """Replace `vector` [n] on every rank that is alive by the mean over them; return how many they are.
+    def average(self, vector: torch.Tensor, what: str) -> None:
+        """Replace `vector` [n] on every rank that is alive by the mean over them.
 
         All call it; through rank 0, which adds in the order of ranks. Raises PeerLost if rank 0 is lost, WaitTimeout.
         """
         transport = self._transport
         if transport.rank != ROOT:
             transport.isend(vector, ROOT, what).wait()
-            mean = transport.recv(ROOT, f"mean {what}")
-            n = mean.n
-            mean.copy_to(vector)
-            return n
+            transport.recv(ROOT, f"mean {what}").copy_to(vector)
+            return
         n = 1
         for message in self.gather(what):
             with message:
                 vector.add_(message.vector)
             n += 1
         vector.div_(n)
-        self.send_all(vector, f"mean {what}", n)
-        return n
+        self.send_all(vector, f"mean {what}")
 
     def gather(self, tag: str) -> Iterator[Message]:
         """On rank 0: yield one message of each of the others that is alive, in the order of ranks."""

@@ -191,8 +191,9 @@ class Exchanges:
     # An epoch
 
     def steps(self) -> Iterator[int]:
-        """Yield this rank's own steps, until the epoch is over."""
+        """Yield this rank's own steps, until the epoch is over, which it may be at once in a run that is resumed."""
         self.over = False
+        self.attend()
         while not self.over:
             yield self.descent.version
 

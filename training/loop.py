@@ -147,6 +147,8 @@ class _Rank:
                 strategy.start(
                     replica, transport, *arguments, state, self.after_update, options.make_codec(), options.seed
                 )
+                if self.straggler.is_slow and not self.recorder.time_passes:
+                    replica.interruption = self.straggler.interrupted
                 if self.recorder.time_passes and replica.is_watched:
                     sample = self.data.fetch(
                         torch.zeros(1, dtype=torch.int64), "train", transport.device, options.torch_dtype

@@ -260,6 +260,8 @@ def _conclude(
             print(_unused_line(unused, options.epochs * n_train))
         if sizes := {one.rank: one.optimizer_bytes / 1e6 for one in results if one.optimizer_bytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
+        if options.checkpoint_every and not listed(options.checkpoint_folder):
+            print(f"no checkpoint was written: nobody who writes them came to step {options.checkpoint_every}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
     if options.replay:
         replay.compare(options.replay, hashes[REPORTER], quiet)

@@ -36,17 +36,34 @@ class Straggler:
 
     def __init__(self, factor: float, jitter: float, seed: int, transport: Transport) -> None:
         self._stretch = Stretch(factor, jitter, seed)
+        self._times = 1.0  # of this pass
+        self._since = 0.0  # what was computed when it began, or went on
         self.transport = transport
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether there is anything to stretch."""
+        return self._stretch.factor != 1 or self._stretch.jitter != 0
 
     @contextmanager
     def stretched(self) -> Iterator[None]:
         """Make the block, one pass, last as long as on a slow rank."""
-        if self._stretch.factor == 1 and self._stretch.jitter == 0:
+        if not self.is_slow:
             yield
             return
-        t0 = self._computed()
+        self._times, self._since = self._stretch.draw(), self._computed()
         yield
-        self.transport.sleep((self._stretch.draw() - 1) * (self._computed() - t0))
+        self._catch_up()
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Within a pass: sleep for what is missing so far, and do not stretch the block."""
+        self._catch_up()
+        yield
+        self._since = self._computed()
+
+    def _catch_up(self) -> None:
+        self.transport.sleep((self._times - 1) * (self._computed() - self._since))
 
     def _computed(self) -> float:
         # On a CPU the thread's own time: DDP waits for others inside its backward pass, and cores may be shared.

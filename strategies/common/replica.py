@@ -1,7 +1,7 @@
 """A model seen as three flat vectors, the way the papers write it: parameters x, gradient g, buffers b."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -39,6 +39,7 @@ class Replica:
         self._adopted: Message | None = None
         self._recorder = transport.recorder
         self._on_gradient: Callable[[int], None] | None = None
+        self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # of the pass, while one is told
         self._untold: list[int] = []
         self.collected = False  # whether `collect` was called; whoever asks sets it back
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
@@ -98,7 +99,8 @@ class Replica:
     def call_on_gradient(self, i: int) -> None:
         """Tell who wants to know that the gradient of parameter `i` is whole."""
         assert self._on_gradient is not None, "only where somebody asked"
-        self._on_gradient(i)
+        with self.interruption():
+            self._on_gradient(i)
 
     def pass_layers(self) -> None:
         """At the end of a backward pass in virtual time: let its time pass gradient by gradient, and tell of each.

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchers.virtual import VirtualTime
-from records.files import load_table
+from records.files import load_events, load_table
 from strategies import Strategy
 from strategies.ad_psgd import ANSWER, PROGRESS, REQUEST, Exchanges
 from strategies.gossip import Gossip
 from tests.ranks import virtual_time
-from tests.runs import N_TRAIN
+from tests.runs import N_TRAIN, made
 from tests.strategies.loops import Rank, Task, X, Y
 from tests.strategies.own import ADPSGD
 from tests.strategies.test_every_strategy_virtual import simulated
@@ -189,6 +189,17 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
     assert ends[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
 
 
+@pytest.mark.slow
+def test_a_slow_passive_rank_answers_within_its_pass_in_real_time_too(tmp_path: Path) -> None:
+    big: dict[str, Any] = {"dataset": "digits", "model": "benchmarks.networks:deep", "train_size": 256}
+    made(tmp_path, Gossip(asynchronous=True), n_gpus=2, batch_size=16, epochs=1, lr=0.01, slow=("1:40",), **big)
+    events = load_events(tmp_path / "run")
+    passive = events[events["rank"] == 1]
+    answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"]
+    within = [answers.between(*span).sum() for span in spans(passive, "backward")]
+    assert max(within) >= 5, "one request at a time: they came one after the other, during one pass"
+
+
 # What is sent
 
 
@@ -258,3 +269,29 @@ def test_a_resumed_run_begins_where_rank_0_was() -> None:
     optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
     found = virtual_time(3).launch(begun, 3, task, state | {"optimizer": optimizer, "processed": 50})
     assert found == [(3, 50, 7, x.tolist(), x.tolist())] * 3
+
+
+def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int) -> list[int]:
+    """The steps that a rank takes of an epoch that ends with the sample `until`."""
+    rank = Rank(transport, task)
+    strategy = Gossip(asynchronous=True)
+    strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
+    strategy.until, taken = until, []
+    for i in strategy.steps_of_epoch(0, 1):
+        taken.append(i)
+        transport.sleep(1.0)
+        strategy.begin_step(10)
+        rank.replica.g.zero_()
+        strategy.step(10)
+    strategy.finish()
+    return taken
+
+
+@pytest.mark.parametrize(("until", "most"), [(50, 0), (51, 1)])
+def test_an_epoch_that_has_its_samples_when_the_run_is_resumed_has_no_step(until: int, most: int) -> None:
+    task = Task(Gossip(asynchronous=True), 3)
+    x, counts = torch.zeros(66, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+    optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
+    state = {"x": x, "b": torch.zeros(0), "counts": counts, "version": 5, "samples": 50, "processed": 50}
+    taken = virtual_time(3).launch(resumed, 3, task, state | {"optimizer": optimizer}, until)
+    assert len(taken[0]) == most, "of rank 0, which knows"

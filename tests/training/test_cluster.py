@@ -85,7 +85,10 @@ def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> Non
 
 
 def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
-    with pytest.raises(UsageError, match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* can"):
+    with pytest.raises(
+        UsageError,
+        match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* and gossip --asynchronous can$",
+    ):
         ClusterOptions(kill=("1@1s",)).deaths(RingAllReduce(), ["worker"] * 4)
     assert ClusterOptions(kill=("1@1s",)).deaths(BackupWorkers(), ROLES) == [Death(1, 1.0)]
     with pytest.raises(UsageError, match="--kill 1@1s-2s: backup_workers lets no worker in again"):

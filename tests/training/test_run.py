@@ -180,10 +180,15 @@ def interrupt(*_: object, **__: object) -> None:
 
 def single(folder: Path, *more: str) -> tuple[int, str]:
     """Run one process on the command line; return the exit code and the last line."""
-    code, text = said("--strategy", "single", "--dataset", "tests.workload:moons", "--model", "tests.workload:linear",
-                      "--epochs", "1", "--device", "cpu", "--results_dir", str(folder), "--run_name", "run",
-                      *more)  # fmt: skip
+    code, text = all_of_single(folder, *more)
     return code, text.splitlines()[-1]
+
+
+def all_of_single(folder: Path, *more: str) -> tuple[int, str]:
+    """As `single`, but with all that was said."""
+    return said("--strategy", "single", "--dataset", "tests.workload:moons", "--model", "tests.workload:linear",
+                "--epochs", "1", "--device", "cpu", "--results_dir", str(folder), "--run_name", "run",
+                *more)  # fmt: skip
 
 
 def test_an_interrupt_amid_the_renames_leaves_all_records_and_says_so(
@@ -217,6 +222,13 @@ def test_an_interrupt_before_the_records_names_the_checkpoints(tmp_path: Path, m
     folder = tmp_path / "run.checkpoints"
     assert (code, said_last) == (143, f"error: ended by SIGTERM; no records were written; --resume {folder} continues")
     assert os.listdir(tmp_path) == [folder.name]
+
+
+@pytest.mark.parametrize(("every", "told"), [(1, False), (10**6, True)])
+def test_that_no_checkpoint_was_written_is_said(tmp_path: Path, every: int, told: bool) -> None:
+    code, text = all_of_single(tmp_path, "--checkpoint_every", str(every))
+    assert code == 0
+    assert ("\nno checkpoint was written: nobody who writes them came to step 1000000\n" in text) == told
 
 
 def test_a_name_that_is_taken_is_refused_before_anything_starts(

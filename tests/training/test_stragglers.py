@@ -61,6 +61,31 @@ def test_a_factor_sleeps_for_what_is_missing(time: Time) -> None:
     assert time.slept == [8.0] * 3
 
 
+def test_a_pass_can_be_interrupted_and_is_slow_up_to_there(time: Time) -> None:
+    slow = straggler(5.0, 0.0, 0, time)
+    with slow.stretched():
+        time.time += 1.0
+        with slow.interrupted():
+            assert time.slept == [4.0], "whoever looks in sees the pass as late as it is"
+            time.time += 3.0  # which is no part of the pass
+        time.time += 2.0
+    assert time.slept == [4.0, 8.0]
+
+
+def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
+    whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
+    slow, taken = straggler(1.0, 0.5, 7, time), []
+    for _ in whole:
+        start = time.time
+        with slow.stretched():
+            for _ in range(4):
+                time.time += 0.5
+                with slow.interrupted():
+                    pass
+        taken.append((time.time - start) / 2)
+    assert taken == pytest.approx(whole)
+
+
 def test_who_is_not_slow_does_not_sleep(time: Time) -> None:
     assert stretches(time, straggler(1.0, 0.0, 0, time), 3) == [1.0] * 3
     assert time.slept == []

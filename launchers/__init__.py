@@ -4,7 +4,7 @@ Importing this loads nothing large, so that a script can first of all have the f
 """
 
 from launchers import local
-from launchers.environment import started_by_mpirun, started_by_torchrun
+from launchers.environment import started_by_mpirun, started_by_torchrun, started_with_others
 from launchers.fork_server import preload
 from launchers.launcher import Launch, Launcher
 from launchers.local import launch
@@ -29,6 +29,12 @@ def find_launcher(name: str | None = None, scheduler: str | None = None) -> Laun
     if name is not None and name not in LAUNCHERS:
         raise UsageError(f"--launcher {name}: unknown; {nearest(name, LAUNCHERS)}there are {', '.join(LAUNCHERS)}")
     if name == "dask" or (name is None and scheduler is not None):
+        if started_with_others():
+            option = f"--scheduler {scheduler}" if name is None else "--launcher dask"
+            raise UsageError(
+                f"{option}: torchrun or mpirun has started several processes, and each would begin a run; start one, "
+                "with python"
+            )
         from launchers import dask
 
         return dask.launcher(scheduler)

@@ -16,6 +16,12 @@ def started_by_mpirun() -> bool:
     return any(name in os.environ for name in _OF_MPIRUN)
 
 
+def started_with_others() -> bool:
+    """Return whether what has started this process has started several."""
+    sizes = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *(["WORLD_SIZE"] if started_by_torchrun() else [])]
+    return any(os.environ.get(name, "1") != "1" for name in sizes)
+
+
 def environment_of_others() -> dict[str, str]:
     """Return the environment for a process that a rank starts and that is to be no rank itself."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}

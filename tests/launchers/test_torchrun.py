@@ -75,6 +75,11 @@ def test_torchrun_is_found_where_it_has_started_the_process() -> None:
     assert (launcher.name, launcher.world_size, launcher.is_first) == ("torchrun", 3, False)
     assert "TORCHELASTIC_RUN_ID" not in environment_of_others()
     assert find_launcher("local").name == "local", "what is named counts more than what is found"
+    for options in ({"name": "dask"}, {"scheduler": "tcp://host:8786"}):
+        with pytest.raises(
+            UsageError, match=r"^--(launcher dask|scheduler tcp://host:8786): .* start one, with python$"
+        ):
+            find_launcher(**options)
 
 
 @pytest.mark.usefixtures("rank_1_of_3")

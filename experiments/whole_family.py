@@ -76,7 +76,7 @@ LOCAL_STEPS, BOUNDS = "local steps H", "staleness bound s"
 VALUES = {LOCAL_STEPS: (1, 2, 4, 8, 16, 32), BOUNDS: (0, 1, 2, 4, 8, 16)}
 WORKERS, RANKS, GLOBAL_BATCH, BATCH = (16, 64), 4, 48, 16
 GBIT = (1, 10)
-RATES = (0.003125, 0.0125, 0.05, 0.2, 0.8)
+RATES = (0.0002, 0.00078125, 0.003125, 0.0125, 0.05, 0.2, 0.8)
 SEEDS, TUNING_SEED = (1, 2, 3), 0
 COMPUTE, CODING, LATENCY, JITTER, SLOW = "10ms", "2ms", "50us", 0.2, 5
 _CLIENTS = (1, 2, 4)  # of Hogwild, whose lost updates are counted
@@ -141,7 +141,7 @@ def _sizes(where: str, quick: bool) -> tuple[int, ...]:
 
 def grid(where: str, quick: bool) -> list[Case]:
     """Return the runs that tell each strategy's learning rate."""
-    rates = RATES[2:3] if quick else RATES
+    rates = RATES[4:5] if quick else RATES
     return [
         Case("grid", where, name, workers, lr, GBIT[-1] if where == VIRTUAL else 0, TUNING_SEED)
         for name in names(where) if name not in ALIKE for workers in _sizes(where, quick) for lr in rates

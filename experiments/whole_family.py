@@ -177,13 +177,17 @@ def finals(where: str, rates: dict[tuple[str, str, int], float], quick: bool) ->
     few, fast = WORKERS[0], GBIT[-1]
     cases += [Case("slow", where, name, few, rates[where, name, few], fast, seed)
               for name in names(where) for seed in seeds]  # fmt: skip
-    like = {LOCAL_STEPS: "local SGD, every 5", BOUNDS: "asynchronous"}
     cases += [
-        Case("axis", where, name, few, rates[where, like[name], few], gbit, seed, value)
+        Case("axis", where, name, few, rates[where, _like(name, value), few], gbit, seed, value)
         for name, values in VALUES.items() for value in (values[:2] if quick else values) for gbit in networks
         for seed in seeds
     ]  # fmt: skip
     return cases
+
+
+def _like(axis: str, value: int) -> str:
+    """Return whose learning rate a run on one of the axes has. With the bound 0 a server is synchronous."""
+    return "local SGD, every 5" if axis == LOCAL_STEPS else "asynchronous" if value else "server"
 
 
 # The runs

@@ -79,6 +79,11 @@ def test_the_runs_differ_in_what_is_asked_only() -> None:
     steps, bounds = (Case("axis", VIRTUAL, name, 16, 0.1, 1, 1, VALUES[name][0]) for name in (LOCAL_STEPS, BOUNDS))
     assert steps.options({}).recorded()["local_steps"] == 1
     assert (bounds.options({}).recorded()["max_staleness"], bounds.options({}).recorded()["aggregate"]) == (0, 16)
+    rates[VIRTUAL, "server", WORKERS[0]] = 0.2
+    for case in finals(VIRTUAL, rates, quick=False):
+        synchronous = (case.name == "server" and case.workers == WORKERS[0]) or (case.name, case.value) == (BOUNDS, 0)
+        if case.question == "axis" or case.name == "server":
+            assert case.lr == (0.2 if synchronous else 0.1)
     lost = [case for case in real if case.question == "lost"]
     assert {case.workers for case in lost} == {1, 2, 4}
     assert all(case.strategy == Hogwild(count_lost=True) for case in lost)

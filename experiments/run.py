@@ -6,10 +6,9 @@ python experiments/run.py param_server      # or ring_all_reduce, scaling, serve
 python experiments/run.py all --quick       # all of it small, in a few minutes: digits, one seed
 
 On 2 cores with nothing else running: param_server 12 minutes, ring_all_reduce 15, scaling 26, server_family 10, cluster
-6, dgs 5, compression 16 with dgs; these together 71, for they share runs; whole_family has not been timed. The data set
-is Fashion-MNIST; `--download` lets torchvision fetch it. Runs that are there already are skipped, so an interrupted
-command continues where it was, and experiments can be made one by one. A run that fails is reported, and the others are
-still made.
+6, dgs 5, compression 16 with dgs, whole_family 25; together 96, for they share runs. The data set is Fashion-MNIST;
+`--download` lets torchvision fetch it. Runs that are there already are skipped, so an interrupted command continues
+where it was, and experiments can be made one by one. A run that fails is reported, and the others are still made.
 """
 
 import sys

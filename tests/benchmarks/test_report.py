@@ -146,6 +146,9 @@ def test_the_readme_shows_the_committed_figures() -> None:
 def test_figures_that_are_missing_damaged_or_of_two_machines_are_refused(kept: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"benchmarks\.run_all"):
         report.load(tmp_path / "nothing")
+    updated = json.loads((kept / "link.json").read_text()) | {"machine": MACHINE | {"platform": "Linux-7"}}
+    (kept / "link.json").write_text(json.dumps(updated))
+    assert "link" in report.load(kept), "a new kernel does not make another machine"
     other = json.loads((kept / "memory.json").read_text()) | {"machine": MACHINE | {"cores": 4}}
     (kept / "memory.json").write_text(json.dumps(other))
     with pytest.raises(UsageError, match="not all figures are of one machine"):

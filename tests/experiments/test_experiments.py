@@ -11,9 +11,21 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks import networks
-from experiments import cases, cluster, collect, compression, family, family_plots, plots, report, runs, sentences
+from experiments import (
+    cases,
+    cluster,
+    collect,
+    compression,
+    family,
+    family_plots,
+    plots,
+    report,
+    runs,
+    sentences,
+    whole_family,
+)
 from experiments.family_runs import FAMILY
-from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT
+from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT, WHOLE_EXPERIMENT
 from experiments.runs import EXPERIMENTS, Case
 from experiments.store import Store
 from records.errors import UsageError
@@ -113,6 +125,9 @@ def measured(experiment: str) -> None:
     if experiment == CODED_EXPERIMENT:
         assert compression.missing(KEPT) == []
         return
+    if experiment == WHOLE_EXPERIMENT:
+        assert whole_family.is_measured(KEPT)
+        return
     if not Store.load(KEPT, experiment).metadata:
         pytest.skip(f"python experiments/run.py {experiment} has not been run yet")
     assert report.missing(KEPT, experiment) == []
@@ -183,7 +198,7 @@ def test_a_number_that_is_edited_by_hand_is_not_what_the_generator_makes(made_up
 
 def test_no_number_that_was_measured_stands_in_the_text_of_a_notebook() -> None:
     """They stand in outputs, which are of the same results as the figures beside them."""
-    assert {path.stem[0] for path in report.NOTEBOOKS} == set("12345678")
+    assert {path.stem[0] for path in report.NOTEBOOKS} == set("123456789")
     for path in report.NOTEBOOKS:
         cells = nbformat.read(path, as_version=4).cells
         text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments import whole_family, whole_plots
+from experiments.collect import KEPT
 from experiments.whole_family import (
     ALIKE,
     BOUNDS,
@@ -122,3 +123,18 @@ def test_without_results_it_says_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"experiments/run.py whole_family"):
         whole_family.load(tmp_path)
     assert not whole_family.is_measured(tmp_path)
+
+
+def test_what_is_kept_shows_the_wall_and_who_waits() -> None:
+    kept = whole_family.load(KEPT)
+    ends = whole_family.last_epochs(kept.of("final"))
+    wall = ends[(ends["workers"] == WORKERS[-1]) & (ends["gbit"] == 1)].groupby("name")["seconds"].mean()
+    assert wall["server"] > 2 * wall["4 servers"] > 4 * wall["ring"]
+    usual = ends[(ends["workers"] == WORKERS[0]) & (ends["gbit"] == 10)].groupby("name")["seconds"].mean()
+    times = whole_family.last_epochs(kept.of("slow")).groupby("name")["seconds"].mean() / usual
+    assert times["ring"] > 2
+    assert times["AD-PSGD"] < 1.5
+    assert set(whole_family.finals(VIRTUAL, tuned(kept.rows), quick=False)) == {
+        Case(*values) for values in kept.of("final").pipe(lambda rows: kept.rows[kept.rows["where"] == VIRTUAL])
+        .query("question != 'grid'")[[*whole_family._CASE]].drop_duplicates().itertuples(index=False)
+    }  # fmt: skip

@@ -120,7 +120,7 @@ def test_every_benchmark_is_run_kept_and_shown(kept: Path) -> None:
         "cut at random to 224, one rank by itself | 200 images/s |",
         "| the same with 1 / 2 worker processes | 500 / 500 images/s; 2.5 (2.25 to 2.75) / 2.5 (2.25 to 2.75) times as",
         "| the same with 1 threads of DALI | 500 images/s; 2.5 (2.25 to 2.75) times as many |",
-        "twelve equal layers, 2 ranks, at 10 Gbit/s | 2.5 (2.25 to 2.75) times as fast; 40 % of what the ring takes longer",
+        "twelve equal layers, 2 ranks, at 10 Gbit/s | 2.5 (2.25 to 2.75) times as fast; 40 % of what the ring takes",
         "the CNN, 2 ranks, at 10 Gbit/s | 2.5 (2.25 to 2.75) times as fast; the ring takes too little longer",
         "against DDP, the MLP, in shared memory | 1.4 (1.3 to 1.5) and 1.2 (1.1 to 1.3) times as fast |",
         "against torch's own, small cnn, 1 / 4 processes | 2.5 (2.25 to 2.75) / 2.5 (2.25 to 2.75) times the updates/s",

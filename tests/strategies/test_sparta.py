@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from records.errors import UsageError
+from strategies import Strategy
+from strategies.gossip import Gossip
 from strategies.local_sgd import LocalSGD
+from strategies.none import NoCommunication
 from strategies.sparta import Sparta
 from tests.ranks import run
 from tests.strategies.loops import Rank, Task, trajectories
@@ -56,6 +59,21 @@ def test_what_is_drawn_depends_on_the_seed_and_the_step() -> None:
     assert torch.equal(first[1], same[1])
     assert not torch.equal(first[0], other[0])
     assert not torch.equal(first[0], first[1])
+
+
+def counted(transport: Transport, task: Task) -> list[tuple[int, float]]:
+    """The samples, as a rank knows them, after each of three steps of 4."""
+    rank, seen = Rank(transport, task), []
+    for _ in range(3):
+        rank.constant_step(0.0, 4)
+        seen.append((rank.strategy.descent.samples, rank.strategy.descent.processed))
+    return seen
+
+
+@pytest.mark.parametrize("strategy", [Sparta(), LocalSGD(), Gossip(), NoCommunication()], ids=lambda one: one.name)
+def test_who_has_a_model_of_its_own_counts_the_samples_of_all(strategy: Strategy) -> None:
+    for seen in run("simulated", counted, N, Task(strategy, N, "plain")):
+        assert seen == [(4 * N, 4 * N), (8 * N, 8 * N), (12 * N, 12 * N)], "the schedule follows them"
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan")])

@@ -173,3 +173,12 @@ def test_coding_is_timed_also_of_a_model_with_unused_parameters(tmp_path: Path, 
     phases = phase_seconds(ClusterOptions(), options, data)
     assert set(phases) == {"data", "forward", "backward", "update", "encode", "decode"}
     assert min(phases["encode"], phases["decode"]) > 0
+
+
+def test_each_pass_has_a_jitter_of_its_own_in_however_many_parts_it_is_spent(tmp_path: Path) -> None:
+    options = small(tmp_path, n_gpus=2, jitter=0.5)
+    whole, in_parts = (Compute(options, {"backward": 1.0}) for _ in range(2))
+    passes = [whole(0, "backward", 1.0) for _ in range(5)]
+    assert len(set(passes)) == 5
+    assert [sum(in_parts(0, "backward", 0.25) for _ in range(4)) for _ in range(5)] == pytest.approx(passes)
+    assert whole(1, "backward", 1.0) not in passes, "of another rank"

@@ -48,6 +48,7 @@ class Gossip(Drifting):
     asynchronous: bool = False  # type: ignore[misc]
     """AD-PSGD: every other rank exchanges with one neighbour at a time, and nobody waits for the slowest."""
 
+    may_die_with = "--asynchronous"
     traffic = {"worker": Traffic("min(2, N - 1)", "min(2, N - 1) P")}
     critical_path: ClassVar[Traffic | None] = Traffic("min(1, N - 1)", "min(2, N - 1) P")
 

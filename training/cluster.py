@@ -19,7 +19,6 @@ from records import files, tables
 from records.errors import RunFailed, UsageError, one_line
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import layout_of, trained
-from strategies.hogwild import Hogwild
 from training.loop import REPORTER, build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
@@ -75,11 +74,9 @@ class ClusterOptions:
         """Return who dies when. Raises UsageError."""
         deaths: list[Death] = []
         if self.kill and not strategy.workers_may_die:
-            # Hogwild's workers may die too, but not in virtual time: they need shared memory.
-            able = [name for name, one in STRATEGIES.items() if one.workers_may_die and one is not Hogwild]
-            raise UsageError(
-                f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} and gossip --asynchronous can"
-            )
+            able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
+            able += [f"{name} {one.may_die_with}" for name, one in STRATEGIES.items() if one.may_die_with]
+            raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")
             if not re.fullmatch("[0-9]{1,9}", rank) or not times:

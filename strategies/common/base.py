@@ -59,6 +59,7 @@ class Strategy(ABC):
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
     workers_may_die: ClassVar[bool] = False  # whether the servers, or without one rank 0, hold all that matters, so
     # that a run can lose the other workers
+    may_die_with: ClassVar[str] = ""  # the option that makes it so, if one does
     workers_may_return: ClassVar[bool] = False  # whether one that has died can be started again and take part
     staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
     exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process

@@ -86,25 +86,22 @@ def judge(lab: Lab, source: Source) -> Report:
                 printed = ranks.printed
         run_on_processes(lab, source)
     except Fault as fault:
-        reference = _reference_of(lab, seen)
-        progress = lab.describe_progress(seen, reference) if fault.kind == "hole" and seen and reference else ""
-        return Report(lab, fault.kind, f"{fault}{progress}", (), seen, reference, printed)
+        assert seen is not None
+        reference = run_solution(lab, seen)
+        return Report(
+            lab, fault.kind, f"{fault}{lab.comment(fault.kind, seen, reference)}", (), seen, reference, printed
+        )
     assert seen is not None
     figures = tuple(lab.figures(seen))
     missed = [one for one in figures if not one.is_best]
     verdict = f"right, but not the best. {lab.advise(seen, missed)}" if missed else "right, and as good as is known"
-    return Report(lab, "costly" if missed else "right", verdict, figures, seen, _reference_of(lab, seen), printed)
+    return Report(lab, "costly" if missed else "right", verdict, figures, seen, run_solution(lab, seen), printed)
 
 
 def run_solution(lab: Lab, run: Run) -> Run:
     """Return the run of the reference solution on the same inputs."""
     with Ranks(lab, Source(path=str(SOLUTIONS / f"{lab.name}.py"))) as ranks:
         return ranks.run(Run(run.case, run.inputs))
-
-
-def _reference_of(lab: Lab, seen: Run | None) -> Run | None:
-    """Return what is drawn beside a run, if something was sent in it."""
-    return run_solution(lab, seen) if seen and seen.sent else None
 
 
 def run_on_processes(lab: Lab, source: Source) -> None:

@@ -149,7 +149,7 @@ class _Process:
         at = _place(str(where[0]), int(where[1])) if where else "in the lab's own code, called from yours"
         text = f"{request['type']}: {request['text']}".removesuffix(": ")
         if request["type"] == "NotImplementedError":
-            raise Fault("hole", f"still to be written, {at}: {request['text'] or 'a hole'}")
+            raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {request['text'] or 'a hole'}")
         raise Fault("raised", f"rank {self.rank} raised {text}, {at}")
 
 
@@ -243,8 +243,9 @@ class _Game:
         vector, span = None, None
         if request["payload"] is not None:
             vector = _vector(str(request["dtype"]), request["payload"])
-            span = tuple(map(int, request["span"])) if request["span"] else None
-            assert span is None or len(span) == 3
+            if request["span"]:
+                number, start, stop = map(int, request["span"])
+                span = number, start, stop
         before = transport.bytes_sent[dst]
         value = request.get("object") if vector is None else vector
         message = Sent(rank, len(self.run.of_rank(rank)) + 1, dst, tag, vector, span, 0, self.rounds[rank] + 1,
@@ -294,9 +295,12 @@ class _Game:
         for number in changed:
             message = self.by_id[rank, int(number)]
             if not message.released:
-                why = "received it" if message.arrived is None else "released it (with transport.recv(...) as received)"
-                raise Fault("damage", f"{self._step(message)} sent {self._what(message)} to rank {message.dst}, and "
-                                      f"changed it before rank {message.dst} had {why}: wait for its Work")  # fmt: skip
+                cure = f"before rank {message.dst} had received it: wait for its Work"
+                if message.arrived is not None:
+                    cure = (f"while rank {message.dst} has not released it: receive it in `with transport.recv(...) as "
+                            "received`, or by copy_to")  # fmt: skip
+                sent = f"{self._step(message)} sent {self._what(message)} to rank {message.dst}"
+                raise Fault("damage", f"{sent}, and changed it {cure}")
 
     def _describe_deadlock(self) -> str:
         """Return the cycle of who waits for whom."""
@@ -310,9 +314,13 @@ class _Game:
         text = f"rank {first} waits for {self._waited(first)}" + "".join(
             f", which waits for {self._waited(rank)}" for rank in others[:-1]
         )
-        unread = [one for one in self.run.sent if one.arrived is None and one.dst in self.waits]
-        hint = f"; rank {unread[0].rank} has sent rank {unread[0].dst} {unread[0].tag!r}" if unread else ""
-        return text + hint
+        other = [one for one in self.run.sent if one.arrived is None and self._is_awaited(one)]
+        return text + "".join(f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}" for one in other[:1])
+
+    def _is_awaited(self, message: Sent) -> bool:
+        """Whether its receiver waits for its sender, and so for another tag."""
+        src, what = self.waits.get(message.dst, (message.dst, "release"))
+        return what != "release" and src in (message.rank, ANY)
 
     def _waited(self, rank: int) -> str:
         src, what = self.waits[rank]

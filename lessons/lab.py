@@ -128,8 +128,11 @@ class Lab(ABC):
         `reference` is the run of the solution on the same inputs.
         """
 
-    def describe_progress(self, run: Run, reference: Run) -> str:
-        """Return what can be said of a run that has come to a hole, as the continuation of a line; "" if nothing."""
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """Return what the lab has to say of a run that a Fault of this kind has ended; "" if nothing.
+
+        It continues the Fault's line: "; the messages so far are right".
+        """
         return ""
 
     @abstractmethod
@@ -137,25 +140,28 @@ class Lab(ABC):
         """Return what a message carries, in the lab's words: "chunk 1"."""
 
     def figures(self, run: Run) -> list[Figure]:
-        """Return the score of the run of the case `scored`: by default messages, bytes, rounds and seconds.
+        """Return the score of the run of the case `scored`: by default of messages, bytes, rounds and seconds."""
+        return self.compare(max(run.messages), max(run.nbytes), run.rounds, run.seconds)
 
-        Messages and bytes are those of the rank that sends the most of them.
+    def compare(self, messages: float, nbytes: float, rounds: float, seconds: float) -> list[Figure]:
+        """Return these beside the closed forms of `strategy`, the best known.
+
+        `messages` and `nbytes` are those of the rank that sends the most of them.
         """
         assert self.strategy is not None, "else a lab has figures of its own"
         assert self.strategy.critical_path is not None
-        nbytes = self.scored.length * self.scored.dtype.itemsize
         traffic, path = self.strategy.traffic.values(), self.strategy.critical_path
-        by_messages = max(traffic, key=lambda one: self._count(one)[0])
-        by_bytes = max(traffic, key=lambda one: self._count(one)[1])
-        seconds = self.strategy.predict(self.scored.n, nbytes, 0.0, BANDWIDTH, LATENCY)
-        assert seconds is not None
-        messages, size = self._written(by_messages.messages), self._written(by_bytes.bytes)
+        most = max(traffic, key=lambda one: self._count(one)[0])
+        largest = max(traffic, key=lambda one: self._count(one)[1])
+        size = self.scored.length * self.scored.dtype.itemsize
+        predicted = self.strategy.predict(self.scored.n, size, 0.0, BANDWIDTH, LATENCY)
+        assert predicted is not None
         in_time = f"{self._written(path.messages)} latency + {self._written(path.bytes)} / bandwidth"
         return [
-            Figure("messages of a rank", max(run.messages), self._count(by_messages)[0], messages),
-            Figure("bytes of a rank", max(run.nbytes), self._count(by_bytes)[1], size),
-            Figure("rounds", run.rounds, self._count(path)[0], self._written(path.messages)),
-            Figure("virtual seconds", run.seconds, seconds, in_time),
+            Figure("messages of a rank", messages, self._count(most)[0], self._written(most.messages)),
+            Figure("bytes of a rank", nbytes, self._count(largest)[1], self._written(largest.bytes)),
+            Figure("rounds", rounds, self._count(path)[0], self._written(path.messages)),
+            Figure("virtual seconds", seconds, predicted, in_time),
         ]
 
     def _count(self, formula: Traffic) -> tuple[float, float]:

@@ -174,7 +174,8 @@ class LabTransport:
         for i, vector in enumerate(self._memory):
             same = value.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
             if same and value.is_contiguous() and value.dtype == vector.dtype:
-                return i, value.storage_offset(), value.storage_offset() + value.numel()
+                start = int(value.storage_offset())
+                return i, start, start + value.numel()
         return None
 
     def _changed(self) -> list[int]:

@@ -53,7 +53,7 @@ class Report:
     @cached_property
     def picture(self) -> Picture | None:
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
-        if self.yours is None or self.reference is None or not self.reference.sent:
+        if self.yours is None or self.reference is None or not self.yours.sent:
             return None
         return picture.draw(self.lab, self.yours, self.reference)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
 from lessons.sums import coefficients, describe
 from strategies.param_server import ParamServer
 
@@ -29,10 +29,6 @@ class Server(Lab):
     real = Case(3, 1_000)
     strategy = ParamServer()
 
-    def steps(self, case: Case) -> int:
-        """How many steps are taken: one in the case of the score, whose closed form is that of a step."""
-        return 1 if case == self.scored else STEPS
-
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         """The same x for all; for each worker its c_k."""
         x = normal(case.length, case.dtype, chance)
@@ -44,9 +40,9 @@ class Server(Lab):
         x.copy_(inputs["x"])
         parameter = torch.nn.Parameter(x)  # shares the memory of x
         optimizer = torch.optim.SGD([parameter], lr=LR, momentum=MOMENTUM)
-        updates = torch.zeros(self.steps(case), dtype=torch.int64)
+        updates = torch.zeros(STEPS, dtype=torch.int64)
         result = {}
-        for step in range(self.steps(case)):
+        for step in range(STEPS):
 
             def update(gradient: torch.Tensor, step: int = step) -> None:
                 if not isinstance(gradient, torch.Tensor) or gradient.shape != x.shape or gradient.dtype != x.dtype:
@@ -72,15 +68,15 @@ class Server(Lab):
 
     def is_right(self, run: Run) -> bool:
         """Every rank holds the x of one process after every step, and the server has made one update in each."""
-        xs = one_process(run, self.steps(run.case))
+        xs = one_process(run)
         same = all(is_close(result[f"x{s}"], xs[s]) for result in run.results for s in range(1, len(xs)))
         return same and bool((run.results[0]["updates"] == 1).all())
 
     def explain(self, run: Run, reference: Run) -> str:
         """Look at the server's updates first, then at what each worker holds, step by step."""
-        case, steps = run.case, self.steps(run.case)
-        xs = one_process(run, steps)
-        for s in range(1, steps + 1):
+        case = run.case
+        xs = one_process(run)
+        for s in range(1, STEPS + 1):
             begin = f"N = {case.n}, step {s}:"
             made = int(run.results[0]["updates"][s - 1])
             if made != 1:
@@ -92,6 +88,25 @@ class Server(Lab):
                 if not is_close(run.results[rank][f"x{s}"], xs[s]):
                     return f"{begin} {self._explain_worker(run, xs, s, rank)}"
         return "the results differ from those of one process"
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """In a deadlock, say who has sent nothing in the step, or was sent nothing."""
+        if kind != "deadlock":
+            return ""
+        workers = range(1, run.case.n)
+        answers = {k: sum(one.rank == 0 and one.dst == k for one in run.sent) for k in workers}
+        gradients = {k: len(run.of_rank(k)) for k in workers}
+        if waiting := [str(k) for k in workers if answers[k] < max(answers.values())]:
+            return f"; the server has not sent x to rank {', '.join(waiting)}, but to others"
+        if not max(gradients.values()):
+            return "; no worker has sent a gradient"
+        return ""
+
+    def figures(self, run: Run) -> list[Figure]:
+        """Count per step. A step takes from the server's first answer to that of the next, so that steps overlap."""
+        answers = [message.sent for message in run.of_rank(0)]
+        seconds = (answers[-1] - answers[0]) / (STEPS - 1)
+        return self.compare(max(run.messages) / STEPS, max(run.nbytes) / STEPS, run.rounds / STEPS, seconds)
 
     def label(self, message: Sent, case: Case) -> str:
         """From a worker a gradient, from the server the parameters, if it is so long."""
@@ -141,12 +156,12 @@ class Server(Lab):
         return f"rank {rank} holds another x than the server"
 
 
-def one_process(run: Run, steps: int) -> list[torch.Tensor]:
+def one_process(run: Run) -> list[torch.Tensor]:
     """Return x before the first step and after each, as one process computes it from all the gradients."""
     x = run.inputs[0]["x"].clone()
     optimizer = torch.optim.SGD([parameter := torch.nn.Parameter(x)], lr=LR, momentum=MOMENTUM)
     xs = [x.clone()]
-    for _ in range(steps):
+    for _ in range(STEPS):
         parameter.grad = torch.stack([x - inputs["c"] for inputs in run.inputs[1:]]).mean(0)
         optimizer.step()
         xs.append(x.clone())

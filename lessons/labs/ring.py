@@ -55,8 +55,12 @@ class Ring(Lab):
         """Find the first wrong message; where all are as they should be, say what the result is made of."""
         return first_wrong_message(run, reference) or self._explain_result(run, wrong_ranks(run)[0])
 
-    def describe_progress(self, run: Run, reference: Run) -> str:
-        """Say whether the messages so far are right."""
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """At a hole, say whether the messages so far are right."""
+        if kind != "hole":
+            return ""
+        if not run.sent:
+            return ""
         wrong = first_wrong_message(run, reference)
         return f"; but first, {wrong}" if wrong else "; the messages so far are right"
 

@@ -24,9 +24,10 @@ import cloudpickle
 from tyro.conf import Positional
 
 from launchers import launch
-from lessons.judge import Ranks, draw
+from lessons.judge import draw, play
 from lessons.lab import Case, Fault, Lab, Run, Vectors
 from lessons.labs import LABS
+from lessons.processes import Ranks
 from lessons.rank import Source
 from lessons.report import Report, picture_bytes
 from records.errors import RunFailed, UsageError, nearest, one_line
@@ -58,9 +59,10 @@ def check(lab: str, *functions: Callable[..., Any]) -> Report:
 
 def check_file(lab: str, path: str) -> Report:
     """Judge the functions that a file defines. Raises UsageError if there is no such lab, or no such file."""
+    chosen = find_lab(lab)
     if not Path(path).is_file():
         raise UsageError(f"{path}: there is no such file; give the file with your functions")
-    return judge(find_lab(lab), Source(path=str(Path(path).resolve())))
+    return judge(chosen, Source(path=str(Path(path).resolve())))
 
 
 def find_lab(name: str) -> Lab:
@@ -78,8 +80,8 @@ def judge(lab: Lab, source: Source) -> Report:
         with Ranks(lab, source) as ranks:
             try:
                 for case in (*lab.cases, lab.scored):
-                    seen = Run(case, draw(lab, case))
-                    ranks.run(seen)
+                    seen = draw(lab, case)
+                    play(ranks, seen)
                     if not lab.is_right(seen):
                         raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)))
             finally:
@@ -101,13 +103,13 @@ def judge(lab: Lab, source: Source) -> Report:
 def run_solution(lab: Lab, run: Run) -> Run:
     """Return the run of the reference solution on the same inputs."""
     with Ranks(lab, Source(path=str(SOLUTIONS / f"{lab.name}.py"))) as ranks:
-        return ranks.run(Run(run.case, run.inputs))
+        return play(ranks, Run(run.case, run.inputs))
 
 
 def run_on_processes(lab: Lab, source: Source) -> None:
     """Run the functions once on processes that share memory, with a `Transport`. Raises Fault."""
     case = lab.real
-    run = Run(case, draw(lab, case))
+    run = draw(lab, case)
     where = f"on {case.n} real processes"
     try:
         run.results = launch(_be_real, case.n, lab.name, source, case, run.inputs, timeout=WAIT_LIMIT_S)

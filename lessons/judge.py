@@ -6,164 +6,43 @@ code can neither see another rank's memory nor reach a counter, and one that han
 """
 
 import itertools
-import json
-import linecache
-import os
 import random
-import re
-import signal
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any
 
 import torch
 
-from launchers.by_value import hidden_main
-from launchers.child import Child
-from launchers.fork_server import preload, start_context, starting, warm_up
 from launchers.virtual import VirtualTime
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
-from lessons.rank import Source, rank_main
+from lessons.processes import SILENT_S, Process, Ranks
 from records.errors import RunFailed
 from transports.base import ANY, PeerLost, Transport
 from transports.network import OneSwitch
 from transports.simulated import Deadlock, Simulated
+from transports.timing import now
 
-SILENT_S = 5.0  # how long a rank may compute before it asks for something
-_START_S = 60.0  # for the processes, which may have to load torch
+CASE_S = 8.0  # how long a case may take, in which a right solution needs some hundredths of a second
 _MOST_REQUESTS = 20_000  # of a rank in one case
-_LARGEST = 2**26  # bytes of a message
-_MOST_PRINTED = 2000  # characters that are kept
-
-preload("lessons.labs")
 
 
-class Ranks:
-    """The processes of ranks that run one student's functions: as many as the largest case so far needed."""
-
-    def __init__(self, lab: Lab, source: Source) -> None:
-        self.lab = lab
-        self.source = source
-        self.printed = ""
-        self._processes: list[_Process] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="lesson-")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        for process in self._processes:
-            process.end()
-        self._folder.cleanup()
-
-    def run(self, run: Run) -> Run:
-        """Run one case, whose inputs `run` has; return it, with what was seen. After a Fault, nothing more can be run.
-
-        Raises Fault.
-        """
-        self._start(run.case.n)
-        return _Game(self, run, self._processes[: run.case.n]).play()
-
-    def _start(self, n: int) -> None:
-        """Have `n` processes, all of which have loaded the student's functions. Raises Fault, RunFailed."""
-        new = range(len(self._processes), n)
-        if not new:
-            return
-        warm_up()
-        context = start_context()
-        with starting(_START_S):
-            for rank in new:
-                mine, theirs = context.Pipe()
-                trace = Path(self._folder.name, f"{rank}.trace")
-                args = (theirs, self.source, self.lab.functions, self.lab.name, str(trace))
-                process = context.Process(target=rank_main, args=args, daemon=True)
-                with hidden_main():
-                    process.start()
-                theirs.close()
-                self._processes.append(_Process(rank, mine, Child(process), trace))
-        for rank in new:
-            limit = _START_S + SILENT_S if rank == 0 else SILENT_S
-            while (request := self._processes[rank].next(self.source, limit))["what"] != "loaded":
-                self.keep(rank, request)
-
-    def keep(self, rank: int, request: dict[str, Any]) -> None:
-        """Keep what a rank has printed."""
-        if request["what"] == "printed" and len(self.printed) < _MOST_PRINTED:
-            text = str(request["text"])
-            begins = not self.printed or self.printed.endswith("\n")
-            self.printed += f"rank {rank} printed: {text}" if begins and text.strip() else text
+def draw(lab: Lab, case: Case) -> Run:
+    """Return a run to be made, on inputs that nobody has seen before."""
+    return Run(case, lab.draw(case, random.SystemRandom()))
 
 
-class _Process:
-    """One rank's process, and the pipe to it."""
+def play(ranks: Ranks, run: Run) -> Run:
+    """Run one case on the inputs that `run` has; return it, with what was seen, also if a Fault ends it.
 
-    def __init__(self, rank: int, pipe: Connection, child: Child, trace: Path) -> None:
-        self.rank, self._pipe, self._child, self._trace = rank, pipe, child, trace
-
-    def next(self, source: Source, limit: float = SILENT_S) -> dict[str, Any]:
-        """Return what the rank asks for next, its "payload" being bytes or None. Raises Fault if it has failed."""
-        try:
-            if not self._pipe.poll(limit):
-                self._silent(source, limit)
-            request: dict[str, Any] = json.loads(self._pipe.recv_bytes(_LARGEST))
-            request["payload"] = self._pipe.recv_bytes(_LARGEST) if request["payload"] else None
-        except (EOFError, OSError) as error:
-            how = self._child.how_it_ended(SILENT_S)
-            raise Fault("died", f"rank {self.rank}: its process {how}") from error
-        if request["what"] == "fault":
-            raise Fault(str(request["kind"]), str(request["text"]))
-        if request["what"] == "raised":
-            self._raised(request, source)
-        return request
-
-    def answer(self, value: Any) -> None:
-        """Give the rank what it asked for, or ask it for something."""
-        with suppress(OSError):  # `next` tells that it is gone
-            self._pipe.send(value)
-
-    def end(self) -> None:
-        """Kill the process: it has nothing to finish."""
-        self._pipe.close()
-        self._child.kill()
-        self._child.wait(SILENT_S)
-        self._child.is_reaped(SILENT_S)
-        self._child.close()
-
-    def _silent(self, source: Source, limit: float) -> NoReturn:
-        with suppress(ProcessLookupError):
-            os.kill(self._child.pid, signal.SIGUSR1)  # upon which it writes where it is
-        self._pipe.poll(1.0)
-        found = re.findall(r'File "(.*)", line (\d+)', self._trace.read_text())
-        where = next(((file, int(line)) for file, line in found if source.is_of_student(file)), None)
-        at = f" at {_place(*where)}" if where else ""
-        raise Fault("loop", f"rank {self.rank} has computed for {limit:g} s{at}, and sent and received nothing: "
-                            "an endless loop?")  # fmt: skip
-
-    def _raised(self, request: dict[str, Any], source: Source) -> NoReturn:
-        where = request["where"]
-        at = _place(str(where[0]), int(where[1])) if where else "in the lab's own code, called from yours"
-        text = f"{request['type']}: {request['text']}".removesuffix(": ")
-        if request["type"] == "NotImplementedError":
-            raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {request['text'] or 'a hole'}")
-        raise Fault("raised", f"rank {self.rank} raised {text}, {at}")
-
-
-def _place(file: str, line: int) -> str:
-    """Return a line of the student's, for people: its number, its file, its text."""
-    name = "the cell" if "ipykernel" in file or file.startswith("<") else Path(file).name
-    text = linecache.getline(file, line).strip()
-    return f"line {line} of {name}" + (f" ({text})" if text else "")
+    After a Fault, these ranks cannot run anything more. Raises Fault.
+    """
+    return _Game(ranks, run, ranks.start(run.case.n)).play()
 
 
 class _Game:
     """One case: what the coroutines of the ranks share."""
 
-    def __init__(self, ranks: Ranks, run: Run, processes: Sequence[_Process]) -> None:
+    def __init__(self, ranks: Ranks, run: Run, processes: Sequence[Process]) -> None:
         self.ranks, self.run, self.processes = ranks, run, processes
         self.case = run.case
         self.by_id: dict[tuple[int, int], Sent] = {}
@@ -172,6 +51,7 @@ class _Game:
         self.rounds = [0] * len(processes)  # of the last message that a rank has received
         self.waits: dict[int, tuple[int, str]] = {}  # who waits for whom (or ANY), and for what
         self.fault: Fault | None = None
+        self.deadline = now() + CASE_S
 
     def play(self) -> Run:
         """Run the case. Raises Fault."""
@@ -212,11 +92,11 @@ class _Game:
             raise
         return result, sum(transport.messages_sent), sum(transport.bytes_sent), transport.now()
 
-    def _serve(self, transport: Simulated, process: _Process) -> Vectors:
+    def _serve(self, transport: Simulated, process: Process) -> Vectors:
         rank = transport.rank
         process.answer((rank, self.case, self.run.inputs[rank]))
         for _ in range(_MOST_REQUESTS):
-            request = process.next(self.ranks.source)
+            request = process.next(self.ranks.source, min(SILENT_S, self.deadline - now()))
             self._check_unchanged(rank, request.get("changed", ()))
             match request["what"]:
                 case "isend":
@@ -234,7 +114,7 @@ class _Game:
                     return dict(_unpacked(request["vectors"], request["payload"]))
                 case other:
                     raise ValueError(other)
-        raise Fault("loop", f"{self.case}: rank {rank} has sent and received {_MOST_REQUESTS} times: an endless loop?")
+        raise Fault("loop", f"{self.case}: rank {rank} sends, receives or prints without end: an endless loop?")
 
     # What a rank asks for
 
@@ -324,9 +204,8 @@ class _Game:
 
     def _waited(self, rank: int) -> str:
         src, what = self.waits[rank]
-        if what == "release":
-            return f"rank {src} to receive and release what it sent"
-        return f"{what} from " + ("anybody" if src == ANY else f"rank {src}")
+        why = "to read what it sent" if what == "release" else f"for {what}"
+        return ("anybody" if src == ANY else f"rank {src}") + f" ({why})"
 
     def _describe_loss(self, rank: int, lost: PeerLost) -> Fault:
         if rank in self.waits and lost.rank != ANY:
@@ -355,8 +234,3 @@ def _unpacked(header: Sequence[Any], payload: bytes) -> Iterator[tuple[str, torc
     ends = itertools.accumulate(int(size) for *_, size in header)
     for (name, dtype, size), end in zip(header, ends, strict=True):
         yield str(name), _vector(str(dtype), payload[end - int(size) : end])
-
-
-def draw(lab: Lab, case: Case) -> Sequence[Vectors]:
-    """Return inputs that nobody has seen before."""
-    return lab.draw(case, random.SystemRandom())

@@ -32,9 +32,9 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
                 arrowprops={"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 0, "shrinkB": 0, **style},
             )  # fmt: skip
             if len(shown) <= _LABELLED:
-                # A third of the way, where arrows that cross half-way are apart.
-                x = 1000 * (message.sent + (end - message.sent) / 3)
-                y = message.rank + (message.dst - message.rank) / 3
+                # Near its beginning, where arrows that cross are apart.
+                x = 1000 * (message.sent + 0.2 * (end - message.sent))
+                y = message.rank + 0.2 * (message.dst - message.rank)
                 axes.text(
                     x, y, label.removeprefix("chunk "), fontsize=8, ha="center", va="center", color=colours[label],
                     bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colours[label], "lw": 0.6},

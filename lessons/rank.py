@@ -235,6 +235,7 @@ def rank_main(pipe: Connection, source: Source, functions: Sequence[str], lab_na
     try:
         from lessons.labs import LABS
 
+        judge.tell("started")
         yours = source.load(functions)
         judge.tell("loaded")
         while True:

@@ -16,12 +16,12 @@ from lessons.lab import Figure, Lab, Run
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The verdict on one student's functions.
 
     `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
-    hole, raised, loop, died, deadlock, unread, damage, returned, forged, wrong, real.
+    hole, raised, loop, died, deadlock, unread, damage, returned, forged, wrong, real, or one of the lab's own.
     """
 
     lab: Lab
@@ -59,7 +59,7 @@ class Report:
 
     # For people
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100"]
         if self.printed:
             lines += ["", self.printed.rstrip("\n")]

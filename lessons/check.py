@@ -82,7 +82,7 @@ def judge(lab: Lab, source: Source) -> Report:
                 for case in (*lab.cases, lab.scored):
                     seen = draw(lab, case)
                     play(ranks, seen)
-                    if not lab.is_right(seen):
+                    if not _is_right(lab, seen):
                         raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)))
             finally:
                 printed = ranks.printed
@@ -98,6 +98,15 @@ def judge(lab: Lab, source: Source) -> Report:
     missed = [one for one in figures if not one.is_best]
     verdict = f"right, but not the best. {lab.advise(seen, missed)}" if missed else "right, and as good as is known"
     return Report(lab, "costly" if missed else "right", verdict, figures, seen, run_solution(lab, seen), printed)
+
+
+def _is_right(lab: Lab, run: Run) -> bool:
+    try:
+        return lab.is_right(run)
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:  # no rank ends with such by itself
+        raise Fault(
+            "forged", f"{run.case}: the lab cannot read what the ranks ended with: {one_line(error)}"
+        ) from error
 
 
 def run_solution(lab: Lab, run: Run) -> Run:
@@ -117,7 +126,7 @@ def run_on_processes(lab: Lab, source: Source) -> None:
         said = str(error).splitlines()[0].partition(": if a step")[0]
         said = said.replace("was killed by SIGALRM", f"has not returned within {REAL_LIMIT_S:g} s")
         raise Fault("real", f"right in virtual time, but {where}: {said}") from error
-    if not lab.is_right(run):
+    if not _is_right(lab, run):
         raise Fault("real", f"right in virtual time, but {where} the results are others: is something changed that is "
                             "still being sent, or kept after its release?")  # fmt: skip
 

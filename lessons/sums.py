@@ -11,7 +11,7 @@ def coefficients(vector: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[fl
     All are of one length, at least as many elements as there are parts.
     """
     columns = torch.stack([part.double() for part in parts], dim=1)  # [length, parts]
-    if columns.shape[0] < columns.shape[1] or vector.numel() != columns.shape[0]:
+    if columns.shape[0] < columns.shape[1] or vector.numel() != columns.shape[0] or not vector.isfinite().all():
         return None
     target = vector.double()
     found = torch.linalg.lstsq(columns, target[:, None]).solution[:, 0]

@@ -127,7 +127,8 @@ def chunk_spans(case: Case) -> list[tuple[int, int]]:
 def first_wrong_message(run: Run, reference: Run) -> str:
     """Return the first message, step by step, that differs from the reference's; "" if another algorithm was written.
 
-    A ring that goes the other way round is compared with the reference's mirror image.
+    A ring that goes the other way round is compared with the reference's mirror image, and one whose ranks begin with
+    other chunks, a different one each, with the reference whose chunks are numbered so.
     """
     case = run.case
     spans = chunk_spans(case)
@@ -136,14 +137,17 @@ def first_wrong_message(run: Run, reference: Run) -> str:
     if len(first) < case.n or any(message.span is None or message.span[1:] not in spans for message in first):
         return ""
     mirrored = sum(message.dst == (message.rank - 1) % case.n for message in first) > case.n / 2
+    begun = {(-message.rank) % case.n if mirrored else message.rank: message.span for message in first}
+    numbers = {rank: spans.index(span[1:]) for rank, span in begun.items() if span}
+    if len(set(numbers.values())) < case.n:
+        numbers = {rank: rank for rank in range(case.n)}  # as the reference begins
     for step in range(2 * (case.n - 1)):
         for rank in range(case.n):
             of_mirror = (-rank) % case.n if mirrored else rank
             expected = reference.of_rank(of_mirror)[step]
             dst = (-expected.dst) % case.n if mirrored else expected.dst
             assert expected.span is not None
-            chunk = spans.index(expected.span[1:])
-            chunk = (-chunk) % case.n if mirrored else chunk
+            chunk = numbers[spans.index(expected.span[1:])]
             begin = f"N = {case.n}, step {step + 1}: rank {rank}"
             if step >= len(by_rank[rank]):
                 if not run.results:

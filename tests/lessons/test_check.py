@@ -101,9 +101,8 @@ def write(tmp_path: Path, body: str, head: str = "transport, vector") -> str:
 
 
 SOLVED = (check.SOLUTIONS / "ring.py").read_text()
-OTHER_WAY = SOLVED.replace(
-    "right, left = (r + 1) % N, (r - 1) % N", "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N"
-)
+MIRRORED = "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N"
+OTHER_WAY = SOLVED.replace("right, left = (r + 1) % N, (r - 1) % N", MIRRORED)
 
 
 def test_a_ring_that_goes_the_other_way_round_is_as_good(tmp_path: Path) -> None:
@@ -112,9 +111,10 @@ def test_a_ring_that_goes_the_other_way_round_is_as_good(tmp_path: Path) -> None
 
 
 def test_a_fault_in_a_ring_that_goes_the_other_way_round_is_found(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OTHER_WAY.replace("(r + 1 - s)", "(r - s)"))
+    wrong = OTHER_WAY.replace("(r - s) % N])\n    for", "(r - s - 1) % N])\n    for").replace("(r + 1 - s)", "(r - s)")
+    (tmp_path / "mine.py").write_text(wrong)
     found = check.check_file("ring", str(tmp_path / "mine.py"))
-    assert "step 3: rank 0 sent chunk 0 to rank 2; expected chunk 2" in found.verdict
+    assert "step 3: rank 0 sent chunk 0 to rank 2; expected chunk 1" in found.verdict
 
 
 def test_all_to_one_and_back_is_right_and_costs_more(tmp_path: Path) -> None:

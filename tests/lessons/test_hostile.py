@@ -55,7 +55,7 @@ def body(text: str) -> str:
         (body("N, r = transport.world_size, transport.rank\ntransport.isend(vector, (r + 1) % N, 'a')\n"
               "transport.recv((r - 1) % N, 'b')"), "deadlock",
          "rank 0 waits for rank 2 (for 'b'), which waits for rank 1 (for 'b'), which waits for rank 0 (for 'b'); but "
-         "rank 2 has sent rank 0 'a'"),
+         "rank 0 has sent rank 1 'a'"),
         (SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    transport.isend(None, right, 'x')"), "unread",
          "sent an object to rank 1, which never received it"),
     ],
@@ -109,7 +109,7 @@ def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path, monkeypatch:
 # What lies
 
 FORGERIES = {
-    "counters": "transport.messages_sent = transport.bytes_sent = 0\ntransport._sent = 0\ntransport.rounds = 0",
+    "counters": "transport.messages_sent = [0] * 9\ntransport.bytes_sent = [0] * 9\ntransport.rounds = 0",
     "the lab": "import lessons.lab, lessons.labs.ring\nlessons.lab.is_close = lambda *_: True\n"
     "lessons.labs.ring.is_close = lambda *_: True\nlessons.labs.ring.wrong_ranks = lambda run: []\n"
     "lessons.lab.Figure.is_best = property(lambda self: True)",
@@ -134,10 +134,13 @@ def test_a_forged_score_counts_for_nothing(tmp_path: Path, forgery: str) -> None
 
 
 def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) -> None:
+    done = '"result", b"", vectors=[["x", "float32", 0]]'
     for request in ('"loaded"', '"release", src=1, id=77', '"recv", src="x", tag=3', '"isend", dst=0'):
         found = judged(tmp_path, body(f"transport._judge.tell({request})"))
         assert (found.kind, found.points) == ("forged", 0), found.verdict
         assert "asked for what no transport does" in found.verdict
+    found = judged(tmp_path, body(f"transport._judge.tell({done})\nos._exit(0)"))
+    assert (found.kind, found.points) == ("forged", 0), found.verdict
 
 
 def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:

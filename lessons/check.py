@@ -35,8 +35,8 @@ from training.command_line import guarded, parse
 from transports.base import Transport
 
 SOLUTIONS = Path(__file__).parent / "solutions"
-REAL_LIMIT_S = 20.0  # for one rank's part in the run on real processes
-WAIT_LIMIT_S = 10.0  # for each wait in it
+REAL_LIMIT_S = 8.0  # for one rank's part in the run on real processes
+WAIT_LIMIT_S = 5.0  # for each wait in it
 KINDS = (".png", ".svg", ".pdf")
 
 

@@ -77,8 +77,12 @@ class Ring(Lab):
         return f"chunk {spans.index((start, stop))}" if (start, stop) in spans else f"elements {start} to {stop - 1}"
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Name uneven chunks, and whole vectors."""
+        """Name another dtype, whole vectors, and uneven chunks."""
         case = run.case
+        for message in run.sent:
+            if message.vector is not None and message.vector.dtype != case.dtype:
+                kinds = [str(dtype).removeprefix("torch.") for dtype in (message.vector.dtype, case.dtype)]
+                return f"rank {message.rank} sends {kinds[0]}; the vector is {kinds[1]}; {super().advise(run, missed)}"
         longest = max(run.sent, key=lambda message: message.nbytes)
         if missed[0].name == "bytes of a rank" and longest.nbytes >= case.length * case.dtype.itemsize:
             what = "the whole vector" if longest.nbytes == case.length * case.dtype.itemsize else "more than the vector"

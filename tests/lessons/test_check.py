@@ -142,6 +142,13 @@ for work in [transport.isend(vector, peer, "to all") for peer in transport.peers
     assert found.points == 80, "60 for right results, 10 for each figure of four"
 
 
+def test_another_dtype_on_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOLVED.replace("% N], right", "% N].double(), right"))
+    found = check.check_file("ring", str(tmp_path / "mine.py"))
+    assert found.kind == "costly"
+    assert "rank 0 sends float64; the vector is float32; bytes of a rank: 480000" in found.verdict
+
+
 def test_a_hole_after_a_wrong_message_names_the_message(tmp_path: Path) -> None:
     right = (MISTAKES / "ring" / "forgets_to_divide.py").read_text()
     hole = '    raise NotImplementedError("the mean")\n'

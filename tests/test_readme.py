@@ -22,7 +22,7 @@ from training import command_line
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-EVERY = [*DOCS, ROOT / "benchmarks" / "README.md", ROOT / "experiments" / "README.md"]
+EVERY = [*DOCS, ROOT / "benchmarks" / "README.md", ROOT / "experiments" / "README.md", ROOT / "lessons" / "README.md"]
 RING, OWN_LOOP, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 

@@ -1,0 +1,236 @@
+"""Runs a student's functions on ranks in virtual time, and finds what is wrong in how they send and receive.
+
+Every rank is a process of its own, which holds the student's code and its own vectors and nothing else. The network is
+in this process: for each rank a coroutine in virtual time reads what its process asks for, and does it. So a student's
+code can neither see another rank's memory nor reach a counter, and one that hangs is one process that is killed.
+"""
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from launchers.virtual import VirtualTime
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
+from lessons.processes import SILENT_S, Process, Ranks
+from records.errors import RunFailed
+from transports.base import ANY, PeerLost, Transport
+from transports.network import OneSwitch
+from transports.simulated import Deadlock, Simulated
+from transports.timing import now
+
+CASE_S = 8.0  # how long a case may take, in which a right solution needs some hundredths of a second
+_MOST_REQUESTS = 20_000  # of a rank in one case
+
+
+def draw(lab: Lab, case: Case) -> Run:
+    """Return a run to be made, on inputs that nobody has seen before."""
+    return Run(case, lab.draw(case, random.SystemRandom()))
+
+
+def play(ranks: Ranks, run: Run) -> Run:
+    """Run one case on the inputs that `run` has; return it, with what was seen, also if a Fault ends it.
+
+    After a Fault, these ranks cannot run anything more. Raises Fault.
+    """
+    return _Game(ranks, run, ranks.start(run.case.n)).play()
+
+
+class _Game:
+    """One case: what the coroutines of the ranks share."""
+
+    def __init__(self, ranks: Ranks, run: Run, processes: Sequence[Process]) -> None:
+        self.ranks, self.run, self.processes = ranks, run, processes
+        self.case = run.case
+        self.by_id: dict[tuple[int, int], Sent] = {}
+        self.on_the_way: dict[tuple[int, int, str], deque[int]] = {}  # ids by source, destination, tag, in order
+        self.newly_released: list[list[int]] = [[] for _ in processes]  # by sender: what it has not been told
+        self.rounds = [0] * len(processes)  # of the last message that a rank has received
+        self.waits: dict[int, tuple[int, str]] = {}  # who waits for whom (or ANY), and for what
+        self.fault: Fault | None = None
+        self.deadline = now() + CASE_S
+
+    def play(self) -> Run:
+        """Run the case. Raises Fault."""
+        time = VirtualTime(OneSwitch(self.case.n, BANDWIDTH, LATENCY), lambda *_: 0.0)
+        try:
+            ended = time.launch(self._be, self.case.n)
+        except Deadlock:
+            raise Fault("deadlock", f"{self.case}: deadlock: {self._describe_deadlock()}") from None
+        except RunFailed:
+            if self.fault is None:
+                raise
+            raise self.fault from None
+        self.run.results = [result for result, *_ in ended]
+        self.run.messages = [messages for _, messages, _, _ in ended]
+        self.run.nbytes = [nbytes for _, _, nbytes, _ in ended]
+        self.run.seconds = max(seconds for *_, seconds in ended)
+        for message in self.run.sent:
+            if message.arrived is None:
+                raise Fault("unread", f"{self._step(message)} sent {self._what(message)} to rank {message.dst}, which "
+                                      "never received it")  # fmt: skip
+        return self.run
+
+    def _be(self, transport: Transport) -> tuple[Vectors, int, int, float]:
+        """Be one rank in virtual time, on behalf of its process."""
+        assert isinstance(transport, Simulated)
+        try:
+            result = self._serve(transport, self.processes[transport.rank])
+        except Fault as fault:
+            self.fault = self.fault or fault
+            raise
+        except PeerLost as lost:
+            self.fault = self.fault or self._describe_loss(transport.rank, lost)
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            # Only a process that does not go through `LabTransport` asks for what is not there.
+            text = f"{self.case}: rank {transport.rank} asked for what no transport does ({type(error).__name__})"
+            self.fault = self.fault or Fault("forged", text)
+            raise
+        return result, sum(transport.messages_sent), sum(transport.bytes_sent), transport.now()
+
+    def _serve(self, transport: Simulated, process: Process) -> Vectors:
+        rank = transport.rank
+        process.answer((rank, self.case, self.run.inputs[rank]))
+        for _ in range(_MOST_REQUESTS):
+            request = process.next(self.ranks.source, min(SILENT_S, self.deadline - now()))
+            self._check_unchanged(rank, request.get("changed", ()))
+            match request["what"]:
+                case "isend":
+                    self._send(transport, request)
+                case "recv":
+                    process.answer(self._receive(transport, request) | {"released": self._released(rank)})
+                case "release":
+                    self._release(transport, (int(request["src"]), int(request["id"])))
+                case "wait":
+                    self._wait(transport, (rank, int(request["id"])))
+                    process.answer({"released": self._released(rank)})
+                case "printed":
+                    self.ranks.keep(rank, request)
+                case "result":
+                    return dict(_unpacked(request["vectors"], request["payload"]))
+                case other:
+                    raise ValueError(other)
+        raise Fault("loop", f"{self.case}: rank {rank} sends, receives or prints without end: an endless loop?")
+
+    # What a rank asks for
+
+    def _send(self, transport: Simulated, request: dict[str, Any]) -> None:
+        rank, dst, tag = transport.rank, int(request["dst"]), str(request["tag"])
+        vector, span = None, None
+        if request["payload"] is not None:
+            vector = _vector(str(request["dtype"]), request["payload"])
+            if request["span"]:
+                number, start, stop = map(int, request["span"])
+                span = number, start, stop
+        before = transport.bytes_sent[dst]
+        value = request.get("object") if vector is None else vector
+        message = Sent(rank, len(self.run.of_rank(rank)) + 1, dst, tag, vector, span, 0, self.rounds[rank] + 1,
+                       transport.now())  # fmt: skip
+        self.by_id[rank, int(request["id"])] = message
+        self.on_the_way.setdefault((rank, dst, tag), deque()).append(int(request["id"]))
+        self.run.sent.append(message)
+        transport.isend(value, dst, tag, n=int(request["n"]))
+        message.nbytes = transport.bytes_sent[dst] - before
+
+    def _receive(self, transport: Simulated, request: dict[str, Any]) -> dict[str, Any]:
+        rank, src, tag = transport.rank, int(request["src"]), request["tag"]
+        tags = tag if isinstance(tag, str) else tuple(map(str, tag))
+        self.waits[rank] = src, f"{tags!r}"
+        received = transport.recv(src, tags)
+        del self.waits[rank]
+        number = self.on_the_way[received.src, rank, received.tag].popleft()
+        message = self.by_id[received.src, number]
+        message.arrived = transport.now()
+        self.rounds[rank] = max(self.rounds[rank], message.round)
+        answer = {"src": received.src, "tag": received.tag, "n": received.n, "nbytes": received.nbytes, "id": number,
+                  "vector": received.tensor, "object": received.object}  # fmt: skip
+        received.release()
+        return answer
+
+    def _release(self, transport: Simulated, key: tuple[int, int]) -> None:
+        self.by_id[key].released = True
+        self.newly_released[key[0]].append(key[1])
+        sender = transport.ranks.transports[key[0]]
+        assert isinstance(sender, Simulated)
+        sender.wake(transport.now())
+
+    def _wait(self, transport: Simulated, key: tuple[int, int]) -> None:
+        message = self.by_id[key]
+        while not message.released:
+            self.waits[transport.rank] = message.dst, "release"
+            transport.wait_for(message.dst, (), message.tag)
+        self.waits.pop(transport.rank, None)
+
+    def _released(self, rank: int) -> list[int]:
+        found, self.newly_released[rank] = self.newly_released[rank], []
+        return found
+
+    # What is wrong
+
+    def _check_unchanged(self, rank: int, changed: Sequence[int]) -> None:
+        for number in changed:
+            message = self.by_id[rank, int(number)]
+            if not message.released:
+                cure = f"before rank {message.dst} had received it: wait for its Work"
+                if message.arrived is not None:
+                    cure = (f"while rank {message.dst} has not released it: receive it in `with transport.recv(...) as "
+                            "received`, or by copy_to")  # fmt: skip
+                sent = f"{self._step(message)} sent {self._what(message)} to rank {message.dst}"
+                raise Fault("damage", f"{sent}, and changed it {cure}")
+
+    def _describe_deadlock(self) -> str:
+        """Return the cycle of who waits for whom."""
+        start = min(self.waits)
+        path = [start]
+        while (following := self.waits.get(path[-1], (ANY, ""))[0]) != ANY and following not in path:
+            path.append(following)
+        if following in path:
+            path = [*path[path.index(following) :], following]
+        first, *others = path
+        text = f"rank {first} waits for {self._waited(first)}" + "".join(
+            f", which waits for {self._waited(rank)}" for rank in others[:-1]
+        )
+        other = [one for one in self.run.sent if one.arrived is None and self._is_awaited(one)]
+        return text + "".join(f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}" for one in other[:1])
+
+    def _is_awaited(self, message: Sent) -> bool:
+        """Whether its receiver waits for its sender, and so for another tag."""
+        src, what = self.waits.get(message.dst, (message.dst, "release"))
+        return what != "release" and src in (message.rank, ANY)
+
+    def _waited(self, rank: int) -> str:
+        src, what = self.waits[rank]
+        why = "to read what it sent" if what == "release" else f"for {what}"
+        return ("anybody" if src == ANY else f"rank {src}") + f" ({why})"
+
+    def _describe_loss(self, rank: int, lost: PeerLost) -> Fault:
+        if rank in self.waits and lost.rank != ANY:
+            text = f"rank {rank} waits for {self._waited(rank)}, which has returned without sending it"
+        elif rank in self.waits:
+            text = f"rank {rank} waits for {self._waited(rank)}, and all others have returned"
+        else:
+            text = f"rank {rank} sends to rank {lost.rank}, which has returned and receives nothing more"
+        return Fault("deadlock", f"{self.case}: {text}")
+
+    def _what(self, message: Sent) -> str:
+        return self.ranks.lab.label(message, self.case)
+
+    def _step(self, message: Sent) -> str:
+        return f"N = {self.case.n}, step {message.step}: rank {message.rank}"
+
+
+def _vector(dtype: str, payload: bytes) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    if not isinstance(kind, torch.dtype):
+        raise ValueError(dtype)
+    return torch.frombuffer(bytearray(payload), dtype=torch.uint8).view(kind) if payload else torch.empty(0, dtype=kind)
+
+
+def _unpacked(header: Sequence[Any], payload: bytes) -> Iterator[tuple[str, torch.Tensor]]:
+    ends = itertools.accumulate(int(size) for *_, size in header)
+    for (name, dtype, size), end in zip(header, ends, strict=True):
+        yield str(name), _vector(str(dtype), payload[end - int(size) : end])

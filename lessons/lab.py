@@ -1,0 +1,195 @@
+"""What a lab is: the functions that a student writes, the cases they are run on, and what is said of the results."""
+
+import dataclasses
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+
+from strategies import Strategy, Traffic
+
+BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
+Vectors: TypeAlias = dict[str, torch.Tensor]
+
+
+class Fault(Exception):
+    """What is wrong with a student's function, in one line for the student. `kind` names it for programs."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: on `n` ranks, with vectors of `length` elements."""
+
+    n: int
+    length: int
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self) -> str:
+        kind = "" if self.dtype == torch.float32 else f", {str(self.dtype).removeprefix('torch.')}"
+        return f"N = {self.n}, {self.length} element{'s' if self.length != 1 else ''}{kind}"
+
+
+@dataclass
+class Sent:
+    """One message that a rank has sent. `step` counts the messages of its rank from 1."""
+
+    rank: int
+    step: int
+    dst: int
+    tag: str
+    vector: torch.Tensor | None  # what it carried, copied; None: an object
+    span: tuple[int, int, int] | None  # of an allocated vector: its number, first element, one past the last
+    nbytes: int
+    round: int  # 1 + that of the last message that its sender had received before
+    sent: float  # virtual seconds
+    arrived: float | None = None  # when its receiver took it
+    released: bool = False  # whether its receiver has read it
+
+
+@dataclass
+class Run:
+    """What the judge has seen of one run: the messages in the order they were sent, and what each rank ended with."""
+
+    case: Case
+    inputs: Sequence[Vectors]
+    sent: list[Sent] = field(default_factory=list)
+    results: list[Vectors] = field(default_factory=list)  # by rank; empty if the run has failed
+    messages: Sequence[int] = ()  # by rank, as its transport counts them
+    nbytes: Sequence[int] = ()
+    seconds: float = 0.0  # virtual
+
+    @property
+    def rounds(self) -> int:
+        """The longest chain of messages, each of which was sent after the one before had been received."""
+        return max((message.round for message in self.sent), default=0)
+
+    def of_rank(self, rank: int) -> list[Sent]:
+        """Return the messages of one rank, in order."""
+        return [message for message in self.sent if message.rank == rank]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the score: what it cost, and what the best known costs, with its closed form."""
+
+    name: str
+    yours: float
+    best: float
+    formula: str
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it cost no more than the best known. Times are sums of many terms, so 0.1 % more is none."""
+        return self.yours <= 1.001 * self.best
+
+
+class Lab(ABC):
+    """A lab; its class says all of it. A new one is a module in this package, and a line in `labs.LABS`.
+
+    `functions` are the names of what the student writes. `cases` come in the order in which they are run: first those
+    in which a fault is easiest to explain. `scored` is the case of the score and of the picture, `real` that of the run
+    on processes; neither needs to be among `cases`.
+    """
+
+    name: ClassVar[str]
+    functions: ClassVar[tuple[str, ...]]
+    cases: ClassVar[tuple[Case, ...]]
+    scored: ClassVar[Case]
+    real: ClassVar[Case]
+    strategy: ClassVar[Strategy | None] = None  # whose closed forms are those of the best known; None: see `figures`
+
+    @abstractmethod
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """Return the inputs of each rank by name, drawn afresh, so that no function can know those of other ranks."""
+
+    @abstractmethod
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """Be one rank, in its process: call the student's functions, `yours.NAME`, and return what is to be judged.
+
+        `transport` is a `LabTransport`, or a real one. Raises Fault for what only the rank can see.
+        """
+
+    @abstractmethod
+    def is_right(self, run: Run) -> bool:
+        """Whether every rank has ended with the right numbers."""
+
+    @abstractmethod
+    def explain(self, run: Run, reference: Run) -> str:
+        """Return what is wrong first in a run that is not right, in one line.
+
+        `reference` is the run of the solution on the same inputs.
+        """
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """Return what the lab has to say of a run that a Fault of this kind has ended; "" if nothing.
+
+        It continues the Fault's line: "; the messages so far are right".
+        """
+        return ""
+
+    @abstractmethod
+    def label(self, message: Sent, case: Case) -> str:
+        """Return what a message carries, in the lab's words: "chunk 1"."""
+
+    def figures(self, run: Run) -> list[Figure]:
+        """Return the score of the run of the case `scored`: by default of messages, bytes, rounds and seconds."""
+        return self.compare(max(run.messages), max(run.nbytes), run.rounds, run.seconds)
+
+    def compare(self, messages: float, nbytes: float, rounds: float, seconds: float) -> list[Figure]:
+        """Return these beside the closed forms of `strategy`, the best known.
+
+        `messages` and `nbytes` are those of the rank that sends the most of them.
+        """
+        assert self.strategy is not None, "else a lab has figures of its own"
+        assert self.strategy.critical_path is not None
+        traffic, path = self.strategy.traffic.values(), self.strategy.critical_path
+        most = max(traffic, key=lambda one: self._count(one)[0])
+        largest = max(traffic, key=lambda one: self._count(one)[1])
+        size = self.scored.length * self.scored.dtype.itemsize
+        predicted = self.strategy.predict(self.scored.n, size, 0.0, BANDWIDTH, LATENCY)
+        assert predicted is not None
+        in_time = f"{self._written(path.messages)} latency + {self._written(path.bytes)} / bandwidth"
+        return [
+            Figure("messages of a rank", messages, self._count(most)[0], self._written(most.messages)),
+            Figure("bytes of a rank", nbytes, self._count(largest)[1], self._written(largest.bytes)),
+            Figure("rounds", rounds, self._count(path)[0], self._written(path.messages)),
+            Figure("virtual seconds", seconds, predicted, in_time),
+        ]
+
+    def _count(self, formula: Traffic) -> tuple[float, float]:
+        assert self.strategy is not None
+        return self.strategy.closed_form(formula, self.scored.n, self.scored.length * self.scored.dtype.itemsize)
+
+    def _written(self, formula: str) -> str:
+        """Return a formula with the strategy's options at their values: "N - servers" as "N - 1"."""
+        for option in dataclasses.fields(self.strategy) if self.strategy else ():
+            formula = formula.replace(option.name, str(getattr(self.strategy, option.name)))
+        return formula.removesuffix(" / 1")
+
+    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Return why a right run costs more than the best known; by default the first figure that does."""
+        one = missed[0]
+        return f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
+
+
+def is_close(vector: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a vector is what was expected but for rounding: sums may be made in any order."""
+    if vector.shape != expected.shape or vector.dtype != expected.dtype:
+        return False
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    tolerance = (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)
+    return bool(((vector - expected).abs() <= tolerance).all())  # NaN is close to nothing
+
+
+def normal(length: int, dtype: torch.dtype, chance: random.Random) -> torch.Tensor:
+    """Return a vector [length] of normal random numbers."""
+    generator = torch.Generator().manual_seed(chance.getrandbits(62))
+    return torch.randn(length, generator=generator, dtype=torch.float64).to(dtype)

@@ -1,0 +1,189 @@
+"""Lab 2: the ring all-reduce. Every rank ends with the mean of all ranks' vectors."""
+
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.sums import coefficients, describe
+from strategies.ring_all_reduce import RingAllReduce
+
+
+class Ring(Lab):
+    """The student writes `all_reduce(transport, vector)`."""
+
+    name = "ring"
+    functions = ("all_reduce",)
+    cases = (
+        Case(3, 12),
+        Case(4, 24),
+        Case(2, 8),
+        Case(4, 10),
+        Case(7, 45, torch.float64),
+        Case(1, 5),
+        Case(4, 3),
+        Case(3, 1),
+        Case(2, 0),
+        Case(3, 10_000),
+    )
+    scored = Case(4, 40_000)
+    real = Case(3, 1_000)
+    strategy = RingAllReduce()
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """A vector for each rank."""
+        return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """All-reduce once."""
+        vector = transport.allocate(case.length, case.dtype)
+        vector.copy_(inputs["vector"])
+        returned = yours.all_reduce(transport, vector)
+        if isinstance(returned, torch.Tensor) and returned is not vector:
+            raise Fault("returned", f"rank {transport.rank}: all_reduce returned a tensor; write the mean into `vector`"
+                                    ", in place: vector.copy_(...)")  # fmt: skip
+        return {"vector": vector}
+
+    def is_right(self, run: Run) -> bool:
+        """All hold the mean."""
+        return not wrong_ranks(run)
+
+    def explain(self, run: Run, reference: Run) -> str:
+        """Find the first wrong message; where all are as they should be, say what the result is made of."""
+        return first_wrong_message(run, reference) or self._explain_result(run, wrong_ranks(run)[0])
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """At a hole, say whether the messages so far are right."""
+        if kind != "hole":
+            return ""
+        if not run.sent:
+            return ""
+        wrong = first_wrong_message(run, reference)
+        return f"; but first, {wrong}" if wrong else "; the messages so far are right"
+
+    def label(self, message: Sent, case: Case) -> str:
+        """The chunk, if it is one."""
+        if message.vector is None:
+            return "an object"
+        if message.span is None:
+            return f"a copy of {message.vector.numel()} elements"
+        _, start, stop = message.span
+        if (start, stop) == (0, case.length) and case.n > 1:
+            return "the whole vector"
+        spans = chunk_spans(case)
+        return f"chunk {spans.index((start, stop))}" if (start, stop) in spans else f"elements {start} to {stop - 1}"
+
+    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Name another dtype, whole vectors, and uneven chunks."""
+        case = run.case
+        for message in run.sent:
+            if message.vector is not None and message.vector.dtype != case.dtype:
+                kinds = [str(dtype).removeprefix("torch.") for dtype in (message.vector.dtype, case.dtype)]
+                return f"rank {message.rank} sends {kinds[0]}; the vector is {kinds[1]}; {super().advise(run, missed)}"
+        longest = max(run.sent, key=lambda message: message.nbytes)
+        if missed[0].name == "bytes of a rank" and longest.nbytes >= case.length * case.dtype.itemsize:
+            what = "the whole vector" if longest.nbytes == case.length * case.dtype.itemsize else "more than the vector"
+            return f"rank {longest.rank} sends {what} at once; {super().advise(run, missed)}"
+        even = max(stop - start for start, stop in chunk_spans(case))
+        if longest.vector is not None and longest.vector.numel() > even:
+            return (f"the chunks differ in length: {longest.vector.numel()} elements in the longest, {even} if all are "
+                    f"alike; {super().advise(run, missed)}")  # fmt: skip
+        return super().advise(run, missed)
+
+    def _explain_result(self, run: Run, rank: int) -> str:
+        """Return what a wrong result is made of, chunk by chunk."""
+        case, result = run.case, run.results[rank]["vector"]
+        begin = f"{case}: rank {rank} ends with"
+        parts = [inputs["vector"] for inputs in run.inputs]
+        if not torch.isfinite(result).all():
+            return f"{begin} NaN or infinity"
+        for c, (start, stop) in enumerate(chunk_spans(case)):
+            found = coefficients(result[start:stop], [part[start:stop] for part in parts])
+            if found is None:
+                continue
+            if all(abs(a - 1 / case.n) < 1e-3 for a in found):
+                continue  # this chunk is right
+            if all(abs(a - 1) < 1e-3 for a in found):
+                return f"{begin} the sum; expected the mean: divide by N, once"
+            names = [f"rank {k}" for k in range(case.n)]
+            missing = [str(k) for k, a in enumerate(found) if not a]
+            without = f", without the part of rank {', '.join(missing)}" if missing else ""
+            return f"{begin} {describe(found, names)} in chunk {c}{without}; expected the mean of all {case.n} ranks"
+        return f"{begin} something else than the mean of all {case.n} ranks"
+
+
+def wrong_ranks(run: Run) -> list[int]:
+    """Return the ranks that have ended with something else than the mean."""
+    mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0).to(run.case.dtype)
+    return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], mean)]
+
+
+def chunk_spans(case: Case) -> list[tuple[int, int]]:
+    """Return the first element, and one past the last, of each of the N chunks: their lengths differ by at most 1."""
+    lengths = [len(chunk) for chunk in torch.tensor_split(torch.empty(case.length), case.n)]
+    ends = [sum(lengths[: i + 1]) for i in range(case.n)]
+    return [(end - length, end) for length, end in zip(lengths, ends, strict=True)]
+
+
+def first_wrong_message(run: Run, reference: Run) -> str:
+    """Return the first message, step by step, that differs from the reference's; "" if another algorithm was written.
+
+    A ring that goes the other way round is compared with the reference's mirror image, and one whose ranks begin with
+    other chunks, a different one each, with the reference whose chunks are numbered so.
+    """
+    case = run.case
+    spans = chunk_spans(case)
+    by_rank = [run.of_rank(rank) for rank in range(case.n)]
+    first = [messages[0] for messages in by_rank if messages]
+    if len(first) < case.n or any(message.span is None or message.span[1:] not in spans for message in first):
+        return ""
+    mirrored = sum(message.dst == (message.rank - 1) % case.n for message in first) > case.n / 2
+    begun = {(-message.rank) % case.n if mirrored else message.rank: message.span for message in first}
+    numbers = {rank: spans.index(span[1:]) for rank, span in begun.items() if span}
+    if len(set(numbers.values())) < case.n:
+        numbers = {rank: rank for rank in range(case.n)}  # as the reference begins
+    for step in range(2 * (case.n - 1)):
+        for rank in range(case.n):
+            of_mirror = (-rank) % case.n if mirrored else rank
+            expected = reference.of_rank(of_mirror)[step]
+            dst = (-expected.dst) % case.n if mirrored else expected.dst
+            assert expected.span is not None
+            chunk = numbers[spans.index(expected.span[1:])]
+            begin = f"N = {case.n}, step {step + 1}: rank {rank}"
+            if step >= len(by_rank[rank]):
+                if not run.results:
+                    continue  # the run has ended before
+                return f"{begin} sent nothing; expected chunk {chunk} to rank {dst}"
+            message = by_rank[rank][step]
+            label = Ring().label(message, case)
+            if message.dst != dst:
+                return f"{begin} sent {label} to rank {message.dst}; expected rank {dst}"
+            if message.span is None or message.span[1:] != spans[chunk]:
+                return f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
+            if content := _wrong_content(run, message, rank, step, mirrored):
+                return f"{begin} sent {label} to rank {dst} {content}"
+    return ""
+
+
+def _wrong_content(run: Run, message: Sent, rank: int, step: int, mirrored: bool) -> str:
+    """Return whose parts are wrong in a chunk that was the right one to send; it may be divided already."""
+    case = run.case
+    assert message.span is not None
+    assert message.vector is not None
+    _, start, stop = message.span
+    found = coefficients(message.vector, [inputs["vector"][start:stop] for inputs in run.inputs])
+    sign = -1 if mirrored else 1
+    wanted = {(rank - sign * i) % case.n for i in range(min(step, case.n - 1) + 1)}
+    names = [f"rank {k}" for k in range(case.n)]
+    expected = describe([float(k in wanted) for k in range(case.n)], names)
+    if found is None:
+        return f"with something in it that is no sum of parts; expected {expected}"
+    scale = max((abs(a) for a in found), default=0.0)
+    least = min(abs(found[k]) for k in wanted)
+    if {k for k, a in enumerate(found) if a} == wanted and abs(scale - least) < 1e-2 * scale:
+        return ""
+    hint = "; in share-only a chunk is finished: copy it, do not add" if step > case.n - 1 else ""
+    return f"that holds {describe(found, names)}; expected {expected}{hint}"

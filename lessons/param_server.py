@@ -1,0 +1,67 @@
+"""Lab 1, to be filled in: a synchronous parameter server. The text of the lab is in 1_parameter_server.ipynb.
+
+python -m lessons.check param_server lessons/param_server.py
+
+python train.py --strategy lessons.param_server:Mine --n_gpus 4      # when it is right: trains by it
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from strategies import Strategy, Traffic
+from transports.base import Transport
+
+SERVER = 0
+
+
+def serve(transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor], None]) -> None:
+    """Rank 0, one step: take a gradient of every worker, update x [P] once with their mean, send x to all.
+
+    `update(g)` is the optimizer's step: x <- optimizer(x, g), in place.
+    """
+    raise NotImplementedError(
+        "serve: receive a gradient from every rank of transport.peers, call update with their mean, send x to each"
+    )
+
+
+def work(transport: Transport, x: torch.Tensor, g: torch.Tensor) -> None:
+    """A worker, one step: send the gradient g [P] to the server; replace x [P], in place, by the server's new one."""
+    raise NotImplementedError("work: send g to rank 0, then receive the new x and copy it into x")
+
+
+@dataclass(kw_only=True)
+class Mine(Strategy):
+    """Rank 0 serves by the functions above, all others work."""
+
+    min_ranks = 2
+    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+    serve_once = staticmethod(serve)
+    work = staticmethod(work)
+
+    def roles(self, world_size: int) -> list[str]:
+        """Rank 0 serves, the others work."""
+        return ["server"] + ["worker"] * (world_size - 1)
+
+    def step(self, n_samples: int) -> None:
+        """Tell the server that a step begins, and take part in it."""
+        if self.transport.rank == 1:  # all workers keep step, so one speaks for all
+            self.transport.isend(None, SERVER, "a step")
+        self.work(self.transport, self.replica.x, self.replica.collect())
+        self.replica.zero_grad()
+
+    def serve(self) -> None:
+        """Serve step after step until the epoch is over."""
+        n = self.transport.world_size - 1
+
+        def update(g: torch.Tensor) -> None:
+            self.descent.step(g, n)
+
+        while self.transport.recv(1, ("a step", "goodbye")).tag == "a step":
+            self.serve_once(self.transport, self.replica.x, update)
+
+    def finish(self) -> None:
+        """Rank 1: say that the epoch is over."""
+        if self.transport.rank == 1:
+            self.transport.isend(None, SERVER, "goodbye")

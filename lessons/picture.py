@@ -1,0 +1,50 @@
+"""The messages of a run in virtual time: yours above the reference's, a lane for each rank."""
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from lessons.lab import Lab, Run
+
+_MOST = 200  # messages that are drawn of a run
+_LABELLED = 60  # a run of no more has the label of each message beside its arrow
+_COLOURS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1", "#b3565f", "#4f8f97", "#8a7a4d", "#6b6b6b")
+
+
+def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
+    """Return a figure of two runs of one case on one clock, that of the longer one."""
+    figure = Figure(figsize=(10, 0.9 + 2 * (0.9 + 0.55 * yours.case.n)), layout="constrained")
+    FigureCanvasAgg(figure)
+    # One colour for each label, in the order in which the reference sends.
+    labels = dict.fromkeys(lab.label(message, run.case) for run in (reference, yours) for message in run.sent[:_MOST])
+    colours = {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
+    latest = 0.0
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, name, run in zip(panels, ("yours", "reference"), (yours, reference), strict=True):
+        shown = run.sent[:_MOST]
+        for message in shown:
+            # One that never arrived ends where it would have.
+            end = message.sent + 1e-4 if message.arrived is None else message.arrived
+            latest = max(latest, end)
+            label = lab.label(message, run.case)
+            style = {"color": colours[label], "linestyle": "-" if message.arrived is not None else ":"}
+            axes.annotate(
+                "", (1000 * end, message.dst), (1000 * message.sent, message.rank),
+                arrowprops={"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 0, "shrinkB": 0, **style},
+            )  # fmt: skip
+            if len(shown) <= _LABELLED:
+                # Near its beginning, where arrows that cross are apart.
+                x = 1000 * (message.sent + 0.2 * (end - message.sent))
+                y = message.rank + 0.2 * (message.dst - message.rank)
+                axes.text(
+                    x, y, label.removeprefix("chunk "), fontsize=8, ha="center", va="center", color=colours[label],
+                    bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colours[label], "lw": 0.6},
+                )  # fmt: skip
+        left_out = f", of which {_MOST} are drawn" if len(run.sent) > _MOST else ""
+        axes.set_title(f"{name}: {len(run.sent)} messages{left_out}, {run.rounds} rounds", loc="left", fontsize=10)
+        axes.set(ylim=(run.case.n - 0.5, -0.5), yticks=range(run.case.n))
+        axes.set_yticklabels([f"rank {rank}" for rank in range(run.case.n)])
+        axes.grid(axis="y", color="#dddddd")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[-1].set_xlim(-0.02 * 1000 * latest, 1.02 * 1000 * max(latest, 1e-6))
+    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}); numbers are chunks where a message carries one")
+    return figure

@@ -1,0 +1,262 @@
+"""One rank's process: it runs the student's functions, and asks the judge for all that a transport does.
+
+The judge believes nothing that is said here but what was asked of it: messages are carried, and counted, in its own
+process. What comes from here is JSON and raw bytes, so reading it runs no code.
+"""
+
+import faulthandler
+import importlib.util
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import torch
+
+from launchers.parent import die_with_parent
+from lessons.lab import Fault
+from transports.base import ANY, Delivered, Message, Work, as_vector
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the student's functions are: in a file, or, from a notebook, by value."""
+
+    path: str = ""
+    by_value: bytes = b""
+
+    def load(self, names: Sequence[str]) -> SimpleNamespace:
+        """Return the functions. Raises Fault if one is missing, and whatever the file raises."""
+        if self.by_value:
+            found = cloudpickle.loads(self.by_value)
+        else:
+            sys.path.append(str(Path(self.path).parent))
+            # Whatever the file is called, it takes the place of no other module.
+            spec = importlib.util.spec_from_file_location("your_file", self.path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[module.__name__] = module  # dataclasses look for their module there
+            spec.loader.exec_module(module)
+            found = vars(module)
+        for name in names:
+            if not callable(found.get(name)):
+                raise Fault("missing", f"there is no function {name}; define it, at the left margin")
+        return SimpleNamespace(**{name: found[name] for name in names})
+
+    def is_of_student(self, filename: str) -> bool:
+        """Whether a line of a traceback is the student's own."""
+        return filename == self.path or (not self.path and ("ipykernel" in filename or filename.startswith("<")))
+
+
+class Judge:
+    """The pipe to the judge: requests go out, and answers come back to those that have one."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def tell(self, what: str, payload: bytes | None = None, **header: Any) -> None:
+        """Send a request, with bytes behind it if there are some."""
+        header |= {"what": what, "payload": payload is not None}
+        self._pipe.send_bytes(json.dumps(header).encode())
+        if payload is not None:
+            self._pipe.send_bytes(payload)
+
+    def ask(self, what: str, **header: Any) -> Any:
+        """Send a request and return the answer."""
+        self.tell(what, **header)
+        return self._pipe.recv()
+
+    def hear(self) -> Any:
+        """Return what the judge asks next. Raises EOFError when it is gone."""
+        return self._pipe.recv()
+
+
+def _bits(vector: torch.Tensor) -> torch.Tensor:
+    return as_vector(vector).view(torch.uint8)
+
+
+def packed(vector: torch.Tensor) -> tuple[str, bytes]:
+    """Return a vector's dtype by name, and its bytes."""
+    return str(vector.dtype).removeprefix("torch."), _bits(vector).numpy().tobytes()
+
+
+class LabTransport:
+    """What a student's function gets: `rank`, `world_size`, and the methods below, which are those of a `Transport`."""
+
+    def __init__(self, judge: Judge, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.peers = [peer for peer in range(world_size) if peer != rank]
+        self._judge = judge
+        self._memory: list[torch.Tensor] = []  # what was allocated
+        self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # what others may read, and what it was
+        self._sent = 0
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return a zeroed vector [numel] whose slices peers read in place."""
+        vector = torch.zeros(numel, dtype=dtype)
+        self._memory.append(vector)
+        return vector
+
+    def isend(self, value: Any, dst: int, tag: str, n: int = 0) -> Work:
+        """Send a tensor (or None, or what JSON can carry), and the number `n` beside it, to rank `dst`; return at once.
+
+        A slice of an allocated vector is not to be changed until the Work is done; any other tensor is copied first.
+        """
+        if dst == self.rank or not 0 <= dst < self.world_size:
+            raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
+        if not isinstance(tag, str):
+            raise TypeError(f"the tag of a message is a string, such as 'chunk', and not {tag!r}")
+        self._sent += 1
+        header: dict[str, Any] = {
+            "dst": int(dst),
+            "tag": tag,
+            "n": int(n),
+            "id": self._sent,
+            "changed": self._changed(),
+        }
+        if not isinstance(value, torch.Tensor):
+            self._judge.tell("isend", object=value, **header)
+            return Delivered()
+        span = self._span(value)
+        dtype, payload = packed(value)
+        self._judge.tell("isend", payload, dtype=dtype, span=span, in_place=span is not None, **header)
+        if span is None:
+            return Delivered()
+        self._pending[self._sent] = (value, _bits(value).clone())
+        return _OnTheWay(self, self._sent)
+
+    def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
+        """Return the next message with `tag`, or one of several, of rank `src`, or of ANY; wait for it."""
+        if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
+            raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
+        answer = self._judge.ask("recv", src=int(src), tag=tag, changed=self._changed())
+        self._forget(answer["released"])
+
+        def give_back() -> None:
+            self._judge.tell("release", src=answer["src"], id=answer["id"])
+
+        message = Message(answer["src"], answer["tag"], answer["vector"], answer["object"], answer["nbytes"],
+                          answer["n"], give_back)  # fmt: skip
+        message._receiver = self
+        if answer["vector"] is None:
+            message.release()
+        return message
+
+    def wait_for(self, number: int) -> None:
+        """Wait until a message has been read."""
+        if number in self._pending:
+            self._forget(self._judge.ask("wait", id=number, changed=self._changed())["released"])
+
+    def is_read(self, number: int) -> bool:
+        """Whether a message has been read, as far as this rank knows."""
+        return number not in self._pending
+
+    def end(self, result: dict[str, torch.Tensor]) -> None:
+        """Tell what this rank ends with."""
+        vectors = {name: packed(vector) for name, vector in result.items()}
+        header = [[name, dtype, len(data)] for name, (dtype, data) in vectors.items()]
+        payload = b"".join(data for _, data in vectors.values())
+        self._judge.tell("result", payload, vectors=header, changed=self._changed())
+
+    def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
+        """Return where a slice lies: the number of its vector, its first element, one past its last."""
+        for i, vector in enumerate(self._memory):
+            same = value.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
+            if same and value.is_contiguous() and value.dtype == vector.dtype:
+                start = int(value.storage_offset())
+                return i, start, start + value.numel()
+        return None
+
+    def _changed(self) -> list[int]:
+        """Return the messages whose memory was changed since they were sent, of those that may not have been read."""
+        return [number for number, (now, then) in self._pending.items() if not torch.equal(_bits(now), then)]
+
+    def _forget(self, released: Sequence[int]) -> None:
+        for number in released:
+            self._pending.pop(number, None)
+
+    def _note(self, message: Message, t0: float) -> None:
+        """Record nothing: the judge does."""
+
+    def _synchronize(self) -> None:
+        """Wait for no device: there is none."""
+
+
+class _OnTheWay(Work):
+    """A slice that is read where it is."""
+
+    def __init__(self, transport: LabTransport, number: int) -> None:
+        self._transport, self._number = transport, number
+
+    @property
+    def done(self) -> bool:
+        """See Work."""
+        return self._transport.is_read(self._number)
+
+    def wait(self) -> None:
+        """See Work."""
+        self._transport.wait_for(self._number)
+
+
+class _Printed(io.TextIOBase):
+    """What the student prints goes to the judge, which says of which rank it is."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def write(self, text: str) -> int:
+        self._judge.tell("printed", text=text[:2000])
+        return len(text)
+
+
+def rank_main(pipe: Connection, source: Source, functions: Sequence[str], lab_name: str, trace_path: str) -> None:
+    """Be one rank, for one case after the other, until the judge is gone."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    judge = Judge(pipe)
+    trace = open(trace_path, "w")  # noqa: SIM115 - as long as the process lives: where it is, if it never comes back
+    faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
+    silent = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(silent, number)
+    sys.stdout = sys.stderr = _Printed(judge)
+    torch.set_num_threads(1)
+    try:
+        from lessons.labs import LABS
+
+        judge.tell("started")
+        yours = source.load(functions)
+        judge.tell("loaded")
+        while True:
+            rank, case, inputs = judge.hear()
+            transport = LabTransport(judge, rank, case.n)
+            transport.end(LABS[lab_name].run(yours, transport, case, inputs))
+    except EOFError:
+        pass  # the judge has seen enough
+    except BaseException as error:
+        _tell_of(error, judge, source)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _tell_of(error: BaseException, judge: Judge, source: Source) -> None:
+    """Tell what was raised, and in which line of the student's."""
+    if isinstance(error, Fault):
+        judge.tell("fault", kind=error.kind, text=str(error))
+        return
+    frames = [(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
+    own = [frame for frame in frames if source.is_of_student(frame[0])]
+    if isinstance(error, SyntaxError) and error.filename is not None and source.is_of_student(error.filename):
+        own = [(error.filename, error.lineno or 0, "")]
+    judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None)

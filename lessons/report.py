@@ -1,0 +1,144 @@
+"""What is said of a student's functions: the verdict, the score, the picture; for people and for programs."""
+
+import base64
+import html
+import io
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from matplotlib.figure import Figure as Picture
+
+from lessons import picture
+from lessons.lab import Figure, Lab, Run
+
+FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The verdict on one student's functions.
+
+    `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
+    hole, raised, loop, died, deadlock, unread, damage, returned, forged, wrong, real, or one of the lab's own.
+    """
+
+    lab: Lab
+    kind: str
+    verdict: str
+    figures: tuple[Figure, ...] = ()
+    yours: Run | None = None  # what the picture shows
+    reference: Run | None = None
+    printed: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether every result was right, in every case, on real processes too."""
+        return self.kind in ("right", "costly")
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is right, and no figure is worse than the best known."""
+        return self.kind == "right"
+
+    @property
+    def points(self) -> int:
+        """0 to 100: 60 if all results are right, and the rest in equal parts for each figure at the best known."""
+        if not self.right:
+            return 0
+        met = sum(one.is_best for one in self.figures)
+        return FOR_RIGHT + round((100 - FOR_RIGHT) * met / len(self.figures))
+
+    @cached_property
+    def picture(self) -> Picture | None:
+        """The schedule of the student's messages beside the reference's; None where nothing was sent."""
+        if self.yours is None or self.reference is None or not self.yours.sent:
+            return None
+        return picture.draw(self.lab, self.yours, self.reference)
+
+    # For people
+
+    def __repr__(self) -> str:
+        lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100"]
+        if self.printed:
+            lines += ["", self.printed.rstrip("\n")]
+        return "\n".join(lines)
+
+    def _rows(self) -> list[str]:
+        if not self.figures:
+            return []
+        rows = [("", "yours", "best known", "")] + [
+            (one.name, shown(one.yours), shown(one.best), one.formula) for one in self.figures
+        ]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        return [
+            f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows
+        ] + [f"({self.lab.scored}, at 1 Gbit/s and 50 us)"]
+
+    def _repr_html_(self) -> str:
+        """Show all of it in a notebook's cell."""
+        colour = "#2a7d46" if self.passed else "#a76a00" if self.right else "#b3261e"
+        word = "right" if self.passed else "right, but not the best" if self.right else "not yet"
+        parts = [
+            f'<p><b style="color:{colour}">{word}, {self.points} of 100 points.</b> {html.escape(self.verdict)}</p>'
+        ]
+        if self.figures:
+            parts.append(f"<pre>{html.escape(chr(10).join(self._rows()))}</pre>")
+        if self.printed:
+            parts.append(f"<pre>{html.escape(self.printed)}</pre>")
+        if self.picture is not None:
+            data = base64.b64encode(picture_bytes(self.picture, "png")).decode()
+            about = html.escape(f"The messages of your {self.lab.name} above, those of the reference below.")
+            parts.append(f'<img alt="{about}" style="max-width:100%" src="data:image/png;base64,{data}">')
+        return "".join(parts)
+
+    # For programs
+
+    def as_json(self) -> str:
+        """Return the scores as JSON."""
+        return json.dumps(self._facts(), indent=1) + "\n"
+
+    def as_gradescope(self) -> str:
+        """Return the results.json that Gradescope reads: https://gradescope-autograders.readthedocs.io/en/latest/specs/."""
+        tests: list[dict[str, Any]] = [
+            {
+                "name": "right", "score": FOR_RIGHT if self.right else 0, "max_score": FOR_RIGHT,
+                "status": "passed" if self.right else "failed", "output": self.verdict,
+            }
+        ]  # fmt: skip
+        left = 100 - FOR_RIGHT
+        if self.right:
+            share = left / len(self.figures)
+            tests += [
+                {
+                    "name": one.name, "score": share if one.is_best else 0, "max_score": share,
+                    "status": "passed" if one.is_best else "failed",
+                    "output": f"yours {shown(one.yours)}, best known {shown(one.best)} = {one.formula}",
+                }
+                for one in self.figures
+            ]  # fmt: skip
+        else:
+            tests.append(
+                {"name": "cost", "score": 0, "max_score": left, "output": "counted when the results are right"}
+            )
+        return json.dumps({"score": self.points, "output": str(self), "tests": tests}, indent=1) + "\n"
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "lab": self.lab.name, "kind": self.kind, "verdict": self.verdict, "right": self.right,
+            "passed": self.passed, "points": self.points,
+            "case": str(self.lab.scored), "figures": [asdict(one) | {"is_best": one.is_best} for one in self.figures],
+        }  # fmt: skip
+
+
+def shown(value: float) -> str:
+    """Return a figure as people read it."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+
+
+def picture_bytes(figure: Picture, kind: str) -> bytes:
+    """Return a figure as a file of this kind: png, svg, pdf."""
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=110)
+    return file.getvalue()

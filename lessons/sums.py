@@ -1,0 +1,38 @@
+"""Which parts a sum is made of: the ranks' vectors are random, so a sum of them tells how often each is in it."""
+
+from collections.abc import Sequence
+
+import torch
+
+
+def coefficients(vector: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[float] | None:
+    """Return the a_k with vector = sum of a_k parts[k], by least squares; None if it is no such sum.
+
+    All are of one length, at least as many elements as there are parts.
+    """
+    columns = torch.stack([part.double() for part in parts], dim=1)  # [length, parts]
+    if columns.shape[0] < columns.shape[1] or vector.numel() != columns.shape[0] or not vector.isfinite().all():
+        return None
+    target = vector.double()
+    found = torch.linalg.lstsq(columns, target[:, None]).solution[:, 0]
+    rest = float((columns @ found - target).abs().max())
+    if not rest <= 1e-3 * max(float(target.abs().max()), 1e-6):
+        return None
+    return [0.0 if abs(a) < 1e-3 else float(a) for a in found]
+
+
+def describe(found: Sequence[float], names: Sequence[str]) -> str:
+    """Return a sum in words: "rank 0 + 2 x rank 1", the names being those of the parts; "(...) / 3" of a mean."""
+    used = [a for a in found if a]
+    if not used:
+        return "nothing of any of them"
+    divisor = next((d for d in range(1, 17) if all(abs(d * a - round(d * a)) < 0.02 for a in used)), 1)
+    terms = []
+    for a, name in zip(found, names, strict=True):
+        times = divisor * a
+        if a:
+            terms.append(name if abs(times - 1) < 0.02 else f"{times:.3g} x {name}")
+    text = " + ".join(terms).replace("+ -", "- ")
+    if divisor == 1:
+        return text
+    return f"({text}) / {divisor}" if len(terms) > 1 else f"{text} / {divisor}"

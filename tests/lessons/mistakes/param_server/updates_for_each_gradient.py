@@ -1,0 +1,20 @@
+"""Makes one update with every gradient."""
+
+from collections.abc import Callable
+
+import torch
+
+from transports.base import Transport
+
+
+def serve(transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor], None]) -> None:
+    for worker in transport.peers:
+        with transport.recv(worker, "gradient") as received:
+            update(received.vector / len(transport.peers))
+    for worker in transport.peers:
+        transport.isend(x, worker, "parameters")
+
+
+def work(transport: Transport, x: torch.Tensor, g: torch.Tensor) -> None:
+    transport.isend(g, 0, "gradient")
+    transport.recv(0, "parameters").copy_to(x)

@@ -1,0 +1,23 @@
+"""Adds in share-only, too, onto chunks that are finished."""
+
+import torch
+
+from transports.base import Transport
+
+
+def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
+    N, r = transport.world_size, transport.rank
+    right, left = (r + 1) % N, (r - 1) % N
+    chunks = torch.tensor_split(vector, N)
+    sent = []
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r - s) % N], right, "share-reduce"))
+        with transport.recv(left, "share-reduce") as received:
+            chunks[(r - s - 1) % N].add_(received.vector)
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, "share-only"))
+        with transport.recv(left, "share-only") as received:
+            chunks[(r - s) % N].add_(received.vector)
+    for work in sent:
+        work.wait()
+    vector.div_(N)

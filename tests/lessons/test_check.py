@@ -1,0 +1,261 @@
+"""What the check says of solutions, of typical mistakes, and of other algorithms."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lessons import check, report
+from lessons.labs import LABS
+from lessons.report import Report
+from tests.runs import ROOT, handlers_kept
+
+MISTAKES = Path(__file__).parent / "mistakes"
+
+# By lab and file: the kind of the verdict, and what must stand in its line.
+EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
+    "param_server": {
+        "divides_by_all_ranks": ("wrong", "the server divided by 3; there are 2 gradients"),
+        "does_not_copy": ("damage", "sent x to rank 1, and changed it while rank 1 has not released it"),
+        "leaves_one_out": ("wrong", "the server's gradient was g of rank 1; expected the mean of all 2"),
+        "replies_to_one": ("deadlock", "the server has not sent x to rank 1, but to others"),
+        "sends_the_old_x": ("wrong", "rank 1 holds the x from before the step"),
+        "takes_the_sum": ("wrong", "N = 3, step 1: the server took the sum of the gradients; expected their mean"),
+        "updates_for_each_gradient": ("wrong", "the server made 2 updates; expected 1"),
+        "updates_on_the_worker": ("wrong", "rank 1 has made a step with its own gradient besides"),
+        "waits_for_x_first": (
+            "deadlock",
+            "rank 0 waits for rank 1 (for 'gradient'), which waits for rank 0 (for 'parameters'); no worker has sent",
+        ),
+    },
+    "ring": {
+        "adds_finished_chunks": (
+            "wrong",
+            "N = 3, step 4: rank 0 sent chunk 0 to rank 1 that holds 2 x rank 0 + rank 1 + rank 2; expected rank 0 + "
+            "rank 1 + rank 2; in share-only a chunk is finished: copy it, do not add",
+        ),
+        "adds_what_was_added": ("wrong", "rank 0 ends with (rank 0 + rank 1 + 2 x rank 2) / 3 in chunk 0"),
+        "begins_with_the_wrong_chunk": ("wrong", "N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1"),
+        "changes_what_it_sends": ("damage", "changed it before rank 2 had received it: wait for its Work"),
+        "chunks_too_few": ("raised", "IndexError: tuple index out of range, line 14 of chunks_too_few.py"),
+        "cuts_by_tensor": ("costly", "the chunks differ in length: 28000 elements in the longest, 10000"),
+        "forgets_to_divide": ("wrong", "rank 0 ends with the sum; expected the mean: divide by N"),
+        "hops_once": ("wrong", "without the part of rank 1; expected the mean of all 3 ranks"),
+        "returns_a_new_vector": ("returned", "write the mean into `vector`, in place"),
+        "sends_whole_vectors": ("costly", "sends the whole vector at once; bytes of a rank: 480000; the best known"),
+        "waits_before_it_receives": (
+            "deadlock",
+            "rank 0 waits for rank 1 (to read what it sent), which waits for rank 2 (to read what it sent), which "
+            "waits for rank 0 (to read what it sent)",
+        ),
+    },
+}
+FILES = [(lab, path.stem) for lab in LABS for path in sorted((MISTAKES / lab).glob("[a-z]*.py"))]
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_a_solution_gets_all_points(lab: str) -> None:
+    found = check.check_file(lab, str(check.SOLUTIONS / f"{lab}.py"))
+    assert (found.verdict, found.points) == ("right, and as good as is known", 100)
+    assert found.right
+    assert found.passed
+    assert all(figure.yours == pytest.approx(figure.best, rel=1e-3) for figure in found.figures), "the closed forms"
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_a_lab_begins_with_a_hole_that_says_what_to_write(lab: str) -> None:
+    found = check.check_file(lab, str(ROOT / "lessons" / f"{lab}.py"))
+    assert found.kind == "hole"
+    assert f"of {lab}.py: " in found.verdict
+    assert found.points == 0
+
+
+def test_every_lab_has_five_mistakes_at_least() -> None:
+    assert {lab: sorted(expected) for lab, expected in EXPECTED.items()} == {
+        lab: [stem for of, stem in FILES if of == lab] for lab in LABS
+    }
+    assert all(len(expected) >= 5 for expected in EXPECTED.values())
+    lines = [line for expected in EXPECTED.values() for line in expected.values()]
+    assert len(set(lines)) == len(lines), "each gets a line of its own"
+
+
+@pytest.mark.parametrize(("lab", "stem"), FILES)
+def test_a_mistake_is_named(lab: str, stem: str) -> None:
+    kind, text = EXPECTED[lab][stem]
+    found = check.check_file(lab, str(MISTAKES / lab / f"{stem}.py"))
+    assert (found.kind, found.verdict) == (kind, found.verdict)
+    assert text in found.verdict
+    assert "\n" not in found.verdict
+    assert not found.passed
+    assert found.points == (0 if kind != "costly" else 80)
+
+
+# Another algorithm that is right
+
+
+def write(tmp_path: Path, body: str, head: str = "transport, vector") -> str:
+    path = tmp_path / "mine.py"
+    lines = "\n".join(f"    {line}" for line in body.strip("\n").splitlines())
+    path.write_text(f"import torch\n\n\ndef all_reduce({head}):\n{lines}\n")
+    return str(path)
+
+
+SOLVED = (check.SOLUTIONS / "ring.py").read_text()
+MIRRORED = "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N"
+OTHER_WAY = SOLVED.replace("right, left = (r + 1) % N, (r - 1) % N", MIRRORED)
+
+
+def test_a_ring_that_goes_the_other_way_round_is_as_good(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OTHER_WAY)
+    assert check.check_file("ring", str(tmp_path / "mine.py")).points == 100
+
+
+def test_a_fault_in_a_ring_that_goes_the_other_way_round_is_found(tmp_path: Path) -> None:
+    wrong = OTHER_WAY.replace("(r - s) % N])\n    for", "(r - s - 1) % N])\n    for").replace("(r + 1 - s)", "(r - s)")
+    (tmp_path / "mine.py").write_text(wrong)
+    found = check.check_file("ring", str(tmp_path / "mine.py"))
+    assert "step 3: rank 0 sent chunk 0 to rank 2; expected chunk 1" in found.verdict
+
+
+def test_all_to_one_and_back_is_right_and_costs_more(tmp_path: Path) -> None:
+    body = """
+if transport.rank:
+    transport.isend(vector, 0, "to one").wait()
+    transport.recv(0, "to all").copy_to(vector)
+    return
+for peer in transport.peers:
+    with transport.recv(peer, "to one") as received:
+        vector.add_(received.vector)
+vector.div_(transport.world_size)
+for work in [transport.isend(vector, peer, "to all") for peer in transport.peers]:
+    work.wait()
+"""
+    found = check.check_file("ring", write(tmp_path, body))
+    assert found.kind == "costly"
+    figures = {figure.name: (figure.yours, figure.best, figure.is_best) for figure in found.figures}
+    assert figures["messages of a rank"] == (3, 6, True)
+    assert figures["bytes of a rank"] == (480_000, 240_000, False)
+    assert figures["rounds"] == (2, 6, True)
+    seconds, best, _ = figures["virtual seconds"]
+    assert best == pytest.approx(6 * 50e-6 + 1.5 * 160_000 / 125e6)
+    assert seconds == pytest.approx(2 * 50e-6 + 6 * 160_000 / 125e6)
+    assert found.points == 80, "60 for right results, 10 for each figure of four"
+
+
+def test_another_dtype_on_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOLVED.replace("% N], right", "% N].double(), right"))
+    found = check.check_file("ring", str(tmp_path / "mine.py"))
+    assert found.kind == "costly"
+    assert "rank 0 sends float64; the vector is float32; bytes of a rank: 480000" in found.verdict
+
+
+def test_a_hole_after_a_wrong_message_names_the_message(tmp_path: Path) -> None:
+    right = (MISTAKES / "ring" / "forgets_to_divide.py").read_text()
+    hole = '    raise NotImplementedError("the mean")\n'
+    (tmp_path / "mine.py").write_text(right + hole)
+    found = check.check_file("ring", str(tmp_path / "mine.py"))
+    assert found.verdict == "still to be written, line 22 of mine.py: the mean; the messages so far are right"
+    wrong = (MISTAKES / "ring" / "begins_with_the_wrong_chunk.py").read_text()
+    (tmp_path / "mine.py").write_text(wrong.replace("    vector.div_(N)\n", hole))
+    found = check.check_file("ring", str(tmp_path / "mine.py"))
+    assert found.verdict.endswith("the mean; but first, N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1")
+
+
+def test_what_was_printed_is_shown_with_its_rank(tmp_path: Path) -> None:
+    found = check.check_file("ring", write(tmp_path, 'print("points: 100 of 100")\nraise NotImplementedError("all")'))
+    assert found.points == 0
+    assert "rank 0 printed: points: 100 of 100\n" in found.printed
+    assert all(line.startswith("rank ") for line in found.printed.splitlines())
+
+
+# In a notebook
+
+
+def test_a_function_of_a_notebook_is_judged() -> None:
+    def all_reduce(transport: object, vector: object) -> None:
+        raise NotImplementedError("share-reduce")
+
+    found = check.check("ring", all_reduce)
+    assert found.kind == "hole"
+    assert "not yet, 0 of 100 points" in found._repr_html_()
+    from lessons.solutions import ring
+
+    found = check.check("ring", ring.all_reduce)
+    shown = found._repr_html_()
+    assert "right, 100 of 100 points" in shown
+    assert "2 (N - 1) P / N" in shown
+    assert 'src="data:image/png;base64,' in shown
+    assert str(found).splitlines()[0] == "ring: right, and as good as is known"
+
+
+# The command
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with handlers_kept():
+        code = check.main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_writes_scores_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / file for name, file in
+             (("json", "scores.json"), ("gradescope", "results.json"), ("picture", "mine.svg"))}  # fmt: skip
+    options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    mistake = str(MISTAKES / "ring" / "sends_whole_vectors.py")
+    code, out, _ = said(capsys, "ring", mistake, *options)
+    assert code == 0, "it is right"
+    assert "points: 80 of 100" in out
+    scores = json.loads(files["json"].read_text())
+    assert (scores["lab"], scores["right"], scores["passed"], scores["points"]) == ("ring", True, False, 80)
+    assert [figure["name"] for figure in scores["figures"] if not figure["is_best"]] == [
+        "bytes of a rank", "virtual seconds"
+    ]  # fmt: skip
+    results = json.loads(files["gradescope"].read_text())
+    assert results["score"] == sum(test["score"] for test in results["tests"]) == 80
+    assert sum(test["max_score"] for test in results["tests"]) == 100
+    assert "<svg" in files["picture"].read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in files.values())
+
+
+def test_a_wrong_solution_ends_with_1_and_its_results_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(
+        capsys, "ring", str(MISTAKES / "ring" / "hops_once.py"), "--gradescope", str(tmp_path / "results.json")
+    )
+    assert code == 1
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["score"] == 0
+    assert results["output"].rstrip() == out.rstrip()
+    assert sum(test["max_score"] for test in results["tests"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("rnig", "x.py"), "rnig: there is no such lab; did you mean ring?"),
+        (("ring", "nothing.py"), "nothing.py: there is no such file"),
+        (("ring", "lessons/ring.py", "--picture", "x.bmp"), "--picture x.bmp: must end with .png, .svg, .pdf"),
+        (("ring", "lessons/ring.py", "--json", "/dev/null/x/y.json"), "--json /dev/null/x/y.json: cannot be written"),
+        (("ring", "lessons/ring.py", "--jsn", "x"), "--jsn: there is no such option; did you mean --json?"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    code, out, err = said(capsys, *arguments)
+    assert code == 2
+    assert not out
+    assert err.startswith(f"error: {text}")
+    assert len(err.splitlines()) == 1
+
+
+def test_points_are_a_plain_sum() -> None:
+    lab = LABS["ring"]
+    figure = lab.compare(6, 240_000, 6, 1.0)
+    assert [one.is_best for one in figure] == [True, True, True, False]
+    assert Report(lab, "costly", "", tuple(figure)).points == 90
+    assert Report(lab, "wrong", "", tuple(figure)).points == 0
+    assert report.shown(240_000) == "240,000"

@@ -1,0 +1,160 @@
+"""Files that hang, end, lie or break: one line each, a score that cannot be edited, and no process left."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lessons import check
+from lessons.report import Report
+
+SOLVED = (check.SOLUTIONS / "ring.py").read_text()
+PRELUDE = "import os\nimport sys\nimport time\n\nimport torch\n\n\ndef all_reduce(transport, vector):\n"  # 8 lines
+
+
+def judged(tmp_path: Path, source: str) -> Report:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    found = check.check_file("ring", str(path))
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    # The fork server and the tracker of shared memory stay, as for every run; a rank is a child of the server.
+    assert not [child for child in left if child.ppid() != psutil.Process().pid], "no rank outlives the check"
+    assert "\n" not in found.verdict
+    return found
+
+
+def named(value: str) -> str:
+    """Return a short name of a case: the verdict's kind or text, not the source."""
+    return "" if "\n" in value else value[:40]
+
+
+def body(text: str) -> str:
+    return PRELUDE + "".join(f"    {line}\n" for line in text.splitlines())
+
+
+# What breaks
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "text"),
+    [
+        ("def all_reduce(transport, vector:\n    pass\n", "import", "cannot be imported: SyntaxError"),
+        ("import no_such_module\n", "import", "No module named 'no_such_module', line 1 of mine.py"),
+        ("import sys\nsys.exit(0)\n", "import", "cannot be imported: SystemExit: 0, line 2 of mine.py"),
+        ("def allreduce(transport, vector):\n    pass\n", "missing", "there is no function all_reduce"),
+        ("all_reduce = 5\n", "missing", "there is no function all_reduce"),
+        ("def all_reduce(vector):\n    pass\n", "raised", "TypeError: all_reduce() takes 1 positional argument"),
+        (body("vector[100] = 1"), "raised", "IndexError: index 100 is out of bounds"),
+        (body("all_reduce(transport, vector)"), "raised", "RecursionError: maximum recursion depth exceeded"),
+        (body("sys.exit(0)"), "raised", "SystemExit: 0, line 9 of mine.py (sys.exit(0))"),
+        (body("os._exit(0)"), "died", "its process ended with exit code 0 before its work was done"),
+        (body("os.kill(os.getpid(), 9)"), "died", "its process was killed by SIGKILL"),
+        (body("transport.isend(vector, transport.rank, 'x')"), "raised", "rank 0 cannot send to rank 0"),
+        (body("transport.recv(9, 'x')"), "raised", "rank 0 cannot receive from rank 9 in a world of 3"),
+        (body("transport.isend(vector, 1 - transport.rank, 5)"), "raised", "the tag of a message is a string"),
+        (body("transport.barrier()"), "raised", "has no attribute 'barrier', line 9 of mine.py"),
+        (body("vector.fill_(float('nan'))"), "wrong", "rank 0 ends with NaN or infinity"),
+        (body("if transport.rank == 0:\n    transport.recv(1, 'x')"), "deadlock",
+         "rank 0 waits for rank 1 (for 'x'), which has returned without sending it"),
+        (body("N, r = transport.world_size, transport.rank\ntransport.isend(vector, (r + 1) % N, 'a')\n"
+              "transport.recv((r - 1) % N, 'b')"), "deadlock",
+         "rank 0 waits for rank 2 (for 'b'), which waits for rank 1 (for 'b'), which waits for rank 0 (for 'b'); but "
+         "rank 0 has sent rank 1 'a'"),
+        (SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    transport.isend(None, right, 'x')"), "unread",
+         "sent an object to rank 1, which never received it"),
+    ],
+    ids=named,
+)  # fmt: skip
+def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text: str) -> None:
+    found = judged(tmp_path, source)
+    assert (found.kind, found.points) == (kind, 0), found.verdict
+    assert text in found.verdict.replace("rank 1 raised", "rank 0 raised").replace("rank 2 raised", "rank 0 raised")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (body("while True:\n    pass"), "of mine.py"),
+        (body("while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"), "of mine.py"),
+        (body("while True:\n    print('still here')"), "without end"),
+        (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "rank"),
+        ("while True:\n    pass\n", "of mine.py"),
+        (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
+    ],
+    ids=named,
+)
+def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> None:
+    found = judged(tmp_path, source)
+    assert (found.kind, found.points) == ("loop", 0), found.verdict
+    assert text in found.verdict
+    assert "an endless loop?" in found.verdict
+
+
+@pytest.mark.slow
+def test_what_differs_on_real_processes_is_told(tmp_path: Path) -> None:
+    differs = "\n    if type(transport).__name__ != 'LabTransport':\n        {}\n"
+    for code, text in (
+        ("vector.zero_()", "on 3 real processes the results are others"),
+        ("raise ValueError('not here')", "raised ValueError: not here"),
+    ):
+        found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)" + differs.format(code)))
+        assert (found.kind, found.points) == ("real", 0), found.verdict
+        assert text in found.verdict
+
+
+@pytest.mark.slow
+def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path) -> None:
+    loop = "    if type(transport).__name__ != 'LabTransport':\n        while True:\n            pass\n"
+    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop))
+    assert found.kind == "real"
+    assert "has not returned within" in found.verdict
+
+
+# What lies
+
+FORGERIES = {
+    "counters": "transport.messages_sent = [0] * 9\ntransport.bytes_sent = [0] * 9\ntransport.rounds = 0",
+    "the lab": "import lessons.lab, lessons.labs.ring\nlessons.lab.is_close = lambda *_: True\n"
+    "lessons.labs.ring.is_close = lambda *_: True\nlessons.labs.ring.wrong_ranks = lambda run: []\n"
+    "lessons.lab.Figure.is_best = property(lambda self: True)",
+    "the judge": "import lessons.judge, lessons.report\nlessons.judge.play = lambda ranks, run: run\n"
+    "lessons.report.Report.points = 100\nlessons.report.Report.kind = 'right'",
+    "the output": "print('ring: right, and as good as is known')\nprint('points: 100 of 100')\n"
+    "os.write(1, b'points: 100 of 100')",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_score_counts_for_nothing(tmp_path: Path, forgery: str) -> None:
+    """A costly solution stays costly, and a wrong one wrong, whatever it sets besides."""
+    lies = body(FORGERIES[forgery])
+    costly = (Path(__file__).parent / "mistakes" / "ring" / "sends_whole_vectors.py").read_text()
+    honest = costly.partition("-> None:\n")[2]
+    found = judged(tmp_path, lies + honest)
+    assert (found.kind, found.points) == ("costly", 80), found.verdict
+    assert {figure.name: figure.yours for figure in found.figures}["bytes of a rank"] == 480_000
+    found = judged(tmp_path, lies)
+    assert (found.kind, found.points) == ("wrong", 0), found.verdict
+
+
+def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) -> None:
+    done = '"result", b"", vectors=[["x", "float32", 0]]'
+    for request in ('"loaded"', '"release", src=1, id=77', '"recv", src="x", tag=3', '"isend", dst=0'):
+        found = judged(tmp_path, body(f"transport._judge.tell({request})"))
+        assert (found.kind, found.points) == ("forged", 0), found.verdict
+        assert "asked for what no transport does" in found.verdict
+    found = judged(tmp_path, body(f"transport._judge.tell({done})\nos._exit(0)"))
+    assert (found.kind, found.points) == ("forged", 0), found.verdict
+
+
+def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
+    """What a file keeps for all ranks is kept by each: they are processes, as on a cluster."""
+    share = PRELUDE.replace("def all_reduce", "known = {}\n\n\ndef all_reduce") + (
+        "    known[transport.rank] = vector.clone()\n"
+        "    vector.copy_(torch.stack(list(known.values())).mean(0))\n"
+    )  # fmt: skip
+    found = judged(tmp_path, share)
+    assert found.kind == "wrong"
+    assert "without the part of rank 1, 2" in found.verdict

@@ -1,0 +1,117 @@
+"""What the README of the lessons prints for teachers works as printed."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lessons.check import SOLUTIONS
+from lessons.solutions import ring
+from tests.lessons.mistakes.ring import hops_once
+from tests.ranks import LIMIT
+from tests.runs import ROOT
+
+TEXT = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
+(GRADESCOPE,) = re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
+NBGRADER, OTTER = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(command, cwd=folder, env=os.environ | {"PATH": search, "PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, timeout=2 * LIMIT, check=False)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_commands_for_students_run_as_printed(tmp_path: Path) -> None:
+    commands = re.findall(r"^    (cp .*|python .*)$", TEXT, re.MULTILINE)
+    copy, check, train = [command.partition("#")[0].strip() for command in commands]
+    for entry in ROOT.iterdir():
+        if entry.name != "results" and not entry.name.startswith("."):
+            (tmp_path / entry.name).symlink_to(entry)
+    assert run(["bash", "-c", copy], tmp_path).returncode == 0
+    begun = run(["bash", "-c", check], tmp_path)
+    assert begun.returncode == 1
+    assert "still to be written" in begun.stdout
+    hole, _, strategy = (tmp_path / "my_ring.py").read_text().partition("@dataclass")
+    imports = hole.partition("def all_reduce")[0]
+    solution = inspect.getsource(ring.all_reduce)
+    (tmp_path / "my_ring.py").write_text(f"{imports}{solution}\n\n@dataclass{strategy}")
+    for command in (check, train):
+        done = run(["bash", "-c", command], tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = (tmp_path / "results").glob("*.json")
+    assert json.loads(record.read_text())["replicas_identical"]
+
+
+@pytest.mark.slow
+def test_the_autograder_of_gradescope_writes_its_results(tmp_path: Path) -> None:
+    for folder in ("submission", "results", "source"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "source" / "course").symlink_to(ROOT)
+    (tmp_path / "submission" / "my_ring.py").write_text((SOLUTIONS / "ring.py").read_text())
+    script = GRADESCOPE.replace("/autograder", str(tmp_path)).replace("python3", sys.executable)
+    done = run(["bash", "-c", script], tmp_path)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert results["score"] == 100
+    assert {test["status"] for test in results["tests"]} == {"passed"}
+
+
+def test_the_cell_for_nbgrader_passes_a_right_function_and_no_other() -> None:
+    exec(NBGRADER, {"all_reduce": ring.all_reduce})
+    with pytest.raises(AssertionError, match="without the part of rank 1"):
+        exec(NBGRADER, {"all_reduce": hops_once.all_reduce})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("function", "points"), [("solutions.ring", 1), ("", 0)])
+def test_nbgrader_grades_the_cell(function: str, points: int) -> None:
+    utils = pytest.importorskip("nbgrader.utils")
+    import nbformat
+    from nbclient import NotebookClient
+
+    given = f"from lessons.{function} import all_reduce" if function else "def all_reduce(transport, vector): pass"
+    cell = nbformat.v4.new_code_cell(NBGRADER)
+    cell.metadata["nbgrader"] = {"grade": True, "grade_id": "ring", "points": 1, "solution": False, "locked": True,
+                                 "schema_version": 3, "cell_type": "code"}  # fmt: skip
+    node = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(given), cell])
+    client = NotebookClient(node, timeout=LIMIT, kernel_name="python3", allow_errors=True)
+    client.execute(env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert utils.determine_grade(node.cells[1])[:2] == (points, 1)
+
+
+def printed_test(test_case: Any) -> dict[str, Any]:
+    """What the printed file defines, otter's decorator being `test_case`."""
+    namespace: dict[str, Any] = {}
+    package, module = types.ModuleType("otter"), types.ModuleType("otter.test_files")
+    module.test_case = test_case  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "otter", package)
+        patch.setitem(sys.modules, "otter.test_files", module)
+        exec(OTTER, namespace)
+    return namespace
+
+
+def test_the_test_for_otter_passes_a_right_function_and_no_other() -> None:
+    found = printed_test(lambda points: lambda function: function)
+    assert (found["name"], found["points"], found["OK_FORMAT"]) == ("ring", 100, False)
+    found["test_ring"](ring.all_reduce)
+    with pytest.raises(AssertionError, match="without the part of rank 1"):
+        found["test_ring"](hops_once.all_reduce)
+
+
+@pytest.mark.slow
+def test_otter_grades_the_test(tmp_path: Path) -> None:
+    otter = pytest.importorskip("otter")
+    (tmp_path / "ring.py").write_text(OTTER)
+    grader = otter.Notebook(tests_dir=str(tmp_path))
+    assert grader.check("ring", global_env={"all_reduce": ring.all_reduce}).grade == 1
+    assert grader.check("ring", global_env={"all_reduce": hops_once.all_reduce}).grade == 0

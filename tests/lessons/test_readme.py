@@ -109,8 +109,9 @@ def test_the_test_for_otter_passes_a_right_function_and_no_other() -> None:
 
 
 @pytest.mark.slow
-def test_otter_grades_the_test(tmp_path: Path) -> None:
+def test_otter_grades_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     otter = pytest.importorskip("otter")
+    monkeypatch.chdir(tmp_path)  # where it writes a log
     (tmp_path / "ring.py").write_text(OTTER)
     grader = otter.Notebook(tests_dir=str(tmp_path))
     assert grader.check("ring", global_env={"all_reduce": ring.all_reduce}).grade == 1

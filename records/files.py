@@ -175,7 +175,8 @@ def _write_events(path: Path, events: Events) -> None:
 def load_events(path: AnyPath) -> pd.DataFrame:
     """Return the events of a run, as written; `path` is the .events.csv.gz, or DIRECTORY/RUN_NAME.
 
-    `line` is empty in a file of before there was this column. Raises OSError if the file cannot be read, ValueError if it does not hold events, or is unfinished.
+    `line` is empty in a file of before there was this column. Raises OSError if the file cannot be read, ValueError if
+    it does not hold events, or is unfinished.
     """
     name = os.fspath(path)
     file = Path(name if name.endswith(EVENTS_SUFFIX) else name + EVENTS_SUFFIX)

@@ -112,7 +112,7 @@ def _facts(run: Run, shift: float, steps: tuple[int, int] | None) -> dict[str, A
         start, stop = _window(run, steps)
         spans = spans[(spans["t1"] >= start) & (spans["t0"] <= stop)].reset_index(drop=True)
     if len(spans) > MAX_EVENTS:
-        n = (run.events["step"].max() + 1 if steps is None else steps[1]) * MAX_EVENTS // len(spans)
+        n = (run.events["step"].max() + 1 if steps is None else steps[1]) * MAX_EVENTS * 9 // (10 * len(spans))
         raise BadRun(
             f"{run.path}: {len(spans):,} events, and a page holds {MAX_EVENTS:,}; ask for fewer steps, such as "
             f"--step {steps[0] if steps else 1} --steps {max(1, n)}"
@@ -145,8 +145,13 @@ def _sources(lines: pd.Series, known: Any) -> tuple[dict[str, list[str]], dict[s
 
 def _first_view(run: Run, steps: tuple[int, int] | None) -> list[float]:
     """Return what is in view at first: two steps in the middle of the run, or the first of those on the page."""
-    n = min(2, worker_spans(run.events, run.roles)["step"].nunique() if steps is None else steps[1])
-    return list(_window(run, (middle(run.events, run.roles, n) if steps is None else steps[0], n)))
+    spans = worker_spans(run.events, run.roles)
+    n = min(2, spans["step"].nunique() if steps is None else steps[1])
+    first = middle(run.events, run.roles, n) if steps is None else steps[0]
+    inside = spans[spans["step"].between(first - 1, first + n - 2)]
+    if inside.empty:  # steps that nobody has recorded, such as those before a run was resumed
+        inside = spans
+    return [float(inside["t0"].min()), float(inside["t1"].max())]
 
 
 def _first_steps(runs: Sequence[Run]) -> list[float]:

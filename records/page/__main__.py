@@ -15,8 +15,10 @@ from records.timeline import load
 
 def _write(given: argparse.Namespace) -> str:
     runs = [Run(*load(path)) for path in (given.run, given.second) if path is not None]
-    asked = given.step is not None or given.steps is not None
-    text = make_page(runs, (given.step or 1, given.steps or 1) if asked else None)
+    steps = None
+    if given.step is not None or given.steps is not None:
+        steps = (1 if given.step is None else given.step, 1 if given.steps is None else given.steps)
+    text = make_page(runs, steps)
     path = given.out or f"{runs[0].path}.page.html"
     try:
         with write_atomically(path) as temporary:

@@ -11,6 +11,8 @@ class Code {
       list.innerHTML = lines.map((line) => `<li><b></b><code>${line || " "}</code></li>`).join("");
       this.files.set(name, list);
     }
+    const uses = d3.rollup(run.line, (events) => events.length, (line) => run.places[line].file);
+    this.main = d3.greatest(this.files.keys(), (file) => uses.get(file)); // what is shown before there is a line
     this.shown = null;
     drawers.moment.push(() => this.draw());
   }
@@ -26,7 +28,7 @@ class Code {
       this.mark(null);
       const doing = mine >= 0 ? `rank ${this.run.rank[mine]}: ${this.run.phaseOf(mine)}` : "Nothing has begun";
       this.title.textContent = `${doing}, in the training loop, outside the algorithm`;
-      if (!this.shown) this.show(this.files.keys().next().value);
+      if (!this.shown) this.show(this.main);
       return;
     }
     if (!this.files.has(place.file)) {

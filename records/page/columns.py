@@ -39,7 +39,7 @@ def with_messages(events: pd.DataFrame, world_size: int) -> pd.DataFrame:
     spans["message"] = spans["message"].fillna(-1)
     spans["chunk"] = _chunks(spans, moved, world_size)
     spans["version"] = _versions(spans, moved)
-    return spans
+    return spans.astype({"message": "int64", "chunk": "int64", "version": "int64"})
 
 
 def _chunks(spans: pd.DataFrame, moved: pd.Series, N: int) -> pd.Series:
@@ -61,11 +61,12 @@ def _versions(spans: pd.DataFrame, moved: pd.Series) -> pd.Series:
     used = pd.concat([applied(spans), dropped(spans)]).sort_index()
     for server, gradients in used.groupby("rank"):
         at = applied(gradients)
-        if len(at):  # what it sends is of the version that its last update has made
+        if len(at):  # an update is made with the last gradient of its version; what is sent then is of the next
+            last = at[at["version_applied"] != at["version_applied"].shift(-1)]
             sent = spans.index[moved & (spans["src"] == server) & (spans["rank"] == server)]
-            last = np.searchsorted(at.index, sent) - 1
-            before = at["version_applied"].iloc[0]
-            version[sent] = np.where(last < 0, before, at["version_applied"].to_numpy()[np.maximum(last, 0)] + 1)
+            made = np.searchsorted(last.index, sent)
+            known = last["version_applied"].to_numpy()
+            version[sent] = np.where(made == 0, known[0], known[np.maximum(made, 1) - 1] + 1)
         for worker, of_worker in gradients.groupby("peer"):
             came = spans[(spans["rank"] == server) & (spans["peer"] == worker) & (spans["op"] == "recv")]
             before_first = came[came.index < of_worker.index[0]]

@@ -25,8 +25,8 @@ let before = 0; // when the last frame of the play was drawn
 
 function play(on) {
   page.playing = on;
-  element("play").textContent = on ? "⏸ Pause" : "▶ Play";
-  element("play").ariaLabel = on ? "Pause" : "Play";
+  element("play").querySelector("span").textContent = on ? "Pause" : "Play";
+  element("play").querySelector("path").setAttribute("d", on ? "M3 1h3v14H3zM10 1h3v14h-3z" : "M3 1v14l11-7z");
   element("now").ariaLive = on ? "off" : "polite"; // nobody can hear every event
   if (!on) return;
   if (page.passed >= page.times.length) goTo(page.start);
@@ -62,9 +62,9 @@ function drawControls() {
   for (const one of page.runs) {
     const mine = run === one ? i : passedOf(one) - 1;
     const facts = mine >= 0 ? factsOf(one, mine, distance) : [];
-    for (const [rank, own] of one.appliedBy.entries()) {
+    one.updates.forEach((own, rank) => {
       if (own.length) facts.push([`x at rank ${rank}`, `version ${one.versionAt(rank, passedOf(one))}`]);
-    }
+    });
     const list = d3.select(one.section).select(".facts").selectAll("div").data(facts).join("div");
     list.selectAll("dt").data((fact) => [fact[0]]).join("dt").text((name) => name);
     list.selectAll("dd").data((fact) => [fact[1]]).join("dd").text((value) => value);
@@ -112,7 +112,7 @@ function connect() {
   });
   element("follow").addEventListener("change", (event) => {
     page.follow = Number(event.target.value);
-    changed("moment");
+    changed("view");
   });
   document.addEventListener("keydown", onKey);
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));

@@ -1,6 +1,6 @@
-const LEFT = 96, RIGHT = 10, TOP = 26; // of a canvas, in pixels: names, air, the axis of time
+const LEFT = 96, RIGHT = 10, TOP = 32; // of a canvas, in pixels: names, air, the axis of time
 const NEAR = 7; // pixels from a message at which it is meant
-const MANY = 1500, SOME = 300, FEW = 48; // arrows in view: thin ones, those with heads, those with a label
+const MANY = 1500, SOME = 300, FEW = 80; // arrows in view: thin ones, those with heads, those with a label
 
 /** The lanes of one run: a bar for every event, an arrow for every message, and below them the strips of its server. */
 class Lanes {
@@ -9,8 +9,8 @@ class Lanes {
     this.box = box;
     this.canvas = box.querySelector(".events");
     this.above = box.querySelector(".cursor");
-    this.lane = Math.max(13, Math.min(44, Math.floor(420 / run.ranks)));
-    this.bar = Math.round(0.56 * this.lane);
+    this.lane = Math.max(13, Math.min(page.runs.length > 1 ? 46 : 58, Math.floor(420 / run.ranks)));
+    this.bar = Math.round(0.5 * this.lane);
     this.strips = run.applied.length ? STRIPS : [];
     this.height = TOP + this.lane * run.ranks + 6 + d3.sum(this.strips, (strip) => strip.height);
     this.zooming = d3.zoom()
@@ -58,6 +58,7 @@ class Lanes {
     pen.beginPath();
     pen.rect(LEFT, 0, this.width - LEFT - RIGHT, this.height);
     pen.clip();
+    this.labels = [];
     page.drawn.bars = run.number ? page.drawn.bars : 0;
     for (let rank = 0; rank < run.ranks; rank++) page.drawn.bars += this.drawBars(pen, rank);
     page.drawn.arrows = (run.number ? page.drawn.arrows : 0) + this.drawArrows(pen);
@@ -76,20 +77,19 @@ class Lanes {
     const [a, b] = page.view, { run } = this;
     pen.font = FONT;
     pen.textAlign = "center";
-    const ticks = this.x.ticks(Math.max(2, this.width / 120));
+    const ticks = this.x.ticks(Math.max(2, this.width / 120)), apart = ticks.length > 1 ? ticks[1] - ticks[0] : b - a;
     for (const tick of ticks) {
       const x = Math.round(this.x(tick)) + 0.5;
       pen.fillStyle = colour("line");
       pen.fillRect(x, TOP - 4, 1, this.height - TOP);
       pen.fillStyle = colour("muted");
-      const text = inWords(tick, b - a), half = pen.measureText(text).width / 2;
-      if (x - half > LEFT - 40 && x + half < this.width) pen.fillText(text, x, TOP / 2 - 1);
+      const text = inWords(tick, b - a, apart), half = pen.measureText(text).width / 2;
+      if (x + half < this.width) pen.fillText(text, x, 9);
     }
     pen.textAlign = "right";
     for (let rank = 0; rank < run.ranks; rank++) {
-      const role = run.facts.roles[rank], y = this.y(rank);
-      pen.fillStyle = colour("ink");
-      const both = this.lane >= 30;
+      const role = run.facts.roles[rank], y = this.y(rank), both = this.lane >= 30;
+      pen.fillStyle = colour(page.follow === rank ? "accent" : "ink");
       if (this.lane >= 12) pen.fillText(`rank ${rank}`, LEFT - 10, both ? y - 7 : y);
       pen.fillStyle = colour("muted");
       if (both) pen.fillText(role, LEFT - 10, y + 8);
@@ -137,7 +137,9 @@ class Lanes {
     if (!text) return;
     pen.textAlign = "center";
     pen.fillStyle = colour(`on-${phase}`);
-    pen.fillText(text, (left + right) / 2, this.y(run.rank[i]));
+    const x = (left + right) / 2, y = this.y(run.rank[i]), half = pen.measureText(text).width / 2;
+    pen.fillText(text, x, y);
+    this.labels.push([x - half, y - 7, x + half, y + 7]);
   }
 
   /** Draw the messages in view; one of those that would cover each other. */
@@ -184,18 +186,26 @@ class Lanes {
     pen.fill();
   }
 
+  /** Write the chunk, or the tag, at a place of the arrow that covers no other label; nothing if there is none. */
   labelArrow(pen, message) {
     const [x0, y0, x1, y1] = this.path(message), chunk = this.run.chunk[message.i];
-    const text = chunk >= 0 ? String(chunk) : this.run.tagOf(message.i), width = pen.measureText(text).width;
-    if (Math.hypot(x1 - x0, y1 - y0) < (chunk >= 0 ? 16 : Math.max(40, width)) || this.lane < 24) return;
-    const share = chunk >= 0 ? 0.5 : 0.3, x = x0 + share * (x1 - x0), y = y0 + share * (y1 - y0);
-    pen.fillStyle = colour("paper");
-    pen.beginPath();
-    pen.roundRect(x - width / 2 - 4, y - 8, width + 8, 16, 8);
-    pen.fill();
-    pen.textAlign = "center";
-    pen.fillStyle = chunk >= 0 ? chunkInk(chunk) : colour("ink");
-    pen.fillText(text, x, y);
+    const text = chunk >= 0 ? String(chunk) : this.run.tagOf(message.i), half = pen.measureText(text).width / 2 + 4;
+    if (Math.hypot(x1 - x0, y1 - y0) < Math.max(14, half) || this.lane < 24) return;
+    for (const share of [0.5, 0.3, 0.7, 0.15, 0.85]) {
+      const x = x0 + share * (x1 - x0), y = y0 + share * (y1 - y0);
+      const [left, top, right, bottom] = [x - half, y - 8, x + half, y + 8];
+      const isFree = this.labels.every((one) => one[2] < left || one[0] > right || one[3] < top || one[1] > bottom);
+      if (!isFree || left < LEFT || right > this.width - RIGHT) continue;
+      this.labels.push([left, top, right, bottom]);
+      pen.fillStyle = colour("paper");
+      pen.beginPath();
+      pen.roundRect(left, top, right - left, 16, 8);
+      pen.fill();
+      pen.textAlign = "center";
+      pen.fillStyle = chunk >= 0 ? chunkInk(chunk) : colour("ink");
+      pen.fillText(text, x, y);
+      return;
+    }
   }
 
   /** Draw, above the rest, the moment: a line, what is on its way, and the event that has begun last. */

@@ -29,7 +29,7 @@ class Messages {
     const rows = table.append("tbody").selectAll("tr").data(some).join("tr");
     if (two) rows.append("td").text(([run]) => run.facts.name);
     rows.append("td").append("button").attr("type", "button")
-      .text(([, message]) => (message.send < 0 ? "read" : inWords(message.sent, distance)))
+      .text(([run, message]) => `${inWords(message.sent, distance)}${message.send < 0 ? ` (${run.opOf(message.i)})` : ""}`)
       .attr("aria-label", ([run, message]) => `Go to: ${sentence(run, message.i, distance)}`)
       .on("click", (_, [run, message]) => select(run, message.i));
     const cells = [

@@ -57,7 +57,10 @@ class Run {
     this.pairMessages();
     this.applied = this.eventsWhere((i) => this.phaseOf(i) === "update" && this.version_read[i] >= 0);
     this.appliedAt = this.applied.map((i) => this.t0[i]);
-    this.appliedBy = this.lanes.map((_, rank) => this.applied.filter((i) => this.rank[i] === rank));
+    this.updates = this.lanes.map((_, rank) => { // by rank: an update is made with the last gradient of its version
+      const own = this.applied.filter((i) => this.rank[i] === rank);
+      return own.filter((i, k) => this.version_applied[i] !== this.version_applied[own[k + 1]]);
+    });
     this.dropped = this.eventsWhere((i) => this.opOf(i) === "drop");
     const used = [...this.applied, ...this.dropped];
     this.mostStale = d3.max(used, (i) => this.version_applied[i] - this.version_read[i]) ?? 0;
@@ -119,9 +122,8 @@ class Run {
 
   /** The version of x at a rank after the first `passed` events, or null where none is known. */
   versionAt(rank, passed) {
-    const own = this.appliedBy[rank];
+    const own = this.updates[rank], k = d3.bisectLeft(own, passed) - 1;
     if (!own.length) return null;
-    const k = d3.bisectLeft(own, passed) - 1;
     return k < 0 ? this.version_applied[own[0]] : this.version_applied[own[k]] + 1;
   }
 }

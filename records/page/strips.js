@@ -4,10 +4,10 @@ const STRIPS = [
   { height: 74, draw: drawStaleness },
 ];
 
-/** The updates of a run in view, as [from, to) of run.applied; from the one before, so that a line begins. */
-function appliedInView(run) {
-  const starts = run.appliedAt;
-  return [Math.max(0, d3.bisectLeft(starts, page.view[0]) - 1), d3.bisectRight(starts, page.view[1])];
+function clip(pen, lanes, top, height) {
+  pen.beginPath();
+  pen.rect(LEFT, top, lanes.width - LEFT - RIGHT, height);
+  pen.clip();
 }
 
 function frame(pen, lanes, top, height, name, unit) {
@@ -22,34 +22,31 @@ function frame(pen, lanes, top, height, name, unit) {
 
 /** Draw the version as a staircase, one for each rank that keeps x; number the stairs where there is room. */
 function drawVersions(pen, lanes, top) {
-  const { run, x } = lanes, [from, to] = appliedInView(run), { height } = STRIPS[0];
+  const { run, x } = lanes, { height } = STRIPS[0], [a, b] = page.view;
   frame(pen, lanes, top, height, "version", "of x");
-  const inView = run.applied.slice(from, to);
+  const stairs = run.updates.filter((own) => own.length).map((own) => {
+    const from = Math.max(0, d3.bisectLeft(own.map((i) => run.t0[i]), a) - 1);
+    return own.slice(from).filter((i) => run.t0[i] <= b);
+  });
+  const inView = stairs.flat(), version = (i) => run.version_applied[i];
   if (!inView.length) return;
-  const least = d3.min(inView, (i) => run.version_applied[i]), most = d3.max(inView, (i) => run.version_applied[i]) + 1;
-  const y = d3.scaleLinear([least, most], [top + height - 14, top + 12]);
+  const y = d3.scaleLinear([d3.min(inView, version), d3.max(inView, version) + 1], [top + height - 14, top + 20]);
   pen.save();
-  pen.beginPath();
-  pen.rect(LEFT, top, lanes.width - LEFT - RIGHT, height);
-  pen.clip();
+  clip(pen, lanes, top, height);
   pen.strokeStyle = colour("update");
+  pen.fillStyle = colour("ink");
   pen.lineWidth = 1.8;
   pen.textAlign = "center";
-  for (const rank of new Set(inView.map((i) => run.rank[i]))) {
-    const own = inView.filter((i) => run.rank[i] === rank);
+  for (const own of stairs) {
     pen.beginPath();
-    pen.moveTo(Math.min(LEFT, x(run.t0[own[0]])), y(run.version_applied[own[0]]));
     own.forEach((i, k) => {
-      pen.lineTo(x(run.t0[i]), y(run.version_applied[i]));
-      pen.lineTo(x(run.t0[i]), y(run.version_applied[i] + 1));
-      const until = k + 1 < own.length ? x(run.t0[own[k + 1]]) : lanes.width - RIGHT;
-      pen.lineTo(until, y(run.version_applied[i] + 1));
-      const left = Math.max(LEFT, x(run.t0[i])), text = String(run.version_applied[i] + 1);
-      if (until - left > pen.measureText(text).width + 8) {
-        pen.fillStyle = colour("ink");
-        const high = y(run.version_applied[i] + 1);
-        pen.fillText(text, (left + until) / 2, high + (high < top + 26 ? 10 : -8));
-      }
+      const left = x(run.t0[i]), right = k + 1 < own.length ? x(run.t0[own[k + 1]]) : lanes.width - RIGHT;
+      if (k === 0) pen.moveTo(Math.min(LEFT, left), y(version(i)));
+      pen.lineTo(left, y(version(i)));
+      pen.lineTo(left, y(version(i) + 1));
+      pen.lineTo(right, y(version(i) + 1));
+      const text = String(version(i) + 1), from = Math.max(LEFT, left);
+      if (right - from > pen.measureText(text).width + 8) pen.fillText(text, (from + right) / 2, y(version(i) + 1) - 9);
     });
     pen.stroke();
   }
@@ -59,7 +56,8 @@ function drawVersions(pen, lanes, top) {
 /** Draw the staleness of each gradient as a pin, with the number of its worker where there is room; what was dropped
  * as a cross. */
 function drawStaleness(pen, lanes, top) {
-  const { run, x } = lanes, { height } = STRIPS[1], [from, to] = appliedInView(run);
+  const { run, x } = lanes, { height } = STRIPS[1];
+  const from = d3.bisectLeft(run.appliedAt, page.view[0]), to = d3.bisectRight(run.appliedAt, page.view[1]);
   const most = Math.max(1, run.mostStale), y = d3.scaleLinear([0, most], [top + height - 8, top + 16]);
   frame(pen, lanes, top, height, "staleness", "versions");
   pen.save();
@@ -71,9 +69,7 @@ function drawStaleness(pen, lanes, top) {
     pen.fillStyle = colour("muted");
     pen.fillText(String(level), LEFT + 3, y(level) - 7);
   }
-  pen.beginPath();
-  pen.rect(LEFT, top, lanes.width - LEFT - RIGHT, height);
-  pen.clip();
+  clip(pen, lanes, top, height);
   const room = (x.range()[1] - x.range()[0]) / Math.max(1, to - from), drawn = new Set();
   pen.textAlign = "center";
   for (const i of run.applied.slice(from, to)) {

@@ -1,9 +1,9 @@
 const COUNT = d3.format(",");
 
-/** Return seconds in words, with as many digits as tell two moments of this distance apart. */
-function inWords(seconds, distance) {
-  const [unit, scale] = distance >= 2 ? ["s", 1] : distance >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
-  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10((distance * scale) / 1000))));
+/** Return a time in words, while so many seconds are in view; with digits for what is so many seconds apart. */
+function inWords(seconds, inView, apart = inView / 1000) {
+  const [unit, scale] = inView >= 2 ? ["s", 1] : inView >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(apart * scale) - 1e-9)));
   return `${d3.format(`,.${digits}f`)(seconds * scale)} ${unit}`;
 }
 
@@ -48,13 +48,14 @@ function sentence(run, i, distance) {
 function factsOf(run, i, distance) {
   const facts = [], message = run.messageOf(i);
   const is = run.facts.roles[run.rank[i]];
-  facts.push(["rank", `${run.rank[i]} (${is})`], ["does", doing(run, i)]);
+  facts.push(["rank", `${run.rank[i]} (${is})`]);
+  if (!message) facts.push(["does", doing(run, i)]);
   if (run.epoch[i] === 0) facts.push(["when", "the start, before the first epoch"]);
   else if (is !== "server") facts.push(["when", `epoch ${run.epoch[i]}, step ${run.step[i] + 1}`]);
   else facts.push(["when", `epoch ${run.epoch[i]}`]);
   if (message) {
     facts.push(["who", `rank ${message.src} → rank ${message.dst}`], ["what", run.tagOf(i)]);
-    if (run.chunk[i] >= 0) facts.push(["chunk", `${run.chunk[i]} of ${run.ranks}, counted from 0`]);
+    if (run.chunk[i] >= 0) facts.push(["chunk", `${run.chunk[i]} (of 0 to ${run.ranks - 1})`]);
     facts.push(["bytes", COUNT(run.bytes[i])]);
     if (message.send >= 0) facts.push(["sent", inWords(message.sent, distance)]);
     if (message.recv >= 0 && message.send >= 0) {

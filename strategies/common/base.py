@@ -5,6 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import getfile
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -87,7 +88,7 @@ class Strategy(ABC):
         What a run records is noted beside the line of these that was at work.
         """
         functions = [one for kind in cls.__mro__ for one in vars(kind).values() if isinstance(one, FunctionType)]
-        files = {function.__code__.co_filename for function in (*functions, broadcast)}
+        files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
         return {file for file in files if not file.startswith("<")}  # a dataclass's own functions have none
 
     def roles(self, world_size: int) -> list[str]:

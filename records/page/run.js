@@ -78,7 +78,8 @@ class Run {
       const i = send >= 0 ? send : recv;
       const [src, dst] = this.opOf(i) === "send" ? [this.rank[i], this.peer[i]] : [this.peer[i], this.rank[i]];
       const sent = this.t0[i];
-      const received = recv < 0 ? sent : this.opOf(recv) === "read" ? this.t1[recv] : this.t0[recv];
+      // A receipt may begin before the message is sent, which then comes while the receiver looks for it.
+      const received = recv < 0 ? sent : Math.max(sent, this.opOf(recv) === "read" ? this.t1[recv] : this.t0[recv]);
       return { send, recv, src, dst, sent, received, i };
     });
     this.messages.sort((a, b) => a.sent - b.sent || a.i - b.i);

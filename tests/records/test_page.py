@@ -26,9 +26,10 @@ from records.page.__main__ import main
 from records.page.columns import TYPES, encode, with_messages
 from records.tables import applied, dropped
 from records.timeline import load
+from strategies import STRATEGIES
 from strategies.common.collectives import ring_all_reduce
 from tests.ranks import LIMIT, virtual_time
-from tests.runs import ROOT, made
+from tests.runs import ROOT, made, n_gpus_of
 from training import launch
 from transports.base import Transport
 
@@ -248,6 +249,21 @@ def test_every_event_of_an_algorithm_has_its_line_and_no_other_has(results: Path
             assert re.search(r"send|broadcast|workers\.", source), f"{line}: {source}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_a_page(tmp_path: Path, name: str) -> None:
+    roles = made(tmp_path, name, n_gpus=n_gpus_of(name, 2))["roles"]
+    (run,) = facts(page.show(tmp_path / "run").text)["runs"]
+    events = with_messages(load_events(tmp_path / "run"), len(roles))
+    outside = events["phase"].isin(["data", "forward", "backward"])
+    assert (events.loc[~outside, "line"] != "").all()
+    assert run["missing"] == {}
+    ends = events[events["op"].isin(["send", "recv"])].groupby("message")
+    assert (ends["op"].value_counts() == 1).all()
+    assert (ends["bytes"].nunique() == 1).all()
+    assert (events["message"].ge(0) == events["op"].isin(["send", "recv", "read"])).all()
+
+
 def test_the_sources_that_ran_are_on_the_page(results: Path) -> None:
     (run,) = facts(page.show(results / "ring_all_reduce.1").text)["runs"]
     assert set(run["sources"]) == {"strategies/all_reduce_sgd.py", "strategies/common/collectives.py"}
@@ -357,7 +373,7 @@ def test_a_run_that_is_too_long_says_which_steps_have_room(own: Path, monkeypatc
         page.make_page([run])
     assert len(unpacked(facts(page.make_page([run], (2, 1)))["runs"][0])) <= 150
     monkeypatch.setattr(page, "MAX_EVENTS", 3)
-    with pytest.raises(BadRun, match="--step 2 --steps 1$"):
+    with pytest.raises(BadRun, match=r"--step 2 --steps 1$"):
         page.make_page([run], (2, 3))
 
 

@@ -299,6 +299,7 @@ def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
     assert f"strategies/common/collectives.py, line {events['line'][k].split(':')[1]}" in ring.text(".file")
     box, now = ring.element(".code").rect, ring.element(".code li.now").rect
     assert box["y"] <= now["y"] <= box["y"] + box["height"] - now["height"], "it is in view"
+    assert box["y"] + box["height"] <= 900, "of the window too"
 
 
 def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) -> None:

@@ -17,7 +17,7 @@ from records import page
 from records.events import PHASES
 from records.page.columns import with_messages
 from records.timeline import load
-from tests.browser import NEEDS_BROWSER, Browser, chromium
+from tests.browser import NEEDS_BROWSER, Browser, chromium, wait_for
 from tests.runs import small
 from training import run
 from transports.network import OneSwitch
@@ -145,8 +145,12 @@ def test_who_wants_no_motion_is_shown_event_after_event(browser: Browser, result
     browser.run("document.getElementById('speed').value = '4'")
     browser.element("#play").click()
     moments: set[tuple[float, int]] = set()
-    while max((passed for _, passed in moments), default=0) < first + 3:
+
+    def has_played() -> bool:
         moments.add(moment(browser))
+        return max(passed for _, passed in moments) >= first + 3
+
+    wait_for(has_played, "three events of the play")
     browser.element("#play").click()
     times = browser.run("return [...page.times]")
     assert all(t == times[passed - 1] for t, passed in moments if passed > first), "time stands at events only"
@@ -188,7 +192,7 @@ def test_keys_do_what_the_page_says(ring: Browser, results: Path) -> None:
     assert np.ptp(ring.run("return page.view")) == pytest.approx(b - a)
     press(ring, "0")
     assert ring.run("return page.view[0] === page.start && page.view[1] === page.end")
-    press(ring, Keys.SPACE)
+    press(ring, Keys.HOME, Keys.SPACE)
     assert ring.run("return page.playing")
     press(ring, Keys.SPACE)
     assert not ring.run("return page.playing")
@@ -275,7 +279,9 @@ def test_the_chunks_fill_as_the_messages_come(ring: Browser, results: Path) -> N
 
 def test_the_table_of_chunks_says_it_in_words(ring: Browser) -> None:
     ring.element("#first").click()
-    while "receives chunk" not in ring.text("#now"):
+    for _ in range(100):
+        if "receives chunk" in ring.text("#now"):
+            break
         ring.element("#next").click()
     words = ring.run("return [...document.querySelectorAll('.chunks td[aria-label]')].map((td) => td.ariaLabel)")
     assert len(words) == WORLDS["ring_all_reduce"] ** 2
@@ -291,8 +297,9 @@ def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
     events = events_of(results, "ring_all_reduce")
     k = events.index[(events["op"] == "send") & (events["tag"] == "share-only")][0]
     ring.run("document.getElementById('first').click()")
-    while moment(ring)[1] <= k:
+    for _ in range((events["op"][1 : k + 1] == "send").sum()):
         press(ring, Keys.ARROW_RIGHT, shift=True)
+    assert moment(ring)[1] == k + 1
     line = ring.text(".code li.now")
     assert 'transport.isend(chunks[(r + 1 - s) % N], right, "share-only")' in line
     assert str(events["rank"][k]) in line.split()[0]
@@ -309,8 +316,9 @@ def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) 
     stale = used[used["version_applied"] > used["version_read"]].iloc[-1]
     k = int(stale.name)
     browser.run("document.getElementById('last').click()")
-    while moment(browser)[1] > k + 1:
+    for _ in range(len(events) - k - 1):
         browser.element("#previous").click()
+    assert moment(browser)[1] == k + 1
     by = stale["version_applied"] - stale["version_read"]
     assert f"staleness {by}." in browser.text("#now")
     assert facts(browser)["x at rank 0"] == f"version {stale['version_applied'] + 1}"

@@ -25,7 +25,7 @@ _ELSEWHERE = (
     *("checkpoint_dir", "checkpoint_keep"),
 )
 """Options that do not make a run what it is: where the files are, and how long a wait may take."""
-_NOT_KEPT = ("arrivals",)  # a number for every message: for replays, which need the run's own files
+_NOT_KEPT = ("arrivals", "sources")  # for replays and pages, which need the run's own files
 _STALENESS_TYPES = {"run": "str", "worker": "int64", "staleness": "int64", "count": "int64"}
 DIVERGED = "diverged"  # of a run whose loss became nan: the key of what it said; it has no rows
 

@@ -12,10 +12,14 @@ Versions of the parameters are recorded where an algorithm lets them differ:
 - a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
   version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere
 
+`line`, such as "strategies/common/collectives.py:48", is where the algorithm was at that moment: of the files that the
+recorder follows, the line of the innermost caller. Empty outside of them, as in the phases of the training loop.
+
 A recorder writes its events to a file as they come, some thousands at a time: its memory does not grow with the run.
 """
 
 import struct
+import sys
 import tempfile
 import time
 import zlib
@@ -23,12 +27,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from records.errors import RunFailed
+from records.sources import name_of
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
@@ -36,8 +42,8 @@ METERS = ("replica_distance", "lost_updates", "hidden_communication")  # what a 
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS)
 OPS = ("", "send", "recv", "drop", "read")
 
-# epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, value
-_ROW = struct.Struct("<iqddiiiiqqqd")
+# epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, line, value
+_ROW = struct.Struct("<iqddiiiiqqqid")
 _DTYPE = np.dtype(
     [
         ("epoch", "<i4"),
@@ -51,6 +57,7 @@ _DTYPE = np.dtype(
         ("bytes", "<i8"),
         ("version_read", "<i8"),
         ("version_applied", "<i8"),
+        ("line", "<i4"),
         ("value", "<f8"),
     ]
 )
@@ -74,6 +81,7 @@ class EventFile:
     rank: int
     path: Path
     tags: Sequence[str]
+    lines: Sequence[str]
 
     def rows(self) -> Iterator[bytes]:
         """Yield the rows, some ten thousand at a time. Raises OSError."""
@@ -83,7 +91,7 @@ class EventFile:
 
     def carry(self) -> "CarriedEvents":
         """Return the events themselves, for another machine, which does not see the file. Raises OSError."""
-        return CarriedEvents(self.rank, [zlib.compress(rows, 1) for rows in self.rows()], self.tags)
+        return CarriedEvents(self.rank, [zlib.compress(rows, 1) for rows in self.rows()], self.tags, self.lines)
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class CarriedEvents:
     rank: int
     pieces: Sequence[bytes]
     tags: Sequence[str]
+    lines: Sequence[str]
 
     def rows(self) -> Iterator[bytes]:
         """Yield the rows, some ten thousand at a time."""
@@ -111,7 +120,7 @@ class RunEvents:
         for rank in self._ranks:
             for rows in rank.rows():
                 n += len(rows) // _ROW.size
-                parts.append((rank.rank, rows, rank.tags))
+                parts.append((rank.rank, rows, rank.tags, rank.lines))
                 if n >= _CHUNK:
                     yield _frame(parts)
                     parts, n = [], 0
@@ -122,23 +131,25 @@ class RunEvents:
 def chunks(events: Events) -> Iterator[pd.DataFrame]:
     """Yield the events piece by piece, at least one, which may be empty."""
     pieces = iter((events,) if isinstance(events, pd.DataFrame) else events)
-    yield next(pieces, _frame([(0, b"", ("",))]))
+    yield next(pieces, _frame([(0, b"", ("",), ("",))]))
     yield from pieces
 
 
-_Part: TypeAlias = tuple[int, bytes, Sequence[str]]  # of a rank, some of its rows, and what its numbers of tags mean
+_Part: TypeAlias = tuple[int, bytes, Sequence[str], Sequence[str]]
+"""Of a rank, some of its rows, and what its numbers of tags and of lines mean."""
 
 
 def _frame(parts: Sequence[_Part]) -> pd.DataFrame:
     """Return the events of one rank or several, as `Recorder.frame()` does."""
-    arrays = [np.frombuffer(data, dtype=_DTYPE) for _, data, _ in parts]
-    names = [np.array(list(tags), dtype=object) for _, _, tags in parts]
+    arrays = [np.frombuffer(data, dtype=_DTYPE) for _, data, *_ in parts]
     rows = np.concatenate(arrays)
     events = pd.DataFrame({name: rows[name] for name in _DTYPE.names or ()})
     events["phase"] = np.array(_NAMES, dtype=object)[rows["phase"]]
     events["op"] = np.array(OPS, dtype=object)[rows["op"]]
-    events["tag"] = np.concatenate([tags[part["tag"]] for tags, part in zip(names, arrays, strict=True)])
-    events.insert(0, "rank", np.repeat([rank for rank, _, _ in parts], [len(part) for part in arrays]))
+    for column, of_ranks in (("tag", [part[2] for part in parts]), ("line", [part[3] for part in parts])):
+        names = [np.array(list(one), dtype=object) for one in of_ranks]
+        events[column] = np.concatenate([name[part[column]] for name, part in zip(names, arrays, strict=True)])
+    events.insert(0, "rank", np.repeat([part[0] for part in parts], [len(part) for part in arrays]))
     return events
 
 
@@ -174,7 +185,27 @@ class Recorder:
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
         self._tags: dict[str, int] = {"": 0}
+        self._lines = [""]
+        self._followed: dict[str, dict[int, int]] = {}  # by file and line: its place among _lines
         self._of_codes: dict[str, float] = {}
+
+    def follow(self, files: Iterable[str]) -> None:
+        """From now on, note beside each event which line of these sources was at work, the innermost if several."""
+        self._followed = {file: {} for file in files}
+
+    def _line_at_work(self) -> int:
+        """Return the number of the line that the caller's caller works for; 0: of none that is followed."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            lines = self._followed.get(frame.f_code.co_filename)
+            if lines is not None:
+                place = lines.get(frame.f_lineno)
+                if place is None:
+                    place = lines[frame.f_lineno] = len(self._lines)
+                    self._lines.append(f"{name_of(frame.f_code.co_filename)}:{frame.f_lineno}")
+                return place
+            frame = frame.f_back
+        return 0
 
     def add(
         self,
@@ -196,10 +227,11 @@ class Recorder:
             tag_code = self._tags.get(tag)
             if tag_code is None:
                 tag_code = self._tags[tag] = len(self._tags)
+            line = self._line_at_work() if self._followed else 0
             rows = self._rows
             rows += _pack(
                 self.epoch, self.step, t0, t1, _CODE[phase], _OP[op], peer, tag_code, nbytes,
-                version_read, version_applied, _NAN,
+                version_read, version_applied, line, _NAN,
             )  # fmt: skip
             if len(rows) >= _BUFFERED:
                 self._write()
@@ -207,7 +239,7 @@ class Recorder:
     def mark(self, name: str, value: float) -> None:
         """Write a value measured once an epoch; `name` is one of MARKS."""
         now = self.clock()
-        self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, value)
+        self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, 0, value)
 
     @contextmanager
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
@@ -265,7 +297,7 @@ class Recorder:
         assert self._file is not None
         self._write()
         self._file.close()
-        return EventFile(self.rank, self._path, tuple(self._tags))
+        return EventFile(self.rank, self._path, tuple(self._tags), tuple(self._lines))
 
     def frame(self) -> pd.DataFrame:
         """Return the events in the order they were written, one a row; `value` is NaN except in marks.
@@ -276,7 +308,7 @@ class Recorder:
         if self._file is not None:
             self._file.seek(0)
             written = self._file.read()
-        return _frame([(self.rank, written + bytes(self._rows), tuple(self._tags))])
+        return _frame([(self.rank, written + bytes(self._rows), tuple(self._tags), tuple(self._lines))])
 
     def _open(self) -> IO[bytes]:
         try:

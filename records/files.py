@@ -175,12 +175,13 @@ def _write_events(path: Path, events: Events) -> None:
 def load_events(path: AnyPath) -> pd.DataFrame:
     """Return the events of a run, as written; `path` is the .events.csv.gz, or DIRECTORY/RUN_NAME.
 
-    Raises OSError if the file cannot be read, ValueError if it does not hold events, or is unfinished.
+    `line` is empty in a file of before there was this column. Raises OSError if the file cannot be read, ValueError if
+    it does not hold events, or is unfinished.
     """
     name = os.fspath(path)
     file = Path(name if name.endswith(EVENTS_SUFFIX) else name + EVENTS_SUFFIX)
     check_finished(file, EVENTS_SUFFIX)
-    return _load_csv(file, _EVENT_TYPES, {"value": ""})
+    return _load_csv(file, _EVENT_TYPES, {"value": ""}, [("line",)]).fillna({"line": ""})
 
 
 def load_table(path: AnyPath) -> pd.DataFrame:

@@ -155,7 +155,7 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any], first_step: int, 
     legend(figure, draw(figure.subplots(), events, roles, first_step, n_steps), has_stale(events))
     steps = f"step {first_step}" if n_steps == 1 else f"steps {first_step} to {first_step + n_steps - 1}"
     of_all = worker_spans(events, roles)["step"].max() + 1
-    title = textwrap.fill(f"{_describe(metadata)}, {steps} of {of_all}", 90)
+    title = textwrap.fill(f"{describe(metadata)}, {steps} of {of_all}", 90)
     figure.suptitle(title, fontsize=9, parse_math=False)
     return figure
 
@@ -164,7 +164,8 @@ def _lane_names(roles: Sequence[str]) -> list[str]:
     return [f"rank {rank} ({role})" for rank, role in enumerate(roles)]
 
 
-def _describe(metadata: Mapping[str, Any]) -> str:
+def describe(metadata: Mapping[str, Any]) -> str:
+    """Return in a line what a run was: strategy, ranks, model and data."""
     options, n = metadata["options"], len(metadata["roles"])
     ranks = "1 rank" if n == 1 else f"{n} ranks"
     return f"{metadata['strategy']}, {ranks}, {options.get('model')} on {options.get('dataset')}"
@@ -274,7 +275,7 @@ def _write(path: str, step: int | None, n_steps: int) -> str:
         given = f"--steps {n_steps}" if step is None else f"--step {step} --steps {n_steps}"
         raise BadRun(f"{given}: {error}; ask for one or more of these") from error
     about = {key: str(metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
-    text = json.dumps(trace(events, metadata["roles"], _describe(metadata), about), allow_nan=False)
+    text = json.dumps(trace(events, metadata["roles"], describe(metadata), about), allow_nan=False)
     picture_path, trace_path = f"{run}.timeline.png", run + TRACE_SUFFIX
     try:
         with write_together([Path(picture_path), Path(trace_path)]) as (png, chrome):

@@ -20,6 +20,7 @@ from launchers import Launcher, find_launcher
 from records import files, tables
 from records.errors import RunFailed, UsageError
 from records.events import RunEvents
+from records.sources import digests
 from records.unfinished import claimed
 from strategies.common.builtin import Builtin
 from training.checks import resolve
@@ -224,6 +225,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "options": options.recorded(),
         "transport": carried_by,
         "bytes": bytes_source,
+        "sources": digests(strategy.sources()),
         "remark": _where(options, launcher),
         **launcher.facts,
         **({"clocks": clocks} if clocks else {}),

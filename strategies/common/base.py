@@ -5,6 +5,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import getfile
+from types import FunctionType
 from typing import Any, ClassVar
 
 import torch
@@ -79,6 +81,16 @@ class Strategy(ABC):
     def describe(cls) -> str:
         """Return the first lines of the docstring: what the algorithm does."""
         return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+    @classmethod
+    def sources(cls) -> set[str]:
+        """Return the files in which the algorithm is written: of its class and those that it extends, and collectives.
+
+        What a run records is noted beside the line of these that was at work.
+        """
+        functions = [one for kind in cls.__mro__ for one in vars(kind).values() if isinstance(one, FunctionType)]
+        files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
+        return {file for file in files if not file.startswith("<")}  # a dataclass's own functions have none
 
     def roles(self, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
@@ -175,6 +187,7 @@ class Strategy(ABC):
         self.meters: dict[str, float] = {}  # what it has measured of itself in an epoch: marks, see `records.events`
         self.codec = codec
         self.encoder: Encoder | None = None  # where this rank sends codes
+        transport.recorder.follow(self.sources())
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
         self.descent.after_update = after_update
         self.step = self._collecting(self.step)  # type: ignore[method-assign]

@@ -1,0 +1,172 @@
+"""A page that steps through a finished run, in one file that needs no server and no network.
+
+`python -m records.page RESULTS_DIR/RUN_NAME` writes it; in a notebook `show("results/RUN_NAME")` displays it.
+"""
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from records.events import OPS, PHASES
+from records.files import AnyPath
+from records.finished import BadRun
+from records.page.columns import encode, with_messages
+from records.sources import unchanged
+from records.timeline import COLOURS, describe, load, middle, window, worker_spans
+
+MAX_EVENTS = 200_000  # of a page: more would make it slow
+_HERE = Path(__file__).parent
+_SCRIPTS = ("run", "words", "scene", "lanes", "strips", "chunks", "code", "messages", "controls")
+"""Parts of one script, in their order."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as text; a notebook shows it in its cell."""
+
+    text: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        source = html.escape(self.text, quote=True)
+        style = f"width:100%;height:{self.height}px;border:0"
+        return f'<iframe title="Page that steps through a run" srcdoc="{source}" style="{style}"></iframe>'
+
+
+def show(run: AnyPath, second: AnyPath | None = None, height: int = 780) -> Page:
+    """Return the page of one finished run (RESULTS_DIR/RUN_NAME) or two, for a cell so many pixels high.
+
+    Raises BadRun.
+    """
+    return Page(make_page([Run(*load(str(one))) for one in (run, second) if one is not None]), height)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `records.timeline.load` returns of a run."""
+
+    path: str
+    events: pd.DataFrame
+    metadata: dict[str, Any]
+
+    @property
+    def roles(self) -> list[str]:
+        """The role of each rank."""
+        return list(self.metadata["roles"])
+
+    @property
+    def begins(self) -> float:
+        """When the first epoch begins."""
+        return float(worker_spans(self.events, self.roles)["t0"].min())
+
+
+def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
+    """Return the text of the page of one run or two, with all their events or those of `steps`: the first, how many.
+
+    Steps count from 1. Two runs are on one clock, on which both begin their first epoch at the same time. Raises
+    BadRun.
+    """
+    facts = {
+        "runs": [_facts(run, runs[0].begins - run.begins, steps) for run in runs],
+        "view": _first_view(runs[0], steps) if len(runs) == 1 else _first_steps(runs),
+        "phases": PHASES,
+        "ops": OPS,
+    }
+    data = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")  # nothing in it ends the script
+    parts = {
+        "title": html.escape(" and ".join(Path(run.path).name for run in runs)),
+        "style": _phase_colours() + _part("page.css"),
+        "library": f"/*\n{_part('lib/d3.LICENSE')}*/\n{_part('lib/d3.min.js')}",
+        "data": data,
+        "script": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
+    }
+    text = _part("page.html")
+    for name, part in parts.items():
+        before, mark, after = text.partition(f"<!--{name}-->")
+        assert mark, name
+        text = before + part + after
+    return text
+
+
+def _window(run: Run, steps: tuple[int, int]) -> tuple[float, float]:
+    """Return from when to when (seconds) steps last: the first, how many. Raises BadRun."""
+    try:
+        return window(run.events, run.roles, *steps)
+    except ValueError as error:
+        raise BadRun(f"--step {steps[0]} --steps {steps[1]}: {error}; ask for one or more of these") from error
+
+
+def _facts(run: Run, shift: float, steps: tuple[int, int] | None) -> dict[str, Any]:
+    """Return all that the page knows of a run, its times later by `shift` seconds. Raises BadRun."""
+    spans = with_messages(run.events, len(run.roles))
+    if steps is not None:
+        start, stop = _window(run, steps)
+        spans = spans[(spans["t1"] >= start) & (spans["t0"] <= stop)].reset_index(drop=True)
+    if len(spans) > MAX_EVENTS:
+        n = (run.events["step"].max() + 1 if steps is None else steps[1]) * MAX_EVENTS * 9 // (10 * len(spans))
+        raise BadRun(
+            f"{run.path}: {len(spans):,} events, and a page holds {MAX_EVENTS:,}; ask for fewer steps, such as "
+            f"--step {steps[0] if steps else 1} --steps {max(1, n)}"
+        )
+    texts, missing = _sources(spans["line"], run.metadata.get("sources"))
+    return {
+        "name": Path(run.path).name,
+        "about": describe(run.metadata),
+        "roles": run.roles,
+        "shift": shift,
+        "sources": texts,
+        "missing": missing,
+        **encode(spans),
+    }
+
+
+def _sources(lines: pd.Series, known: Any) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the files that occur in `lines`, each as HTML line by line; and of those that cannot be shown, why."""
+    digests = known if isinstance(known, dict) else {}
+    texts, missing = {}, {}
+    for name in sorted({line.rpartition(":")[0] for line in lines.unique() if line}):
+        text = unchanged(name, digests.get(name))
+        if text:
+            coloured = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+            texts[name] = coloured.rstrip("\n").split("\n")
+        else:
+            missing[name] = f"{name} has changed since the run, or is not here: its code is not shown."
+    return texts, missing
+
+
+def _first_view(run: Run, steps: tuple[int, int] | None) -> list[float]:
+    """Return what is in view at first: two steps in the middle of the run, or the first of those on the page."""
+    spans = worker_spans(run.events, run.roles)
+    n = min(2, spans["step"].nunique() if steps is None else steps[1])
+    first = middle(run.events, run.roles, n) if steps is None else steps[0]
+    inside = spans[spans["step"].between(first - 1, first + n - 2)]
+    if inside.empty:  # steps that nobody has recorded, such as those before a run was resumed
+        inside = spans
+    return [float(inside["t0"].min()), float(inside["t1"].max())]
+
+
+def _first_steps(runs: Sequence[Run]) -> list[float]:
+    """Return from when to when, on the first run's clock, the first two steps of both last."""
+    lengths = []
+    for run in runs:
+        spans = worker_spans(run.events, run.roles)
+        lengths.append(float(spans[spans["step"] < spans["step"].min() + 2]["t1"].max()) - run.begins)
+    return [runs[0].begins, runs[0].begins + max(lengths)]
+
+
+def _phase_colours() -> str:
+    return ":root {" + " ".join(f"--{phase}: {colour};" for phase, colour in COLOURS.items()) + "}\n"
+
+
+@cache
+def _part(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

@@ -1,0 +1,43 @@
+"""Write a page that steps through a finished run: `python -m records.page RESULTS_DIR/RUN_NAME [SECOND_RUN]`.
+
+RUN_NAME.page.html is one file that any browser opens, without a server and without a network.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from records.files import write_atomically
+from records.finished import BadRun, Parser, run_command
+from records.page import Run, make_page
+from records.timeline import load
+
+
+def _write(given: argparse.Namespace) -> str:
+    runs = [Run(*load(path)) for path in (given.run, given.second) if path is not None]
+    steps = None
+    if given.step is not None or given.steps is not None:
+        steps = (1 if given.step is None else given.step, 1 if given.steps is None else given.steps)
+    text = make_page(runs, steps)
+    path = given.out or f"{runs[0].path}.page.html"
+    try:
+        with write_atomically(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadRun(f"cannot write {path}: {error.strerror or error}; give another --out") from error
+    return f"page           {path} ({len(text) / 1e6:.1f} MB; open it in a browser)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page; return the exit status."""
+    parser = Parser(prog="python -m records.page", description="Write a page that steps through a finished run.")
+    parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
+    parser.add_argument("second", metavar="SECOND_RUN", nargs="?", help="another run, shown below it on the same clock")
+    parser.add_argument("--out", metavar="FILE", help="where to write the page (default: RUN.page.html)")
+    parser.add_argument("--step", type=int, help="first step on the page, from 1 (default: the page has all steps)")
+    parser.add_argument("--steps", type=int, help="how many steps on the page (default: all; with --step, 1)")
+    return run_command(parser, _write, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

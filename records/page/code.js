@@ -1,0 +1,87 @@
+/** The source that is at work: of the current event, or of what its rank did before it; other ranks in the margin. */
+class Code {
+  constructor(run, section) {
+    this.run = run;
+    this.title = section.querySelector(".file");
+    this.box = section.querySelector(".code");
+    this.box.ariaLabel = `Code of ${run.facts.name}`;
+    this.files = new Map();
+    for (const [name, lines] of Object.entries(run.facts.sources)) {
+      const list = document.createElement("ol");
+      list.innerHTML = lines.map((line) => `<li><b></b><code>${line || " "}</code></li>`).join("");
+      this.files.set(name, list);
+    }
+    const uses = d3.rollup(run.line, (events) => events.length, (line) => run.places[line].file);
+    this.main = d3.greatest(this.files.keys(), (file) => uses.get(file)); // what is shown before there is a line
+    this.shown = null;
+    drawers.moment.push(() => this.draw());
+  }
+
+  draw() {
+    const [run, i] = current() ?? [], mine = run === this.run ? i : this.lastWithLine();
+    const place = mine >= 0 ? this.run.placeOf(mine) : null;
+    if (this.run.facts.lines.every((line) => !line)) {
+      this.say("The records of this run do not say which line was at work: it is older than that, or has no strategy.");
+      return;
+    }
+    if (!place) {
+      this.mark(null);
+      const doing = mine >= 0 ? `rank ${this.run.rank[mine]}: ${this.run.phaseOf(mine)}` : "Nothing has begun";
+      this.title.textContent = `${doing}, in the training loop, outside the algorithm`;
+      if (!this.shown) this.show(this.main);
+      return;
+    }
+    if (!this.files.has(place.file)) {
+      this.say(this.run.facts.missing[place.file]);
+      return;
+    }
+    this.show(place.file);
+    this.title.textContent = `rank ${this.run.rank[mine]} at ${place.file}, line ${place.number}`;
+    this.mark(place);
+  }
+
+  /** The last event of this run that has begun, while the current one is another run's; -1 if there is none. */
+  lastWithLine() {
+    for (let k = passedOf(this.run) - 1; k >= 0; k--) {
+      if (page.follow < 0 || this.run.rank[k] === page.follow) return k;
+    }
+    return -1;
+  }
+
+  say(text) {
+    this.title.textContent = text;
+    this.shown = null;
+    this.box.replaceChildren();
+  }
+
+  show(file) {
+    if (!file || this.shown === file) return;
+    this.shown = file;
+    this.box.replaceChildren(this.files.get(file));
+  }
+
+  /** Highlight the line, and write beside every line the ranks that are at it. */
+  mark(place) {
+    for (const old of this.box.querySelectorAll(".now, .others")) {
+      old.classList.remove("now", "others");
+      old.removeAttribute("aria-current");
+      old.querySelector("b").textContent = "";
+    }
+    if (!this.shown) return;
+    const list = this.files.get(this.shown), passed = passedOf(this.run), ranks = new Map();
+    for (let rank = 0; rank < this.run.ranks; rank++) {
+      const i = this.run.at(rank, passed, page.t), at = i >= 0 ? this.run.placeOf(i) : null;
+      if (at?.file === this.shown) ranks.set(at.number, [...(ranks.get(at.number) ?? []), rank]);
+    }
+    for (const [number, some] of ranks) {
+      const line = list.children[number - 1];
+      line.classList.add("others");
+      line.querySelector("b").textContent = some.length > 4 ? `${some.length} ranks` : some.join(" ");
+    }
+    if (!place) return;
+    const line = list.children[place.number - 1], top = line.offsetTop, { scrollTop, clientHeight } = this.box;
+    line.classList.add("now");
+    line.setAttribute("aria-current", "true");
+    if (top < scrollTop + 30 || top > scrollTop + clientHeight - 50) this.box.scrollTop = top - clientHeight / 2;
+  }
+}

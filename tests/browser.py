@@ -1,0 +1,101 @@
+"""A real browser for tests of pages: Chromium, without a window and without a network."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.ranks import LIMIT
+
+_PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "its driver": ("chromedriver",)}
+_FOUND = {what: next(filter(None, map(shutil.which, names)), None) for what, names in _PROGRAMS.items()}
+_MISSING = [what for what, path in _FOUND.items() if path is None]
+NEEDS_BROWSER = pytest.mark.skipif(
+    bool(_MISSING), reason=f"there is no {' and no '.join(_MISSING)}: apt-get install chromium chromium-driver"
+)
+
+
+class Browser:
+    """A browser with one page open."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, path: Path, width: int = 1600, dark: bool = False, calm: bool = False, ready: bool = True) -> None:
+        """Open a file, in a window of this width, for somebody who wants dark colours or no motion."""
+        self.logs()
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.prefer(dark, calm)
+        self.driver.get(path.as_uri())
+        if ready:
+            self.until("return !!globalThis.page && page.drawn.frames > 0")
+
+    def prefer(self, dark: bool = False, calm: bool = False) -> None:
+        """Tell the page what the user prefers."""
+        wishes = {"color-scheme": "dark" if dark else "light", "reduced-motion": "reduce" if calm else "no-preference"}
+        features = [{"name": f"prefers-{name}", "value": value} for name, value in wishes.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def run(self, script: str, *args: Any) -> Any:
+        """Run a script in the page; return what it returns."""
+        return self.driver.execute_script(script, *args)
+
+    def until(self, script: str, *args: Any) -> Any:
+        """Run a script again and again until it returns something true, and return that."""
+        return wait_for(lambda: self.run(script, *args), script)
+
+    def frame(self) -> None:
+        """Wait until what has changed is drawn."""
+        self.driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => setTimeout(done, 0));")
+
+    def element(self, css: str) -> WebElement:
+        """Return the first element that matches."""
+        return self.driver.find_element(By.CSS_SELECTOR, css)
+
+    def text(self, css: str) -> str:
+        """Return the text of an element, when what has changed is drawn."""
+        self.frame()
+        return self.element(css).text
+
+    def logs(self) -> tuple[list[str], list[str]]:
+        """Return, since the last call, what the console said, and which addresses were asked for over a network."""
+        said = [entry["message"] for entry in self.driver.get_log("browser")]
+        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return said, [address for address in asked if not address.startswith(("file:", "data:", "about:"))]
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Ask again and again until the answer is true, and return it."""
+    give_up = time.monotonic() + LIMIT
+    while not (found := condition()):
+        assert time.monotonic() < give_up, f"not within {LIMIT:g} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Yield a browser, which is closed after the block."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(_FOUND["chromium"])
+    # As root there is no sandbox; in a container /dev/shm may be small.
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(str(_FOUND["its driver"])))
+    try:
+        driver.set_script_timeout(LIMIT)
+        driver.set_page_load_timeout(LIMIT)
+        yield Browser(driver)
+    finally:
+        driver.quit()

@@ -1,0 +1,401 @@
+"""The page of a run: its data say what the events say, it is one file, and bad input gets one line."""
+
+import base64
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from records import page, sources
+from records.events import OPS, PHASES, Recorder
+from records.files import EVENTS_SUFFIX, load_events
+from records.finished import BadRun
+from records.page.__main__ import main
+from records.page.columns import TYPES, encode, with_messages
+from records.tables import applied, dropped
+from records.timeline import load
+from strategies import STRATEGIES
+from strategies.common.collectives import ring_all_reduce
+from tests.ranks import LIMIT, virtual_time
+from tests.runs import ROOT, made, n_gpus_of
+from training import launch
+from transports.base import Transport
+
+pytestmark = pytest.mark.xdist_group("page")  # a run of the module is made once
+
+WORLDS = {"param_server": 3, "ring_all_reduce": 3, "async_param_server": 3, "single": 1}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("results")
+    for strategy, n_gpus in WORLDS.items():
+        made(directory, strategy, f"{strategy}.1", n_gpus=n_gpus)
+    made(directory, "single", "silent", events=False)
+    return directory
+
+
+@pytest.fixture
+def own(results: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(results, tmp_path / "results"))
+
+
+def facts(text: str) -> dict[str, Any]:
+    """What a page knows."""
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+def unpacked(run: dict[str, Any]) -> pd.DataFrame:
+    """The columns of a run, as a page reads them."""
+    raw, columns, at = gzip.decompress(base64.b64decode(run["packed"])), {}, 0
+    for name, kind in run["types"].items():
+        columns[name] = np.frombuffer(raw, kind, run["n"], at)
+        at += columns[name].nbytes
+    assert at == len(raw)
+    return pd.DataFrame(columns)
+
+
+def spans(path: Path) -> pd.DataFrame:
+    events = load_events(path)
+    return events[events["phase"].isin(PHASES)].sort_values("t0", kind="stable").reset_index(drop=True)
+
+
+# The file
+
+
+@pytest.mark.parametrize("strategy", WORLDS)
+def test_a_page_is_one_file_with_all_events_of_the_run(
+    own: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(os.listdir(own))
+    assert main([str(own / f"{strategy}.1")]) == 0
+    path = own / f"{strategy}.1.page.html"
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert str(path) in said.out
+    assert set(os.listdir(own)) - before == {path.name}
+    text = path.read_text(encoding="utf-8")
+    assert "default-src 'none'" in text, "the browser refuses any network"
+    assert not re.search(r"<(script|link|img|iframe)[^>]* (src|href)=\"(?!data:)", text)
+    assert (ROOT / "records" / "page" / "lib" / "d3.LICENSE").read_text() in text
+    (run,) = facts(text)["runs"]
+    expected, columns = spans(own / f"{strategy}.1"), unpacked(run)
+    for name in ("t0", "t1", "bytes", "version_read", "version_applied", "step", "peer", "epoch", "rank"):
+        np.testing.assert_array_equal(columns[name], expected[name].astype(TYPES[name]), name)
+    assert [PHASES[code] for code in columns["phase"]] == list(expected["phase"])
+    assert [OPS[code] for code in columns["op"]] == list(expected["op"])
+    assert [run["tags"][code] for code in columns["tag"]] == list(expected["tag"])
+    assert [run["lines"][code] for code in columns["line"]] == list(expected["line"])
+    start, stop = facts(text)["view"]
+    assert 0 <= start < stop <= expected["t1"].max()
+
+
+def test_what_is_named_by_a_user_does_not_end_the_script(own: Path) -> None:
+    for suffix in (EVENTS_SUFFIX, ".json", ".csv"):
+        shutil.copy(own / f"single.1{suffix}", own / f"<!--data--><b>{suffix}")
+    metadata = json.loads((own / "<!--data--><b>.json").read_text())
+    metadata["options"]["model"] = "</script><script>alert(1)</script>"
+    (own / "<!--data--><b>.json").write_text(json.dumps(metadata))
+    text = page.show(own / "<!--data--><b>").text
+    assert "alert(1)</script>" not in text
+    assert facts(text)["runs"][0]["name"] == "<!--data--><b>"
+    assert "<title>&lt;!--data--&gt;&lt;b&gt;</title>" in text
+
+
+def test_two_runs_begin_their_first_epoch_at_the_same_time(own: Path) -> None:
+    out = own / "both.html"
+    assert main([str(own / "param_server.1"), f"{own}/ring_all_reduce.1.csv", "--out", str(out)]) == 0
+    both = facts(out.read_text(encoding="utf-8"))["runs"]
+    assert [run["name"] for run in both] == ["param_server.1", "ring_all_reduce.1"]
+    begins = []
+    for run in both:
+        columns = unpacked(run)
+        worker = columns["rank"].map(lambda rank, roles=run["roles"]: roles[rank] == "worker")
+        begins.append(columns.loc[worker & (columns["epoch"] > 0), "t0"].min() + run["shift"])
+    assert both[0]["shift"] == 0
+    assert begins[0] == pytest.approx(begins[1], abs=1e-9)
+
+
+def test_the_cell_of_a_notebook_holds_the_page(results: Path) -> None:
+    cell = page.show(results / "ring_all_reduce.1", height=500)._repr_html_()
+    (source,) = re.findall(r'srcdoc="([^"]*)"', cell)
+    assert "height:500px" in cell
+    assert source.startswith("&lt;!DOCTYPE html&gt;")
+
+
+def test_steps_choose_what_is_on_the_page(results: Path) -> None:
+    run = page.Run(*load(str(results / "ring_all_reduce.1")))
+    (whole,), (some,) = (facts(page.make_page([run], steps))["runs"] for steps in (None, (3, 2)))
+    columns, all_columns = unpacked(some), unpacked(whole)
+    assert set(columns["step"]) >= {2, 3}
+    assert set(columns["step"]) <= {1, 2, 3, 4}
+    both = [one for one in set(columns["message"]) - {-1} if (columns["message"] == one).sum() == 2]
+    assert len(both) > 8, "messages keep their two ends"
+    chunks = columns.loc[columns["chunk"] >= 0, ["t0", "rank", "chunk"]]
+    assert len(chunks) == len(chunks.merge(all_columns, on=["t0", "rank", "chunk"])), "and are not counted anew"
+
+
+# Messages
+
+
+def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str, int, int]], pd.DataFrame]:
+    """Take part in so many ring all-reduces; return of each receipt tag, sender, and the chunk that changed; events."""
+    vector = torch.arange(numel, dtype=torch.float64) + 1 + 100 * transport.rank
+    receipts: list[tuple[str, int, int]] = []
+    of = torch.cat([torch.full((len(part),), c) for c, part in enumerate(vector.tensor_split(transport.world_size))])
+
+    class Watch(Recorder):
+        before = vector.clone()
+
+        def add(self, phase: str, t0: float, t1: float, op: str = "", *rest: Any, **others: Any) -> None:
+            super().add(phase, t0, t1, op, *rest, **others)
+            if op == "recv":
+                changed = of[(vector != self.before).nonzero().flatten()]
+                peer, tag = rest[:2]
+                receipts.append((tag, peer, int(changed.unique())))
+            self.before = vector.clone()
+
+    transport.recorder = Watch(transport.rank)
+    transport.recorder.clock = transport.now
+    for _ in range(rounds):
+        ring_all_reduce(vector, transport)
+    return receipts, transport.recorder.frame()
+
+
+@settings(deadline=None, max_examples=12)
+@given(world_size=st.integers(2, 6), rounds=st.integers(1, 3), more=st.integers(0, 5))
+def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds: int, more: int) -> None:
+    found: list[Any] = virtual_time(world_size).launch(truth, world_size, rounds, world_size + more)
+    events = with_messages(pd.concat([frame for _, frame in found], ignore_index=True), world_size)
+    for rank, (receipts, _) in enumerate(found):
+        received = events[(events["rank"] == rank) & (events["op"] == "recv")]
+        assert list(zip(received["tag"], received["peer"], received["chunk"], strict=True)) == receipts
+    for _, ends in events[events["message"] >= 0].groupby("message"):
+        assert sorted(ends["op"]) == ["recv", "send"]
+        assert ends["chunk"].nunique() == 1
+        assert ends["bytes"].nunique() == 1
+
+
+RANK = st.integers(0, 2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(RANK, RANK, st.sampled_from("ab"), st.booleans()), max_size=40))
+def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str, bool]]) -> None:
+    recorders = [Recorder(rank) for rank in range(3)]
+    queues: dict[tuple[int, int, str], list[int]] = {}
+    for t, (src, dst, tag, receive) in enumerate(messages):
+        recorders[src].add("communicate", t, t, "send", dst, tag, 1000 + t)
+        queues.setdefault((src, dst, tag), []).append(1000 + t)
+        if receive:
+            recorders[dst].add("communicate", t + 0.5, t + 0.5, "recv", src, tag, queues[src, dst, tag].pop(0))
+    events = with_messages(pd.concat([one.frame() for one in recorders], ignore_index=True), 3)
+    assert events.loc[events["op"] == "send", "message"].is_unique
+    for _, ends in events.groupby("message"):
+        assert len(ends) <= 2
+        assert ends["bytes"].nunique() == 1, "the bytes tell which message it is"
+    assert (events["chunk"] == -1).all()
+
+
+def test_versions_are_those_of_the_gradients(results: Path) -> None:
+    for name in ("async_param_server.1", "param_server.1"):
+        events = with_messages(load_events(results / name), 3)
+        used = pd.concat([applied(events), dropped(events)]).sort_index()
+        assert len(used) > 10
+        for worker in (1, 2):
+            came = events[(events["op"] == "recv") & (events["peer"] == worker) & (events["tag"] == "gradient")]
+            assert list(came["version"]) == list(used.loc[used["peer"] == worker, "version_read"])
+            got = events[(events["op"] == "recv") & (events["rank"] == worker) & (events["tag"] == "parameters")]
+            later = list(used.loc[used["peer"] == worker, "version_read"])[1:]
+            assert list(got["version"])[: len(later)] == later, "computed on the version that came before it"
+
+
+def test_columns_take_what_a_long_run_has() -> None:
+    recorder = Recorder(0)
+    recorder.epoch = 1
+    recorder.add("communicate", 0.0, 1e8, "send", 1, "a", 2**40)
+    run = encode(with_messages(recorder.frame(), 2))
+    columns = unpacked(run)
+    assert columns["bytes"][0] == 2**40
+    assert columns["t1"][0] == 1e8
+
+
+# The code
+
+
+def test_every_event_of_an_algorithm_has_its_line_and_no_other_has(results: Path) -> None:
+    for name in ("param_server", "ring_all_reduce", "async_param_server"):
+        events = spans(results / f"{name}.1")
+        outside = events["phase"].isin(["data", "forward", "backward"])
+        assert (events["line"].ne("") == ~outside).all()
+        for line in events.loc[events["op"] == "send", "line"].unique():
+            file, _, number = line.rpartition(":")
+            source = (ROOT / file).read_text().splitlines()[int(number) - 1]
+            assert re.search(r"send|broadcast|workers\.", source), f"{line}: {source}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_a_page(tmp_path: Path, name: str) -> None:
+    roles = made(tmp_path, name, n_gpus=n_gpus_of(name, 2))["roles"]
+    (run,) = facts(page.show(tmp_path / "run").text)["runs"]
+    events = with_messages(load_events(tmp_path / "run"), len(roles))
+    outside = events["phase"].isin(["data", "forward", "backward"])
+    assert (events.loc[~outside, "line"] != "").all()
+    assert run["missing"] == {}
+    ends = events[events["op"].isin(["send", "recv"])].groupby("message")
+    assert (ends["op"].value_counts() == 1).all()
+    assert (ends["bytes"].nunique() == 1).all()
+    assert (events["message"].ge(0) == events["op"].isin(["send", "recv", "read"])).all()
+
+
+def test_the_sources_that_ran_are_on_the_page(results: Path) -> None:
+    (run,) = facts(page.show(results / "ring_all_reduce.1").text)["runs"]
+    assert set(run["sources"]) == {"strategies/all_reduce_sgd.py", "strategies/common/collectives.py"}
+    assert run["missing"] == {}
+    for name, lines in run["sources"].items():
+        bare = [re.sub(r"<[^>]*>", "", line) for line in lines]
+        text = (ROOT / name).read_text().rstrip("\n").split("\n")
+        assert [line.replace("&lt;", "<").replace("&gt;", ">").replace("&#39;", "'").replace("&quot;", '"')
+                .replace("&amp;", "&") for line in bare] == text  # fmt: skip
+
+
+def test_a_source_that_has_changed_is_not_shown(own: Path) -> None:
+    metadata = json.loads((own / "ring_all_reduce.1.json").read_text())
+    name = "strategies/common/collectives.py"
+    assert metadata["sources"][name] == sources.digests([str(ROOT / name)])[name]
+    metadata["sources"][name] = "0" * 16
+    (own / "ring_all_reduce.1.json").write_text(json.dumps(metadata))
+    (run,) = facts(page.show(own / "ring_all_reduce.1").text)["runs"]
+    assert list(run["sources"]) == ["strategies/all_reduce_sgd.py"]
+    assert "has changed since the run" in run["missing"][name]
+
+
+def test_records_of_before_there_were_lines_have_a_page(own: Path) -> None:
+    path = own / f"ring_all_reduce.1{EVENTS_SUFFIX}"
+    table = pd.read_csv(path, keep_default_na=False).drop(columns="line")
+    table.to_csv(path, index=False, compression="gzip")
+    assert (load_events(path)["line"] == "").all()
+    (run,) = facts(page.show(own / "ring_all_reduce.1").text)["runs"]
+    assert run["lines"] == [""]
+    assert run["sources"] == {}
+
+
+OWN = '''
+from dataclasses import dataclass
+
+from strategies.common.collectives import average
+from strategies.common.traffic import Traffic
+from strategies.ring_all_reduce import RingAllReduce
+
+
+@dataclass(kw_only=True)
+class Mine(RingAllReduce):
+    """A ring that says hello first."""
+
+    traffic = {"worker": Traffic("2 (N - 1) + 1", "2 (N - 1) P / N")}
+
+    def step(self, n_samples):
+        self.transport.isend(None, (self.transport.rank + 1) % self.transport.world_size, "hello")
+        self.transport.recv((self.transport.rank - 1) % self.transport.world_size, "hello")
+        super().step(n_samples)
+'''
+
+
+@pytest.mark.slow
+def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    options = ["--strategy", "mine:Mine", "--n_gpus", "2", "--epochs", "1", "--run_name", "own", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *options], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
+    file = str((tmp_path / "mine.py").resolve())
+    assert set(run["sources"]) >= {file, "strategies/common/collectives.py"}
+    hello = spans(tmp_path / "results" / "own").query("tag == 'hello' and op == 'send'")["line"].unique()
+    assert list(hello) == [f"{file}:{OWN[: OWN.index('isend')].count(chr(10)) + 1}"]
+    (tmp_path / "mine.py").write_text(OWN.replace("hello first", "hello"))
+    (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
+    assert file in run["missing"]
+
+
+# Bad input
+
+
+BAD = {
+    "nothing": (["{own}/nothing"], "no such run"),
+    "silent": (["{own}/silent"], "without --no_events"),
+    "no arguments": ([], "the following arguments are required: RUN; see --help"),
+    "the second": (["{own}/single.1", "{own}/nothing"], "nothing: no such run"),
+    "no such step": (["{own}/single.1", "--step", "9999"], "--step 9999 --steps 1: the run has the steps 1 to"),
+    "step 0": (["{own}/single.1", "--step", "0"], "--step 0 --steps 1: the run has the steps 1 to"),
+    "no steps": (["{own}/single.1", "--steps", "0"], "--step 1 --steps 0: the run has the steps 1 to"),
+    "no number": (["{own}/single.1", "--steps", "many"], "invalid int value: 'many'; see --help"),
+    "nowhere": (["{own}/single.1", "--out", "{own}/no/where.html"], "give another --out"),
+    "a folder": (["{own}/single.1", "--out", "{own}"], "give another --out"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_line_and_writes_nothing(own: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, said = BAD[case]
+    before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
+    assert main([argument.format(own=own) for argument in arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
+    assert said in line
+    assert line.startswith("page: ")
+    assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
+
+
+def test_a_run_that_is_too_long_says_which_steps_have_room(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MAX_EVENTS", 150)
+    run = page.Run(*load(str(own / "ring_all_reduce.1")))
+    with pytest.raises(BadRun, match=r"a page holds 150; ask for fewer steps, such as --step 1 --steps [1-9]$"):
+        page.make_page([run])
+    assert len(unpacked(facts(page.make_page([run], (2, 1)))["runs"][0])) <= 150
+    monkeypatch.setattr(page, "MAX_EVENTS", 3)
+    with pytest.raises(BadRun, match=r"--step 2 --steps 1$"):
+        page.make_page([run], (2, 3))
+
+
+def test_the_largest_run_has_a_page_of_5_mb(results: Path) -> None:
+    """Of 50,000 events whose times are of real clocks: to the nanosecond, none like another."""
+    path, events, metadata = load(str(results / "ring_all_reduce.1"))
+    body = events[events["phase"].isin(PHASES)]
+    length, random = body["t1"].max(), np.random.default_rng(0)
+    parts = []
+    for i in range(-(-50_000 // len(body))):
+        later = i * length + random.random(len(body)) * 1e-4
+        parts.append(body.assign(t0=(body["t0"] + later).round(9), t1=(body["t1"] + later + 1e-5).round(9)))
+    text = page.make_page([page.Run(path, pd.concat(parts, ignore_index=True)[:50_000], metadata)])
+    assert facts(text)["runs"][0]["n"] == 50_000
+    assert len(text.encode()) < 5e6
+
+
+def test_a_launch_without_a_strategy_has_no_lines() -> None:
+    frames = launch(_silent_rank, 1, record=True)
+    assert (frames[0]["line"] == "").all()
+
+
+def _silent_rank(transport: Transport) -> pd.DataFrame:
+    transport.recorder.add("forward", 0.0, 1.0)
+    return transport.recorder.frame()

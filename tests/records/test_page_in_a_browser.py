@@ -1,0 +1,472 @@
+"""The page of a run in a real browser: what it shows is what the events say, to the mouse, to keys, to a reader."""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from launchers.virtual import VirtualTime
+from records import page
+from records.events import PHASES
+from records.page.columns import with_messages
+from records.timeline import load
+from tests.browser import NEEDS_BROWSER, Browser, chromium, wait_for
+from tests.runs import small
+from training import run
+from transports.network import OneSwitch
+
+pytestmark = [pytest.mark.xdist_group("browser"), NEEDS_BROWSER]
+
+WORLDS = {"ring_all_reduce": 4, "async_param_server": 3, "param_server": 3}
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+def pace(rank: int, phase: str, part: float) -> float:
+    """The seconds that a phase takes: each rank has its own pace, so that gradients are stale."""
+    return 0.002 * part * (1 + rank) if phase in ("forward", "backward") else 0.0
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs in virtual time, which are the same on every machine, and their pages."""
+    directory = tmp_path_factory.mktemp("results")
+    for strategy, n_gpus in WORLDS.items():
+        cluster = VirtualTime(OneSwitch(n_gpus, 1e6, 1e-3), pace)
+        run(small(directory, strategy, run_name=strategy, n_gpus=n_gpus), quiet=True, launcher=cluster.launcher())
+        (directory / f"{strategy}.html").write_text(page.show(directory / strategy).text)
+    both = page.show(directory / "param_server", directory / "ring_all_reduce")
+    (directory / "both.html").write_text(both.text)
+    return directory
+
+
+def events_of(results: Path, name: str) -> pd.DataFrame:
+    """The events in the order of the page, with their messages."""
+    return with_messages(load(str(results / name))[1], WORLDS[name])
+
+
+@pytest.fixture
+def ring(browser: Browser, results: Path) -> Browser:
+    browser.open(results / "ring_all_reduce.html")
+    return browser
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_wrong(browser: Browser) -> Iterator[None]:
+    """No page says anything on the console, or asks for anything over a network."""
+    yield
+    assert browser.logs() == ([], [])
+
+
+def moment(browser: Browser) -> tuple[float, int]:
+    """The time (seconds), and how many events have begun."""
+    t, passed = browser.run("return [page.t, page.passed]")
+    return t, passed
+
+
+def facts(browser: Browser, section: int = 1) -> dict[str, str]:
+    """What is said of the current event beside the lanes."""
+    browser.frame()
+    cells = browser.run(
+        f"return [...document.querySelectorAll('section:nth-of-type({section}) .facts div')]"
+        ".map((div) => [...div.children].map((one) => one.textContent))"
+    )
+    return dict(cells)
+
+
+def press(browser: Browser, *keys: str, shift: bool = False) -> None:
+    actions = ActionChains(browser.driver)
+    if shift:
+        actions.key_down(Keys.SHIFT)
+    actions.send_keys(*keys)
+    if shift:
+        actions.key_up(Keys.SHIFT)
+    actions.perform()
+
+
+# The player
+
+
+def test_stepping_goes_through_all_events_in_their_order(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    ring.element("#first").click()
+    assert moment(ring) == (events["t0"][0], 1)
+    for k in range(1, 30):
+        ring.element("#next").click()
+        assert moment(ring) == (pytest.approx(events["t0"][k]), k + 1)
+        assert f"rank {events['rank'][k]} " in ring.text("#now")
+    ring.element("#previous").click()
+    assert moment(ring)[1] == 29
+    ring.element("#last").click()
+    assert moment(ring)[1] == len(events)
+    ring.element("#next").click()
+    assert moment(ring)[1] == len(events), "there is none after the last"
+
+
+def test_play_lets_time_pass_and_pause_stops_it(ring: Browser) -> None:
+    before, _ = moment(ring)
+    ring.element("#play").click()
+    assert ring.text("#play") == "Pause"
+    passed = moment(ring)[1]
+    ring.until("return page.t > arguments[0] && page.passed > arguments[1] + 3", before, passed)
+    ring.element("#play").click()
+    at = moment(ring)
+    for _ in range(5):
+        ring.frame()
+    assert moment(ring) == at
+    assert ring.text("#play") == "Play"
+
+
+def test_play_ends_with_the_run_and_begins_again(ring: Browser) -> None:
+    ring.element("#fit").click()
+    ring.run("document.getElementById('speed').value = '4'")
+    ring.element("#last").click()
+    ring.element("#play").click()
+    ring.until("return page.playing && page.t < page.end / 2")
+    ring.until("return !page.playing")
+    assert ring.run("return page.t === page.end && page.passed === page.times.length")
+
+
+def test_who_wants_no_motion_is_shown_event_after_event(browser: Browser, results: Path) -> None:
+    browser.open(results / "ring_all_reduce.html", calm=True)
+    first = moment(browser)[1]
+    browser.run("document.getElementById('speed').value = '4'")
+    browser.element("#play").click()
+    moments: set[tuple[float, int]] = set()
+
+    def has_played() -> bool:
+        moments.add(moment(browser))
+        return max(passed for _, passed in moments) >= first + 3
+
+    wait_for(has_played, "three events of the play")
+    browser.element("#play").click()
+    times = browser.run("return [...page.times]")
+    assert all(t == times[passed - 1] for t, passed in moments if passed > first), "time stands at events only"
+    browser.prefer()
+
+
+def test_the_slider_goes_to_a_time(ring: Browser) -> None:
+    slider = ring.element("#scrub")
+    slider.send_keys(Keys.HOME)
+    assert moment(ring)[0] == ring.run("return page.start")
+    slider.send_keys(Keys.PAGE_UP, Keys.PAGE_UP)
+    t, passed = moment(ring)
+    start, end = ring.run("return [page.start, page.end]")
+    assert t == pytest.approx(start + 0.2 * (end - start))
+    assert passed == ring.run("return page.times.filter((one) => one <= page.t).length")
+    a, b = ring.run("return page.view")
+    assert a <= t <= b, "the view has followed"
+    assert str(slider.get_attribute("aria-valuetext")).endswith("ms")
+
+
+def test_keys_do_what_the_page_says(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    said = ring.run("return document.getElementById('help').textContent")
+    assert all(key in said for key in ("Space", "Home", "End", "Tab"))
+    press(ring, Keys.HOME)
+    assert moment(ring)[1] == 1
+    press(ring, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
+    assert moment(ring)[1] == 2
+    press(ring, Keys.END)
+    assert moment(ring)[1] == len(events)
+    press(ring, Keys.ARROW_LEFT, shift=True)
+    sends = events.index[events["op"] == "send"]
+    assert moment(ring)[1] == sends[-1] + 1
+    a, b = ring.run("return page.view")
+    press(ring, "+")
+    c, d = ring.run("return page.view")
+    assert d - c == pytest.approx((b - a) / 2)
+    press(ring, "-")
+    assert np.ptp(ring.run("return page.view")) == pytest.approx(b - a)
+    press(ring, "0")
+    assert ring.run("return page.view[0] === page.start && page.view[1] === page.end")
+    press(ring, Keys.HOME, Keys.SPACE)
+    assert ring.run("return page.playing")
+    press(ring, Keys.SPACE)
+    assert not ring.run("return page.playing")
+    press(ring, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert ring.element("#follow").get_attribute("value") == "2"
+    press(ring, Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert moment(ring)[1] == events.index[events["rank"] == 2][1] + 1, "only this rank's events"
+    press(ring, Keys.ARROW_UP, Keys.ARROW_UP, Keys.ARROW_UP)
+    assert ring.element("#follow").get_attribute("value") == "-1"
+
+
+def test_every_control_is_reached_with_tab(ring: Browser) -> None:
+    ring.element("body").click()
+    reached = set()
+    for _ in range(30):
+        press(ring, Keys.TAB)
+        reached.add(ring.run("return document.activeElement.id || document.activeElement.className"))
+    assert {"first", "previous", "play", "next", "last", "speed", "follow", "in", "out", "fit", "theme"} <= reached
+    assert {"scrub", "lanes", "code"} <= reached
+
+
+# What it shows
+
+
+def test_a_click_on_a_message_tells_all_of_it(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    k, x0, y0, x1, y1 = ring.run(
+        "const lanes = page.lanes[0], shown = lanes.shown.filter((m) => m.dst === m.src + 1);"
+        "const message = shown[Math.floor(shown.length / 2)]; return [message.send, ...lanes.path(message)]"
+    )
+    box = ring.element(".cursor")
+    middle = box.size["width"] / 2, box.size["height"] / 2
+    place = round((x0 + x1) / 2 - middle[0]), round((y0 + y1) / 2 - middle[1])
+    ActionChains(ring.driver).move_to_element_with_offset(box, *place).click().perform()
+    assert moment(ring)[1] == k + 1
+    sent = events.iloc[k]
+    received = events[(events["message"] == sent["message"]) & (events["op"] == "recv")].iloc[0]
+    told = facts(ring)
+    assert told["who"] == f"rank {sent['rank']} → rank {sent['peer']}"
+    assert told["what"] == sent["tag"]
+    assert told["bytes"] == f"{sent['bytes']:,}"
+    assert told["chunk"].startswith(f"{sent['chunk']} ")
+    assert told["when"] == f"epoch {sent['epoch']}, step {sent['step'] + 1}"
+    for name, t in (("sent", sent["t0"]), ("received", received["t0"])):
+        assert float(told[name].split()[0]) == pytest.approx(1e3 * t, abs=0.06), name
+    assert f"sends chunk {sent['chunk']}" in ring.text("#now")
+
+
+def test_a_click_on_an_event_goes_to_it(ring: Browser, results: Path) -> None:
+    k, x, y = ring.run(
+        "const lanes = page.lanes[0], run = lanes.run;"
+        "const i = run.lanes[3].events.find((i) => run.phaseOf(i) === 'backward' && run.t0[i] > page.view[0]);"
+        "return [i, lanes.x(0.9 * run.t0[i] + 0.1 * run.t1[i]), lanes.y(3)]"
+    )
+    box = ring.element(".cursor")
+    place = round(x - box.size["width"] / 2), round(y - box.size["height"] / 2)
+    ActionChains(ring.driver).move_to_element_with_offset(box, *place).click().perform()
+    assert moment(ring)[1] == k + 1
+    assert "runs the backward pass" in ring.text("#now")
+
+
+def test_the_chunks_fill_as_the_messages_come(ring: Browser, results: Path) -> None:
+    """Compared with what follows from the messages alone: what was in the chunk as it was sent, is added or copied."""
+    events, N = events_of(results, "ring_all_reduce"), WORLDS["ring_all_reduce"]
+    held = [[{rank} for _ in range(N)] for rank in range(N)]
+    on_the_way: dict[int, set[int]] = {}
+    finished = [0] * N
+    ring.element("#first").click()
+    for k, event in enumerate(events.head(3 * len(events) // 5).itertuples()):
+        if event.chunk >= 0 and event.op == "send":
+            if event.tag == "share-reduce" and finished[event.rank] == N - 1:  # a new vector
+                held[event.rank], finished[event.rank] = [{event.rank} for _ in range(N)], 0
+            on_the_way[event.message] = set(held[event.rank][event.chunk])
+        elif event.chunk >= 0:
+            came = on_the_way.pop(event.message)
+            is_sum = event.tag == "share-reduce"
+            held[event.rank][event.chunk] = held[event.rank][event.chunk] | came if is_sum else came
+            finished[event.rank] += not is_sum
+        if event.chunk >= 0:
+            shown = ring.run("return page.runs[0].chunks.state(arguments[0])", k + 1)
+            assert [[set(chunk) for chunk in rank] for rank in shown] == held, k
+    assert any(len(chunk) == N for rank in held for chunk in rank)
+
+
+def test_the_table_of_chunks_says_it_in_words(ring: Browser) -> None:
+    ring.element("#first").click()
+    for _ in range(100):
+        if "receives chunk" in ring.text("#now"):
+            break
+        ring.element("#next").click()
+    words = ring.run("return [...document.querySelectorAll('.chunks td[aria-label]')].map((td) => td.ariaLabel)")
+    assert len(words) == WORLDS["ring_all_reduce"] ** 2
+    assert "2 of 4 parts" in {word.split(",")[0] for word in words}
+    assert any("on its way to rank" in word for word in words)
+    assert "0 of 16 sums are whole" in ring.text(".chunks caption")
+    ring.element("#last").click()
+    assert "16 of 16 sums are whole" in ring.text(".chunks caption")
+    assert len(ring.driver.find_elements("css selector", ".chunks i.in")) == 64
+
+
+def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    k = events.index[(events["op"] == "send") & (events["tag"] == "share-only")][0]
+    ring.run("document.getElementById('first').click()")
+    for _ in range((events["op"][1 : k + 1] == "send").sum()):
+        press(ring, Keys.ARROW_RIGHT, shift=True)
+    assert moment(ring)[1] == k + 1
+    line = ring.text(".code li.now")
+    assert 'transport.isend(chunks[(r + 1 - s) % N], right, "share-only")' in line
+    assert str(events["rank"][k]) in line.split()[0]
+    assert f"strategies/common/collectives.py, line {events['line'][k].split(':')[1]}" in ring.text(".file")
+    box, now = ring.element(".code").rect, ring.element(".code li.now").rect
+    assert box["y"] <= now["y"] <= box["y"] + box["height"] - now["height"], "it is in view"
+    assert box["y"] + box["height"] <= 900, "of the window too"
+
+
+def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) -> None:
+    browser.open(results / "async_param_server.html")
+    events = events_of(results, "async_param_server")
+    used = events[(events["phase"] == "update") & (events["version_read"] >= 0)]
+    stale = used[used["version_applied"] > used["version_read"]].iloc[-1]
+    k = int(stale.name)
+    browser.run("document.getElementById('last').click()")
+    for _ in range(len(events) - k - 1):
+        browser.element("#previous").click()
+    assert moment(browser)[1] == k + 1
+    by = stale["version_applied"] - stale["version_read"]
+    assert f"staleness {by}." in browser.text("#now")
+    assert facts(browser)["x at rank 0"] == f"version {stale['version_applied'] + 1}"
+    assert browser.run("return page.lanes[0].strips.length") == 2
+    message = events[(events["op"] == "recv") & (events["rank"] == 0) & (events.index < k)].iloc[-1]
+    browser.run("document.getElementById('previous').click()")
+    assert facts(browser)["version of x"] == str(message["version"]) == str(stale["version_read"])
+    assert not browser.driver.find_elements("css selector", ".chunks table"), "no ring, no chunks"
+
+
+def test_records_without_lines_say_so(browser: Browser, results: Path, tmp_path: Path) -> None:
+    path, events, metadata = load(str(results / "ring_all_reduce"))
+    (tmp_path / "old.html").write_text(page.make_page([page.Run(path, events.assign(line=""), metadata)]))
+    browser.open(tmp_path / "old.html")
+    assert "do not say which line" in browser.text(".file")
+    (tmp_path / "changed.html").write_text(page.make_page([page.Run(path, events, {**metadata, "sources": {}})]))
+    browser.open(tmp_path / "changed.html")
+    browser.element("#last").click()
+    assert "has changed since the run" in browser.text(".file")
+
+
+def test_two_runs_go_on_one_clock(browser: Browser, results: Path) -> None:
+    browser.open(results / "both.html")
+    sections = browser.driver.find_elements("css selector", "section.run")
+    assert [one.find_element("css selector", "h2").text.split(":")[0] for one in sections] == list(WORLDS)[::-2]
+    times = browser.run("return [...page.times]")
+    assert times == sorted(times)
+    sizes = [len(events_of(results, name)) for name in ("param_server", "ring_all_reduce")]
+    assert len(times) == sum(sizes)
+    browser.element("#next").click()
+    browser.element("#fit").click()
+    assert len({str(view) for view in browser.run("return page.lanes.map((one) => one.x.domain())")}) == 1
+    names = {browser.text("#now").split(": ")[1].split(",")[0]}
+    for _ in range(40):
+        browser.element("#next").click()
+        names.add(browser.text("#now").split(": ")[1].split(",")[0])
+    assert names == {"param_server", "ring_all_reduce"}
+    assert browser.run("return page.runs.map((run) => page.counts[run.number][page.times.length])") == sizes
+    assert facts(browser, 1)["rank"]
+    assert facts(browser, 2)["rank"]
+
+
+def test_the_table_of_messages_has_what_is_in_view(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    ring.element("#messages summary").click()
+    a, b = ring.run("return page.view")
+    ends = events[events["message"] >= 0].groupby("message")["t0"].agg(["min", "max"])
+    in_view = ((ends["min"] <= b) & (ends["max"] >= a)).sum()
+    assert ring.text("#messages summary") == f"Messages in view: {in_view}"
+    rows = ring.driver.find_elements("css selector", "#messages tbody tr")
+    assert len(rows) == in_view
+    row = rows[len(rows) // 2]
+    cells = [cell.text for cell in row.find_elements("css selector", "td")]
+    row.find_element("css selector", "button").click()
+    told = facts(ring)
+    assert told["who"] == f"{cells[1]} → {cells[2]}"
+    assert [told["what"], told["bytes"]] == cells[3:5]
+    assert told["sent"] == cells[0]
+
+
+# How it looks
+
+
+def pixels(browser: Browser) -> np.ndarray:
+    browser.frame()
+    return np.asarray(Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("L"), dtype=float)
+
+
+def test_dark_and_light_are_what_the_user_prefers_or_chooses(browser: Browser, results: Path) -> None:
+    browser.open(results / "ring_all_reduce.html", dark=True)
+    dark = pixels(browser)
+    assert np.median(dark) < 60
+    assert dark.std() > 10, "something is drawn"
+    browser.element("#theme").click()
+    assert np.median(pixels(browser)) > 200
+    browser.element("#theme").click()
+    assert np.abs(pixels(browser) - dark).mean() < 2
+    browser.prefer(dark=False)
+    browser.until("return document.documentElement.dataset.theme === 'light'")
+    assert np.median(pixels(browser)) > 200
+
+
+@pytest.mark.parametrize("width", [480, 900, 1600])
+def test_nothing_is_wider_than_the_window(browser: Browser, results: Path, width: int) -> None:
+    for name in ("ring_all_reduce", "both"):
+        browser.open(results / f"{name}.html", width=width)
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["ring_all_reduce", "both", "async_param_server"])
+def test_no_fault_of_accessibility_is_found(browser: Browser, results: Path, name: str, dark: bool) -> None:
+    browser.open(results / f"{name}.html", dark=dark)
+    browser.element("#messages summary").click()
+    browser.element("#help summary").click()
+    for _ in range(3):
+        browser.element("#next").click()
+    browser.frame()
+    browser.run(AXE.read_text(encoding="utf-8"))
+    found = browser.driver.execute_async_script("axe.run().then(arguments[0])")
+    assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]] == []
+    assert len(found["passes"]) > 15
+    assert browser.element("#now").get_attribute("aria-live") == "polite"
+
+
+def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, results: Path, tmp_path: Path) -> None:
+    path, events, metadata = load(str(results / "ring_all_reduce"))
+    body = events[events["phase"].isin(PHASES)]
+    length, n = body["t1"].max(), -(-50_000 // len(body))
+    steps = body["step"].max() + 1
+    parts = [
+        body.assign(t0=body["t0"] + i * length, t1=body["t1"] + i * length, step=body["step"] + i * steps)
+        for i in range(n)
+    ]
+    many = pd.concat(parts, ignore_index=True)[:50_000]
+    (tmp_path / "many.html").write_text(page.make_page([page.Run(path, many, metadata)]))
+    browser.open(tmp_path / "many.html")
+    assert browser.run("return page.times.length") == 50_000
+    few = browser.run("return page.drawn.bars")
+    assert 10 < few < 1000, "what is in view"
+    browser.element("#fit").click()
+    browser.frame()
+    bars, arrows = browser.run("return [page.drawn.bars, page.drawn.arrows]")
+    width = browser.run("return page.lanes[0].width")
+    assert 500 < bars <= 2 * 4 * width, "at most some for each pixel of a lane"
+    assert 500 < arrows <= 4 * 4 * width
+    frames = browser.run("return page.drawn.frames")
+    for key in ("+", "+", "-", "-"):
+        press(browser, key)
+        browser.frame()
+    drawn = browser.run("return page.drawn.frames") - frames
+    assert 4 <= drawn <= 8, "a frame for each change, and none without one"
+    browser.frame()
+    assert browser.run("return page.drawn.frames") == frames + drawn
+    browser.element("#last").click()
+    assert moment(browser)[1] == 50_000
+
+
+def test_it_shows_in_the_cell_of_a_notebook(browser: Browser, results: Path, tmp_path: Path) -> None:
+    cell = page.show(results / "ring_all_reduce")._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><title>notebook</title><div>{cell}</div>")
+    browser.open(tmp_path / "notebook.html", ready=False)
+    browser.driver.switch_to.frame(browser.element("iframe"))
+    try:
+        browser.until("return !!globalThis.page && page.drawn.frames > 0")
+        passed = moment(browser)[1]
+        browser.element("#next").click()
+        assert moment(browser)[1] == passed + 1
+        assert re.search(r"rank \d", browser.text("#now"))
+    finally:
+        browser.driver.switch_to.default_content()

@@ -212,6 +212,8 @@ class _Rank:
             self.samples += n
             self.taken = i + 1
             self.after_step(i + 1)
+        if strategy.asynchronous:  # what follows belongs to the last step, if others ended the epoch before its first
+            recorder.step = max(0, self.taken - 1)
         recorder.mark("samples", self.samples - self.samples_before)
         if self.samples:
             recorder.mark("train_loss", self.loss_sum / self.samples)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from compression.base import pack, unpack  # noqa: F401 - for exchange
 from strategies import Strategy, Traffic
 from transports.base import Transport
 

@@ -155,10 +155,9 @@ def _wrong_mean(run: Run, rank: int, s: int) -> str:
 
 def _overwritten(total: torch.Tensor, codes: torch.Tensor, senders: torch.Tensor) -> str:
     """Return which element holds the part of one rank only, if that is all that is wrong with a sum of codes."""
-    near = (total - codes).abs() < 1e-3
-    several = senders > 1
-    wrong = several & ((total - codes.sum(0)).abs() > 1e-3)
-    if not wrong.any() or not near[:, ~several].any(0).all() or not (near & (codes != 0)).any(0)[wrong].all():
+    wrong = (total - codes.sum(0)).abs() > 1e-3
+    of_one = ((total - codes).abs() < 1e-3) & (codes != 0)
+    if not wrong.any() or not (senders > 1)[wrong].all() or not of_one.any(0)[wrong].all():
         return ""
     i = int(wrong.long().argmax())
     return (f"element {i} was sent by {int(senders[i])} ranks, and the result holds the part of one of them: where "

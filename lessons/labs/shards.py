@@ -225,7 +225,8 @@ def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
             return f"holds another x than one process in chunk {c}"
         begin = f"holds the old x in chunk {c}"
         for message in run.sent:
-            if message.dst == rank and message.span == (0, start, stop) and _same(message.vector, old):  # type: ignore[arg-type]
+            came = message.dst == rank and message.span == (0, start, stop)
+            if came and message.vector is not None and _same(message.vector, old):
                 return f"{begin}, for rank {message.rank} sent it so: update first, then gather"
         g = result[f"g{s}"][start:stop]
         if _same(g, mean[start:stop]) or _same(g, n * mean[start:stop]):

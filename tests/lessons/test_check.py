@@ -49,6 +49,43 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
             "waits for rank 0 (to read what it sent)",
         ),
     },
+    "compression": {
+        "begins_with_its_own": ("wrong", "hold different bits in element"),
+        "begins_with_rank_0": ("costly", "all ranks send to rank 0 first, whose card takes one code after the other"),
+        "changes_g": ("damage", "rank 0: compress changed g, which belongs to the caller"),
+        "chooses_by_g": ("wrong", "it chooses by g alone, without what was kept"),
+        "chooses_by_value": ("wrong", "it chooses the largest values; expected the largest magnitudes"),
+        "clears_everything": ("wrong", "the residual is zero everywhere, so element"),
+        "compresses_twice": ("wrong", "exchange leaves another residual than compress does"),
+        "divides_by_senders": ("wrong", "expected a division by N = 2: a rank that does not send an element sends 0"),
+        "does_not_cap_k": ("raised", "selected index k out of range, line 11 of does_not_cap_k.py"),
+        "forgets_to_divide": ("wrong", "exchange returns the sum of the codes; expected their mean: divide by N"),
+        "forgets_what_was_kept": ("wrong", "which is g alone; "),
+        "keeps_what_it_sent": ("wrong", "though it was sent: it would be sent again"),
+        "leaves_itself_out": ("wrong", "rank 0: exchange returns the code of rank 1 / 2; expected the mean of all 2"),
+        "overwrites": ("wrong", "holds the part of one of them: where codes have an element in common, add"),
+        "rebinds_the_residual": ("wrong", "the residual is as it was before, so what is not sent is lost"),
+        "replaces_the_residual": ("wrong", "the residual has forgotten what it held before the step"),
+        "sends_long_indices": ("costly", "the indices travel as int64, 8 bytes each, where int32 has 4"),
+        "sends_magnitudes": ("wrong", "compress sends magnitudes, without their signs"),
+        "sends_two_messages": ("costly", "a code is two messages, where one can carry both"),
+        "sends_zeros": ("costly", "rank 0 sends 160,000 bytes, a whole vector, where a code has 3,200"),
+    },
+    "sharding": {
+        "does_not_gather": ("wrong", "rank 0 holds the old x in chunk 0: nobody has sent it the new one"),
+        "drops_the_tail": ("wrong", "N = 4, 10 elements, step 1: no rank updated elements 8 to 9 of x"),
+        "forgets_the_mean": ("wrong", "rank 0 updated chunk 1 with the sum of the gradients; expected their mean"),
+        "gathers_before_the_update": ("wrong", "rank 0 holds the old x in chunk 0, for rank 2 sent it so"),
+        "gathers_both": ("costly", "the mean gradient is sent on to others, who need only the new x"),
+        "gathers_gradients": ("wrong", "its g holds the finished gradient there, but its optimizer has no state for"),
+        "one_rank_updates": ("costly", "the optimizer of rank 0 keeps 40,000 numbers, more than its share"),
+        "shares_the_gradient_as_x": ("wrong", "rank 0 holds gradients in chunk 0 of x"),
+        "swaps_the_arguments": ("update", "update was given a slice of g to be updated"),
+        "takes_its_own_gradient": ("wrong", "No chunk of g on this rank is the sum over all ranks: reduce-scatter"),
+        "updates_a_copy": ("wrong", "called update with a tensor that is no slice of x, such as a copy"),
+        "updates_all_of_x": ("wrong", "ranks 0 and 1 both updated elements 0 to 11 of x, so both keep their state"),
+        "updates_another_chunk": ("wrong", "On this rank the reduced chunk is chunk 1: update that one"),
+    },
 }
 FILES = [(lab, path.stem) for lab in LABS for path in sorted((MISTAKES / lab).glob("[a-z]*.py"))]
 
@@ -87,7 +124,7 @@ def test_a_mistake_is_named(lab: str, stem: str) -> None:
     assert text in found.verdict
     assert "\n" not in found.verdict
     assert not found.passed
-    assert found.points == (0 if kind != "costly" else 80)
+    assert 60 < found.points < 100 if kind == "costly" else found.points == 0
 
 
 # Another algorithm that is right

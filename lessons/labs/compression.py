@@ -1,0 +1,173 @@
+"""Lab 7: top-k with error feedback. Nothing is lost: what is sent and what is kept are what came in."""
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.labs.codes import STEPS, first_fault
+
+INDEX_BYTES = 4
+_OF_WHOLE_NUMBERS = 10  # elements: shorter vectors have magnitudes that are equal
+_FEW = 5  # elements: of a shorter vector all are sent
+
+
+class Compression(Lab):
+    """The student writes `compress(g, residual, k)`, `decompress(indices, values, length)` and `exchange(...)`.
+
+    Each rank first compresses the gradients of all steps alone, then exchanges the same ones. So what an exchange is to
+    give is known from codes that were looked at before, whichever of equal magnitudes were chosen.
+    """
+
+    name = "compression"
+    functions = ("compress", "decompress", "exchange")
+    cases = (
+        Case(2, 24),
+        Case(3, 24),
+        Case(2, 9),
+        Case(4, 32),
+        Case(3, 4),
+        Case(1, 12),
+        Case(5, 40, torch.float64),
+        Case(3, 5_000),
+    )
+    scored = Case(4, 40_000)
+    real = Case(3, 1_000)
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """One k; for each rank a residual, and a gradient for each step. The last is zero: what was kept is sent."""
+        k = case.length + 3 if case.length < _FEW else chance.randint(case.length // 8 + 1, case.length // 3)
+        if case == self.scored:
+            k = case.length // 100
+        drawn = []
+        for _ in range(case.n):
+            vectors = [normal(case.length, case.dtype, chance) for _ in range(STEPS + 1)]
+            if case.length < _OF_WHOLE_NUMBERS:
+                vectors = [vector.mul(2).round() for vector in vectors]
+            residual, *gradients = vectors
+            gradients[-1].zero_()
+            drawn.append({"kept0": residual, "k": torch.tensor([k])} | {f"g{s}": g for s, g in enumerate(gradients, 1)})
+        return drawn
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """Compress alone and decompress, step after step; then exchange, from the same residual again."""
+        k, length, rank = int(inputs["k"]), case.length, transport.rank
+        result: Vectors = {}
+        residual = inputs["kept0"].clone()
+        for s in range(1, STEPS + 1):
+            code = _keeping(inputs[f"g{s}"], rank, "compress", lambda g: yours.compress(g, residual, k))
+            indices, values = _checked_code(code, case, rank)
+            decoded = yours.decompress(indices.clone(), values.clone(), length)
+            _check_vector(decoded, case, rank, "decompress")
+            result |= {f"indices{s}": indices.long(), f"values{s}": values, f"decoded{s}": decoded}
+            result[f"kept{s}"] = residual.clone()
+        left = inputs["kept0"].clone()
+        for s in range(1, STEPS + 1):
+            mean = _keeping(inputs[f"g{s}"], rank, "exchange", lambda g: yours.exchange(transport, g, left, k))
+            _check_vector(mean, case, rank, "exchange")
+            result |= {f"mean{s}": mean.clone(), f"left{s}": left.clone()}
+        return result
+
+    def is_right(self, run: Run) -> bool:
+        """No code loses anything, and every rank has the mean of all codes."""
+        return not first_fault(run)
+
+    def explain(self, run: Run, reference: Run) -> str:
+        """Look at each rank's codes first, then at their means."""
+        return first_fault(run)
+
+    def figures(self, run: Run) -> list[Figure]:
+        """Count per step. The best known sends each code once to everybody, as one message."""
+        others, k = run.case.n - 1, int(run.inputs[0]["k"])
+        width = run.case.dtype.itemsize
+        nbytes = others * k * (width + INDEX_BYTES)
+        written = f"(N - 1) k ({width} + {INDEX_BYTES})"
+        return [
+            Figure("messages of a rank", max(run.messages) / STEPS, others, "N - 1"),
+            Figure("bytes of a rank", max(run.nbytes) / STEPS, nbytes, f"{written}, k = {k}"),
+            Figure("rounds", run.rounds / STEPS, 1, "1"),
+            Figure(
+                "virtual seconds", run.seconds / STEPS, LATENCY + nbytes / BANDWIDTH, f"latency + {written} / bandwidth"
+            ),
+        ]
+
+    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Name whole vectors, long indices, two messages for a code, and the card that all begin with."""
+        names, k, width = [one.name for one in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
+        longest = max(run.sent, key=lambda message: message.nbytes)
+        advice = super().advise(run, missed)
+        if "bytes of a rank" in names and longest.nbytes >= run.case.length * width:
+            return (f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has "
+                    f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros; {advice}")  # fmt: skip
+        if "bytes of a rank" in names and any(_has_long_indices(message, k, width) for message in run.sent):
+            return f"the indices travel as int64, 8 bytes each, where int32 has 4; {advice}"
+        if names[0] == "messages of a rank" and run.messages[0] == 2 * STEPS * (run.case.n - 1):
+            return f"a code is two messages, where one can carry both: pack(values, indices); {advice}"
+        if names == ["virtual seconds"] and any(run.of_rank(rank)[0].dst == 0 for rank in range(2, run.case.n)):
+            return ("all ranks send to rank 0 first, whose card takes one code after the other while others wait: let "
+                    f"rank r begin with rank r + 1; {advice}")  # fmt: skip
+        return advice
+
+    def label(self, message: Sent, case: Case) -> str:
+        """The indices, the values or both, and of which rank; or a whole vector."""
+        if message.vector is None:
+            return "an object"
+        if message.vector.is_floating_point():
+            whole = message.vector.numel() == case.length > 1
+            return "the whole vector" if whole else f"values {message.rank}"
+        packed = message.vector.dtype == torch.uint8
+        return f"code {message.rank}" if packed else f"indices {message.rank}"
+
+
+def _keeping(given: torch.Tensor, rank: int, name: str, call: Callable[[torch.Tensor], Any]) -> Any:
+    """Return what the call returns for a copy of a gradient. Raises Fault if it has changed it."""
+    g = given.clone()
+    returned = call(g)
+    if not torch.equal(g, given):
+        raise Fault("damage", f"rank {rank}: {name} changed g, which belongs to the caller; change the residual only")
+    return returned
+
+
+def _checked_code(code: Any, case: Case, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the indices and the values of a code. Raises Fault if it is none."""
+    begin = f"{case}: rank {rank}: compress returned"
+    if not (isinstance(code, tuple | list) and len(code) == 2 and all(isinstance(one, torch.Tensor) for one in code)):
+        raise Fault("returned", f"{begin} {_kind(code)}; expected two tensors: (indices, values)")
+    indices, values = code
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise Fault("returned", f"{begin} {_kind(indices)} for the indices; expected int32, and they come first")
+    if indices.dim() != 1 or indices.shape != values.shape:
+        raise Fault("returned", f"{begin} {_kind(indices)} and {_kind(values)}; expected as many values as indices")
+    if values.dtype != case.dtype:
+        raise Fault("returned", f"{begin} values of {_name(values.dtype)}; expected those of g, {_name(case.dtype)}")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < case.length:
+        raise Fault("returned", f"{begin} an index that is not one of 0 to {case.length - 1}")
+    return indices, values
+
+
+def _check_vector(vector: Any, case: Case, rank: int, name: str) -> None:
+    """Check that a function has returned a vector like g. Raises Fault."""
+    if not isinstance(vector, torch.Tensor) or vector.shape != (case.length,) or vector.dtype != case.dtype:
+        expected = f"a vector [{case.length}] of {_name(case.dtype)}"
+        raise Fault("returned", f"{case}: rank {rank}: {name} returned {_kind(vector)}; expected {expected}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(_kind(one) for one in value)})"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)} of {_name(value.dtype)}"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _has_long_indices(message: Sent, k: int, width: int) -> bool:
+    if message.vector is None or message.vector.is_floating_point():
+        return False
+    return message.vector.dtype == torch.int64 or message.nbytes == k * (width + 2 * INDEX_BYTES)

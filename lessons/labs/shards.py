@@ -1,0 +1,236 @@
+"""The optimizer of lab 8, which knows what of x it was given, and what is wrong first where that was not right."""
+
+from typing import Any
+
+import torch
+
+from lessons.lab import Case, Fault, Run, Sent
+from lessons.labs.ring import chunk_spans
+from lessons.sums import coefficients, describe
+
+LR, MOMENTUM = 0.1, 0.9
+STEPS = 2  # momentum is seen in the second
+
+
+class Optimizer:
+    """SGD with momentum on parts of one rank's x: what `update` stands for. A part has its state from its first step.
+
+    Of the step that was begun last: `given` [P] are the gradients, NaN where there was none; `calls` and `of_copies`
+    count the updates, and those of what is no part of x.
+    """
+
+    def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
+        self._x, self._g, self._rank = x, g, rank
+        self._parts: dict[tuple[int, int], torch.optim.SGD] = {}
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget what was given in the step before."""
+        self.given = torch.full_like(self._x, torch.nan)
+        self.calls = self.of_copies = 0
+
+    @property
+    def elements(self) -> int:
+        """How many numbers of state it keeps."""
+        states = [state for one in self._parts.values() for state in one.state.values()]
+        return sum(value.numel() for state in states for value in state.values() if isinstance(value, torch.Tensor))
+
+    def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
+        begin = f"rank {self._rank}: update was given"
+        if not (isinstance(part, torch.Tensor) and isinstance(gradient, torch.Tensor)):
+            raise Fault(
+                "update", f"{begin} {_kind(part)} and {_kind(gradient)}; expected a slice of x and its gradient"
+            )
+        if part.shape != gradient.shape or part.dtype != gradient.dtype or part.dim() != 1:
+            raise Fault("update", f"{begin} {_kind(part)} and {_kind(gradient)}; expected vectors of one length and "
+                                  "dtype, a slice of x and the gradient of its elements")  # fmt: skip
+        self.calls += 1
+        if not part.numel():
+            return
+        if _start(part, self._g) is not None:
+            raise Fault(
+                "update", f"{begin} a slice of g to be updated; update(part, gradient): the slice of x comes first"
+            )
+        start = _start(part, self._x)
+        if start is None:
+            self.of_copies += 1
+            _take_step(_new_optimizer(part), gradient)  # its state goes with it
+            return
+        where = start, start + part.numel()
+        if where not in self._parts:
+            self._parts[where] = _new_optimizer(part)
+        _take_step(self._parts[where], gradient)
+        self.given[where[0] : where[1]] = gradient
+
+
+def _new_optimizer(part: torch.Tensor) -> torch.optim.SGD:
+    return torch.optim.SGD([torch.nn.Parameter(part)], lr=LR, momentum=MOMENTUM)
+
+
+def _take_step(optimizer: torch.optim.SGD, gradient: torch.Tensor) -> None:
+    optimizer.param_groups[0]["params"][0].grad = gradient.clone()
+    optimizer.step()
+
+
+def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
+    """Return the first element of a slice of a vector; None if it is none."""
+    start, rest = divmod(part.data_ptr() - vector.data_ptr(), vector.element_size())
+    inside = part.is_contiguous() and not rest and 0 <= start <= vector.numel() - part.numel()
+    return start if inside else None
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+
+
+# In the judge
+
+
+def first_fault(run: Run) -> str:
+    """Return what is wrong first, in one line; "" if nothing is."""
+    xs = one_process(run)
+    for s in range(1, STEPS + 1):
+        begin = f"{run.case}, step {s}"
+        for rank in range(run.case.n):
+            if fault := _wrong_update(run, xs[s - 1], rank, s):
+                return f"{begin}: rank {rank} {fault}"
+        if fault := _wrong_parts(run, s):
+            return f"{begin}: {fault}"
+        for rank in range(run.case.n):
+            if fault := _wrong_x(run, xs, rank, s):
+                return f"{begin}: rank {rank} {fault}"
+    return ""
+
+
+def is_finished_gradient(message: Sent, run: Run) -> bool:
+    """Whether a message carries the sum of all gradients of its elements, or their mean."""
+    if message.vector is None or message.span is None or not message.vector.numel():
+        return False
+    _, start, stop = message.span
+    for x in one_process(run)[:-1]:
+        mean = _mean(run, x)[start:stop]
+        if _same(message.vector, mean) or _same(message.vector, mean * run.case.n):
+            return True
+    return False
+
+
+def one_process(run: Run) -> list[torch.Tensor]:
+    """Return x before the first step and after each, as one process computes it from all the gradients."""
+    xs = [run.inputs[0]["x"].clone()]
+    optimizer = _new_optimizer(x := xs[0].clone())
+    for _ in range(STEPS):
+        _take_step(optimizer, _mean(run, x))
+        xs.append(x.clone())
+    return xs
+
+
+def _mean(run: Run, x: torch.Tensor) -> torch.Tensor:
+    """Return the mean gradient at x."""
+    return torch.stack([x - inputs["c"] for inputs in run.inputs]).mean(0)
+
+
+def _same(vector: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two vectors are equal but for rounding; all inputs are near 1, so an element may be so by cancelling."""
+    if vector.shape != expected.shape or vector.dtype != expected.dtype:
+        return False
+    return bool(((vector - expected).abs() <= (1e-10 if vector.dtype == torch.float64 else 1e-4)).all())
+
+
+def _spans(case: Case) -> list[tuple[int, int, int]]:
+    """Return number, first element and one past the last of each chunk that has elements."""
+    return [(c, start, stop) for c, (start, stop) in enumerate(chunk_spans(case)) if start < stop]
+
+
+def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
+    """Return what is wrong with the gradients that a rank's optimizer was given in a step which began with x."""
+    case, result = run.case, run.results[rank]
+    if int(result[f"calls{s}"][1]):
+        return ("called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step; "
+                "give it the slice of x itself, such as a chunk of torch.tensor_split(x, N)")  # fmt: skip
+    mean, given = _mean(run, x), result[f"given{s}"]
+    has = ~given.isnan()
+    if _same(given[has], mean[has]):
+        return ""
+    for c, start, stop in _spans(case):
+        here = has[start:stop]
+        if not here.any() or _same(given[start:stop][here], mean[start:stop][here]):
+            continue
+        parts = [(x - inputs["c"])[start:stop][here] for inputs in run.inputs]
+        found = coefficients(given[start:stop][here], parts)
+        begin = f"updated chunk {c} with"
+        if found is None:
+            return f"{begin} something else than the mean of the {case.n} gradients"
+        if all(abs(a - 1) < 1e-2 for a in found):
+            return f"{begin} the sum of the gradients; expected their mean: divide by {case.n}, once"
+        if all(a == 0 for k, a in enumerate(found) if k != rank) and found[rank]:
+            text = f"{begin} its own gradient of it; expected the mean of all {case.n}"
+        else:
+            text = (f"{begin} {describe(found, [f'g of rank {k}' for k in range(case.n)])}; expected the mean of all "
+                    f"{case.n}")  # fmt: skip
+        return text + _where_finished(run, rank, s, mean)
+    return "updated x with something else than the mean gradient"
+
+
+def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor) -> str:
+    """Return which chunk of a rank's g is a finished sum, or mean."""
+    g = run.results[rank][f"g{s}"]
+    for c, start, stop in _spans(run.case):
+        part, wanted = g[start:stop], mean[start:stop]
+        if _same(part, wanted) or _same(part, wanted * run.case.n):
+            return f". On this rank the reduced chunk is chunk {c}: update that one"
+    return ". No chunk of g on this rank is the sum over all ranks: reduce-scatter first"
+
+
+def _wrong_parts(run: Run, s: int) -> str:
+    """Return which elements no rank has updated in a step, or several have."""
+    updated = torch.stack([~result[f"given{s}"].isnan() for result in run.results])  # [N, P]
+    if missing := _first_elements(~updated.any(0)):
+        silent = [str(rank) for rank, result in enumerate(run.results) if not int(result[f"calls{s}"][0])]
+        if silent:
+            return f"no rank updated {missing} of x; rank {', '.join(silent)} did not call update"
+        return (f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its "
+                "length, as those of torch.tensor_split do")  # fmt: skip
+    if common := _first_elements(updated.sum(0) > 1):
+        first, second = (updated.sum(0) > 1).logical_and(updated).any(1).nonzero().flatten().tolist()[:2]
+        return (
+            f"ranks {first} and {second} both updated {common} of x, so both keep their state: a "
+            "rank is to update its own part only, and to get the others from those who have updated them"
+        )
+    return ""
+
+
+def _first_elements(which: torch.Tensor) -> str:
+    """Return the first run of elements for which this is so; "" if there is none."""
+    found = which.nonzero().flatten().tolist()
+    if not found:
+        return ""
+    last = next((i for i in range(found[0], len(which)) if not which[i]), len(which)) - 1
+    return f"elements {found[0]} to {last}" if last > found[0] else f"element {last}"
+
+
+def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
+    """Return what a rank holds in place of the x of one process."""
+    result, mean, n = run.results[rank], _mean(run, xs[s - 1]), run.case.n
+    for c, start, stop in _spans(run.case):
+        x = result[f"x{s}"][start:stop]
+        if _same(x, xs[s][start:stop]):
+            continue
+        old = xs[s - 1][start:stop]
+        if _same(x, mean[start:stop]) or _same(x, n * mean[start:stop]):
+            return f"holds gradients in chunk {c} of x; what is gathered after the update are the parameters"
+        if not _same(x, old):
+            return f"holds another x than one process in chunk {c}"
+        begin = f"holds the old x in chunk {c}"
+        for message in run.sent:
+            came = message.dst == rank and message.span == (0, start, stop)
+            if came and message.vector is not None and _same(message.vector, old):
+                return f"{begin}, for rank {message.rank} sent it so: update first, then gather"
+        g = result[f"g{s}"][start:stop]
+        if _same(g, mean[start:stop]) or _same(g, n * mean[start:stop]):
+            return (f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that "
+                    "chunk: gather the parameters, not the gradients")  # fmt: skip
+        return f"{begin}: nobody has sent it the new one; gather the chunks of x after the update"
+    return ""

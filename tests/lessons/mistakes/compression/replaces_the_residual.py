@@ -1,0 +1,37 @@
+"""Keeps the rest of g only, and forgets what was kept before."""
+
+import torch
+
+from compression.base import pack, unpack
+from transports.base import Transport
+
+
+def compress(g: torch.Tensor, residual: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    came = residual + g
+    indices = came.abs().topk(min(k, len(came)), sorted=False).indices
+    values = came[indices]
+    residual.copy_(g)
+    residual[indices] = 0
+    return indices.to(torch.int32), values
+
+
+def decompress(indices: torch.Tensor, values: torch.Tensor, length: int) -> torch.Tensor:
+    return values.new_zeros(length).index_copy_(0, indices.long(), values)
+
+
+def exchange(transport: Transport, g: torch.Tensor, residual: torch.Tensor, k: int) -> torch.Tensor:
+    N, r = transport.world_size, transport.rank
+    k = min(k, len(g))
+    indices, values = compress(g, residual, k)
+    code = pack(values, indices)
+    for i in range(1, N):
+        transport.isend(code, (r + i) % N, "code")
+    total = torch.zeros_like(g)
+    for rank in range(N):
+        if rank == r:
+            total.add_(decompress(indices, values, len(g)))
+            continue
+        with transport.recv(rank, "code") as received:
+            values_k, indices_k = unpack(received.vector, (k, g.dtype), (k, torch.int32))
+            total.add_(decompress(indices_k, values_k, len(g)))
+    return total.div_(N)

@@ -1,0 +1,26 @@
+"""All-reduces the gradient, and updates all of x on every rank: the ring, and the whole state."""
+
+from collections.abc import Callable
+
+import torch
+
+from transports.base import Transport
+
+
+def step(
+    transport: Transport, x: torch.Tensor, g: torch.Tensor, update: Callable[[torch.Tensor, torch.Tensor], None]
+) -> None:
+    N, r = transport.world_size, transport.rank
+    right, left = (r + 1) % N, (r - 1) % N
+    g_chunks = torch.tensor_split(g, N)
+    sent = []
+    for s in range(N - 1):
+        sent.append(transport.isend(g_chunks[(r - s) % N], right, "gradient"))
+        with transport.recv(left, "gradient") as received:
+            g_chunks[(r - s - 1) % N].add_(received.vector)
+    for s in range(N - 1):
+        sent.append(transport.isend(g_chunks[(r + 1 - s) % N], right, "mean"))
+        transport.recv(left, "mean").copy_to(g_chunks[(r - s) % N])
+    for work in sent:
+        work.wait()
+    update(x, g / N)

@@ -1,0 +1,78 @@
+"""The partition of lab 8, held against steps that were made here: any cut of x over the ranks is right."""
+
+from itertools import pairwise
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons.lab import Case, Run, Vectors
+from lessons.labs.shards import STEPS, Optimizer, first_fault, one_process
+
+
+def made(n: int, length: int, cuts: list[int], seed: int) -> Run:
+    """Return a run in which rank r has updated the elements between two cuts, and all hold the x of one process."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(length, generator=generator, dtype=torch.float64)
+    inputs = [{"x": x, "c": torch.randn(length, generator=generator, dtype=torch.float64)} for _ in range(n)]
+    run = Run(Case(n, length, torch.float64), inputs)
+    bounds = [0, *sorted(cut % (length + 1) for cut in cuts[: n - 1]), length]
+    xs = one_process(run)
+    for start, stop in pairwise(bounds):
+        result: Vectors = {}
+        for s in range(1, STEPS + 1):
+            mean = torch.stack([xs[s - 1] - one["c"] for one in inputs]).mean(0)
+            updated = torch.full_like(mean, torch.nan)
+            updated[start:stop] = mean[start:stop]
+            result |= {f"x{s}": xs[s].clone(), f"g{s}": mean, f"given{s}": updated}
+            result[f"calls{s}"] = torch.tensor([1, 0])
+        run.results.append(result)
+    return run
+
+
+runs = st.builds(
+    made,
+    st.integers(2, 5),
+    st.integers(1, 30),
+    st.lists(st.integers(0, 2**16), min_size=4, max_size=4),
+    st.integers(0, 2**32),
+)
+
+
+@settings(deadline=None)
+@given(runs)
+def test_any_cut_of_x_is_right(run: Run) -> None:
+    assert first_fault(run) == ""
+
+
+@settings(deadline=None)
+@given(runs, st.integers(0, 2**16), st.integers(1, STEPS))
+def test_an_element_that_nobody_updates_or_two_do_is_found(run: Run, element: int, s: int) -> None:
+    i = element % run.case.length
+    (owner,) = [result for result in run.results if not result[f"given{s}"][i].isnan()]
+    other = next(result for result in run.results if result is not owner)
+    other[f"given{s}"][i] = owner[f"given{s}"][i]
+    assert f"both updated element {i} of x" in first_fault(run)
+    other[f"given{s}"][i] = owner[f"given{s}"][i] = torch.nan
+    assert f"no rank updated element {i} of x" in first_fault(run)
+
+
+@settings(deadline=None)
+@given(runs, st.integers(0, 2**16), st.integers(1, STEPS))
+def test_an_x_that_is_another_is_found(run: Run, element: int, s: int) -> None:
+    rank = element % run.case.n
+    run.results[rank][f"x{s}"][element % run.case.length] += 1
+    assert f"step {s}: rank {rank} holds" in first_fault(run)
+
+
+def test_the_optimizer_keeps_the_state_of_what_it_has_updated() -> None:
+    x, g = torch.zeros(10), torch.ones(10)
+    optimizer = Optimizer(x, g, rank=0)
+    for _ in range(3):
+        optimizer.update(x[2:5], torch.ones(3))
+    assert optimizer.elements == 3
+    optimizer.update(x, g)
+    assert optimizer.elements == 13
+    optimizer.update(x[2:5].clone(), torch.ones(3))
+    assert (optimizer.elements, optimizer.calls, optimizer.of_copies) == (13, 5, 1)
+    assert x[2] < x[0] < 0, "momentum"

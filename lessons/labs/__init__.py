@@ -1,8 +1,9 @@
 """The labs by name. A new one is one new file here, and its line in this table."""
 
 from lessons.lab import Lab
+from lessons.labs.links import Links
 from lessons.labs.lost_updates import LostUpdates
 from lessons.labs.param_server import Server
 from lessons.labs.ring import Ring
 
-LABS: dict[str, Lab] = {lab.name: lab for lab in (Server(), Ring(), LostUpdates())}
+LABS: dict[str, Lab] = {lab.name: lab for lab in (Server(), Ring(), LostUpdates(), Links())}

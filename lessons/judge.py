@@ -108,6 +108,8 @@ class _Game:
                 case "wait":
                     self._wait(transport, (rank, int(request["id"])))
                     process.answer({"released": self._released(rank)})
+                case "sleep":
+                    transport.sleep(float(request["seconds"]))
                 case "printed":
                     self.ranks.keep(rank, request)
                 case "result":

@@ -1,0 +1,66 @@
+"""Lab 6: clusters of machines, and how long a step takes there: in closed form, and measured in virtual time."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from strategies import Strategy
+from strategies.param_server import ParamServer
+from strategies.ring_all_reduce import RingAllReduce
+from training import Options
+from training.cluster import ClusterOptions
+from training.dry_run import dry_run
+
+SERVER, SERVERS, RING = "server", "4 servers", "ring"
+CHOICES: dict[str, Strategy] = {SERVER: ParamServer(), SERVERS: ParamServer(servers=4), RING: RingAllReduce()}
+_STEPS = 9  # of a run that is measured; the first ones begin with nothing on its way
+
+
+class Cluster(NamedTuple):
+    """N ranks that train one model of `nbytes`, of 4-byte elements."""
+
+    n: int
+    nbytes: int
+    bandwidth: float  # of a card, in bits a second, a whole number of them
+    latency: float  # seconds, a whole number of nanoseconds
+    compute: float = 0.0  # seconds in which one machine computes the gradient of the whole batch
+
+    def __str__(self) -> str:
+        computing = f", computing {seconds(self.compute)}" if self.compute else ""
+        size = f"{self.nbytes / 1e6:.3g} MB" if self.nbytes >= 1e6 else f"{self.nbytes / 1e3:.3g} kB"
+        return f"N = {self.n}, {size}, {self.bandwidth / 1e9:.3g} Gbit/s, {seconds(self.latency)}{computing}"
+
+    @property
+    def bytes_per_second(self) -> float:
+        """What a card carries."""
+        return self.bandwidth / 8
+
+
+def seconds(time: float) -> str:
+    """Return a time as people read it."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if time >= unit:
+            return f"{time / unit:.3g} {name}"
+    return f"{time * 1e6:.3g} us"
+
+
+def share_of(choice: str, cluster: Cluster) -> float:
+    """Return how long a worker computes in a step: all workers share the batch, and servers compute nothing."""
+    return cluster.compute / CHOICES[choice].count_workers(cluster.n)
+
+
+def predict(choice: str, cluster: Cluster) -> float:
+    """Return the seconds of a step in closed form, `Strategy.predict`."""
+    predicted = CHOICES[choice].predict(
+        cluster.n, cluster.nbytes, share_of(choice, cluster), cluster.bytes_per_second, cluster.latency
+    )
+    assert predicted is not None, "all of them keep step"
+    return predicted
+
+
+@lru_cache(maxsize=1000)
+def measure(choice: str, cluster: Cluster) -> float:
+    """Return the seconds of a step of the strategy itself, in virtual time. Raises UsageError, RunFailed."""
+    options = Options(strategy=CHOICES[choice], n_gpus=cluster.n, bandwidth=f"{cluster.bandwidth:.0f}bit",
+                      latency=f"{cluster.latency * 1e9:.0f}ns")  # fmt: skip
+    compute = ClusterOptions(compute=f"{share_of(choice, cluster):.12f}s")
+    return dry_run(options, compute, cluster.nbytes / 4, _STEPS, quiet=True).seconds

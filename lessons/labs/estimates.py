@@ -1,0 +1,156 @@
+"""Lab 6: what is wrong in an estimate of a step's seconds, or in a choice of a strategy, in one line."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster, measure, predict, seconds
+
+_NEAR = 1e-3
+Term = Callable[[int], float]  # of N
+
+# What a student's function counts, as a multiple of the latency, or of P / bandwidth, and what is to be said of it.
+LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
+    SERVER: (
+        (lambda N: 0, "no latency is counted; every message takes one"),
+        (lambda N: 1, "one latency is counted; a step is a way there, and then a way back"),
+        (lambda N: N - 1, "N - 1 latencies are counted; all workers send at once, so their latencies pass together"),
+        (lambda N: 2 * (N - 1), "2 (N - 1) latencies are counted, one for each message; all workers send at once, so "
+                                "their latencies pass together"),
+        (lambda N: N, "N latencies are counted; all workers send at once, so their latencies pass together"),
+        (lambda N: 2 * N, "2 N latencies are counted; all workers send at once, so their latencies pass together"),
+    ),
+    RING: (
+        (lambda N: 0, "no latency is counted; every message takes one"),
+        (lambda N: 1, "the latency is counted once; a rank sends a chunk when it has received the one before, so each "
+                      "message of that chain takes one"),
+        (lambda N: 2, "the latency is counted twice; a rank sends a chunk when it has received the one before, so each "
+                      "message of that chain takes one"),
+        (lambda N: N - 1, "N - 1 latencies are counted, and a ring goes round twice: share-reduce and share-only"),
+        (lambda N: 2 * N, "2 N latencies are counted: in each round the chunk is there after N - 1 messages, for its "
+                          "first rank has it already"),
+        (lambda N: 2 * N * (N - 1), "N messages are counted one after the other in each step; on a ring all cards "
+                                    "send at once"),
+        (lambda N: 4 * (N - 1), "sending and receiving are counted one after the other; while a rank sends to its "
+                                "right, its left sends to it"),
+    ),
+}  # fmt: skip
+VECTORS: dict[str, Sequence[tuple[Term, str]]] = {
+    SERVER: (
+        (lambda N: 2 * (N - 1), "2 (N - 1) vectors are counted one after the other; a card is full duplex: when the "
+                                "server sends x to the second worker, the next gradient of the first one can come in"),
+        (lambda N: 2 * N, "2 N vectors are counted one after the other; a card is full duplex, and rank 0 sends itself "
+                          "nothing"),
+        (lambda N: N - 1, "N - 1 vectors are counted; so many come in one after the other, and what goes out overlaps "
+                          "with it but for one: the first x goes out when the last gradient is in"),
+        (lambda N: 2, "two vectors are counted; those of all workers pass one card, the server's, one after the other"),
+        (lambda N: 1, "one vector is counted; those of all workers pass one card, the server's, one after the other"),
+    ),
+    RING: (
+        (lambda N: 2 * (N - 1), "whole vectors are counted, 2 (N - 1) of them; a message of a ring is a chunk"),
+        (lambda N: N - 1, "whole vectors are counted, N - 1 of them; a message of a ring is a chunk"),
+        (lambda N: (N - 1) / N, "N - 1 chunks are counted, and a ring goes round twice: share-reduce and share-only"),
+        (lambda N: 2, "2 N chunks are counted: in each round a chunk is there after N - 1 messages, for its first rank "
+                      "has it already"),
+        (lambda N: 4 * (N - 1) / N, "bytes that come in are added to those that go out; a card is full duplex, and "
+                                    "does both at once"),
+        (lambda N: N, "N vectors pass one card only where there is a server; on a ring all cards send at once"),
+    ),
+}  # fmt: skip
+RIGHT: dict[str, tuple[Term, Term]] = {
+    SERVER: (lambda N: 2, lambda N: N),
+    RING: (lambda N: 2 * (N - 1), lambda N: 2 * (N - 1) / N),
+}
+# What a student may have left out who chooses as one would in another world.
+WORLDS: dict[str, Callable[[Cluster], Cluster]] = {
+    "computing took no time: servers compute nothing, and fewer workers take longer for the batch": lambda c: (
+        c._replace(compute=0.0)
+    ),
+    "messages had no latency: a ring has 2 (N - 1) messages one after the other": lambda c: c._replace(latency=0.0),
+    "the bandwidth were bytes a second: it is bits": lambda c: c._replace(bandwidth=8 * c.bandwidth),
+}
+
+
+def vary(cluster: Cluster) -> list[Cluster]:
+    """Return a cluster, and two that tell what its estimate is made of: with twice the latency, or twice the bytes."""
+    return [cluster, cluster._replace(latency=2 * cluster.latency), cluster._replace(nbytes=2 * cluster.nbytes)]
+
+
+def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> str:
+    """Return what is wrong in the estimates of `vary` of each cluster [clusters, 3]; "" if all are as measured."""
+    wrong = [i for i, cluster in enumerate(clusters) if not near(float(estimates[i, 0]), measure(choice, cluster))]
+    if not wrong:
+        return ""
+    i, ns = wrong[0], [cluster.n for cluster in clusters]
+    yours, measured = float(estimates[i, 0]), measure(choice, clusters[i])
+    begin = f"{clusters[i]}: yours is {seconds(yours)}, and {seconds(measured)} were measured"
+    latencies = [float(three[1] - three[0]) / one.latency for three, one in zip(estimates, clusters, strict=True)]
+    vectors = [
+        float(three[2] - three[0]) * one.bytes_per_second / one.nbytes
+        for three, one in zip(estimates, clusters, strict=True)
+    ]
+    of_latency, of_bytes = RIGHT[choice]
+    if text := _hint(latencies, ns, of_latency, LATENCIES[choice]):
+        return f"{begin}; {text}"
+    if text := _hint(vectors, ns, of_bytes, VECTORS[choice]):
+        return f"{begin}; {text}"
+    return (f"{begin}; with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
+            f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
+
+
+def _hint(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> str:
+    """Return what is to be said of the factors that were found; "" if they are right, or like none that is known."""
+
+    def are(term: Term, factor: float = 1.0) -> bool:
+        return all(near(value, factor * term(n)) for value, n in zip(found, ns, strict=True))
+
+    if are(right):
+        return ""
+    if are(right, 1 / 8) or are(right, 8):
+        return "bits are taken for bytes: a byte has 8 bits; P is in bytes, the bandwidth in bits a second"
+    return next((text for term, text in known if are(term) or are(term, 1 / 8)), "")
+
+
+def near(value: float, expected: float) -> bool:
+    """Whether a number is what was expected but for rounding."""
+    return abs(value - expected) <= _NEAR * max(abs(expected), 1e-9)
+
+
+# Choices
+
+
+def fastest(cluster: Cluster) -> str:
+    """Return the choice whose step is the shortest, as measured."""
+    return min(CHOICES, key=lambda choice: measure(choice, cluster))
+
+
+def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:
+    """Return by cluster how many times as long a step takes as with the fastest."""
+    return [
+        measure(choice, cluster) / measure(fastest(cluster), cluster)
+        for cluster, choice in zip(clusters, chosen, strict=True)
+    ]
+
+
+def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
+    """Return what is wrong in choices of which some are slower than the fastest."""
+    found = ratios(clusters, chosen)
+    worst = max(range(len(found)), key=found.__getitem__)
+    cluster, choice = clusters[worst], chosen[worst]
+    best = fastest(cluster)
+    text = (f"{cluster}: you chose {choice!r}, {seconds(measure(choice, cluster))} a step; {best!r} takes "
+            f"{seconds(measure(best, cluster))}")  # fmt: skip
+    for what, other in WORLDS.items():
+        if list(chosen) == [best_in_theory(other(one)) for one in clusters]:
+            return f"{text}; you choose as if {what}"
+    if len(set(chosen)) == 1:
+        return (
+            f"{text}; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
+        )
+    workers = {name: CHOICES[name].count_workers(cluster.n) for name in (choice, best)}
+    return f"{text} (the batch is shared by {workers[choice]} workers, and by {workers[best]})"
+
+
+def best_in_theory(cluster: Cluster) -> str:
+    """Return the choice whose step is the shortest in closed form, also where there is no compute or latency."""
+    return min(CHOICES, key=lambda choice: predict(choice, cluster))

@@ -1,0 +1,184 @@
+"""Lab 5: what clients do, which of their updates a vector is to hold, and which it holds.
+
+Every increment is drawn, so the amounts of all of them in a vector can be found: what is lost, and what counts twice.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+
+from lessons.lab import Run, is_close
+from lessons.sums import coefficients, describe
+
+SERVER = 0
+STEP, PUSH, FETCH = range(3)  # what a client does
+# The order of the blocks is drawn. Each has what some mistake needs: pushes without a fetch between them, a fetch of a
+# client that has not pushed its last step, several steps in one push.
+BLOCKS = ((STEP, PUSH, STEP, PUSH, FETCH), (STEP, FETCH, STEP, PUSH), (STEP, STEP, PUSH, FETCH))
+UPDATES = sum(block.count(STEP) for block in BLOCKS)  # of a client
+_NOTHING = "nothing of"
+_LOOK = 1e-2  # how exactly float32 tells what a vector is made of
+Amounts: TypeAlias = tuple[float, torch.Tensor]  # of the first x, and of each update [clients, UPDATES]
+
+
+# What was to be in the vectors
+
+
+def clients(run: Run) -> range:
+    """Return the ranks of the clients."""
+    return range(1, run.case.n)
+
+
+def increments_of(run: Run, k: int) -> torch.Tensor:
+    """Return the increments of a client [UPDATES, P]."""
+    return run.inputs[k]["increments"].view(UPDATES, run.case.length)
+
+
+def pushes_of(run: Run, k: int) -> list[tuple[range, int]]:
+    """Return for each push of a client which of its updates it is to hold, and how many fetches came before."""
+    pushes, pushed, made, fetches = [], 0, 0, 0
+    for action in run.inputs[k]["actions"].tolist():
+        made += action == STEP
+        fetches += action == FETCH
+        if action == PUSH:
+            pushes.append((range(pushed, made), fetches))
+            pushed = made
+    return pushes
+
+
+def fetches_of(run: Run, k: int) -> list[tuple[int, int]]:
+    """Return for each fetch of a client how many of its updates were pushed, and how many were made."""
+    fetches, pushed, made = [], 0, 0
+    for action in run.inputs[k]["actions"].tolist():
+        made += action == STEP
+        pushed = made if action == PUSH else pushed
+        if action == FETCH:
+            fetches.append((pushed, made))
+    return fetches
+
+
+# What is in them
+
+
+def amounts(run: Run, vector: torch.Tensor) -> Amounts | None:
+    """Return how often the first x, and each update, is in a vector [P]; None if that cannot be told."""
+    parts = [run.inputs[SERVER]["x"], *(one for k in clients(run) for one in increments_of(run, k))]
+    found = coefficients(vector, parts)
+    return None if found is None else (found[0], torch.tensor(found[1:]).view(-1, UPDATES))
+
+
+def count_lost(run: Run) -> str:
+    """Return how many updates are not in the server's x at the end, or more than once; "" if that cannot be told."""
+    found = amounts(run, run.results[SERVER]["x"])
+    if found is None:
+        return ""
+    lost, more = int((found[1].abs() < _LOOK).sum()), int((found[1] > 1 + _LOOK).sum())
+    counted = [f"lost: {lost}"] * bool(lost) + [f"more than once: {more}"] * bool(more)
+    return f". In the server's x, of {found[1].numel()} updates, {', '.join(counted)}" if counted else ""
+
+
+def explain_pushes(run: Run, k: int) -> str:
+    """Return what is wrong in a client's pushes, the root of it first; "" if nothing is, or it cannot be told."""
+    expected = pushes_of(run, k)
+    sent = [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
+    if len(sent) < len(expected):
+        return f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
+    held = [amounts(run, vector) for vector in sent]
+    wrong = []
+    for i, (found, (wanted, _)) in enumerate(zip(held, expected, strict=False)):
+        if found is None:
+            return ""
+        if text := _explain_push(*found, wanted, k):
+            wrong.append((text.startswith(_NOTHING), i, text))  # what is missing may have gone with what came again
+    if not wrong:
+        return ""
+    _, i, text = min(wrong)
+    text += _explain_again(held, expected, k) if text.endswith("; ") else ""
+    return f"push {i + 1} of rank {k} holds {text}"
+
+
+def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> str:
+    """Return what is wrong in one push, "" if nothing is."""
+    mine = updates[k - 1]
+    if abs(of_x) > _LOOK:
+        return (f"x itself, a value, and not what rank {k} has added to it: whoever writes a value undoes what "
+                "others have added since it was fetched")  # fmt: skip
+    if turned := [j for j in range(UPDATES) if mine[j] < -_LOOK]:
+        return f"{_named(turned)} with a minus: x is newer than base"
+    if again := [j for j in range(wanted.start) if mine[j] > _LOOK]:
+        return f"{_named(again)} again, already pushed; "
+    others = [j + 1 for j in range(len(updates)) if j != k - 1 and bool((updates[j].abs() > _LOOK).any())]
+    if others:
+        return (f"updates of rank {others[0]} as well, which came with a fetch: the server has them already; base "
+                "is to take in what was fetched, too")  # fmt: skip
+    if missing := [j for j in wanted if mine[j] < _LOOK]:
+        return (f"{_NOTHING} {_named(missing)}, made before a fetch: that fetch has thrown away what was not pushed "
+                "yet")  # fmt: skip
+    share = 1 / len(updates)
+    if wanted and share < 1 and all(abs(mine[j] - share) < _LOOK for j in wanted):
+        return (f"{_named(list(wanted))} divided by the {len(updates)} clients: gradients of one step have a mean, "
+                "steps that were taken add up")  # fmt: skip
+    if any(abs(mine[j] - 1) > _LOOK for j in wanted):
+        return f"{describe(mine.tolist(), [f'update {j + 1}' for j in range(UPDATES)])}; expected each once"
+    return ""
+
+
+def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[range, int]], k: int) -> str:
+    """Return why pushes hold what was pushed before: whether a fetch between them has made an end of it."""
+    fetches = {j: fetched for wanted, fetched in expected for j in wanted}  # how many came before an update's push
+    for found, (wanted, fetched) in zip(held, expected, strict=False):
+        old = [j for j in range(wanted.start) if found is not None and found[1][k - 1][j] > _LOOK]
+        if any(fetches[j] < fetched for j in old):
+            return "it is all that the client has added since it began: base never moves, neither by a push nor a fetch"
+    return "what is pushed is to be taken off: a push is to move base, and not only a fetch"
+
+
+def explain_server(run: Run) -> str:
+    """Return what is wrong in the server's x at the end, all pushes being right."""
+    found = amounts(run, run.results[SERVER]["x"])
+    if found is None:
+        return ""
+    of_x, updates = found
+    share = 1 / len(clients(run))
+    if bool((updates - 1).abs().max() < _LOOK) and abs(of_x - 1) < _LOOK:
+        return ""
+    if abs(of_x) < _LOOK and bool((updates.abs() < 1 + _LOOK).all()):
+        return ("the x that the server began with is gone: apply writes what was pushed over it; an increment is to be "
+                "added")  # fmt: skip
+    if bool((updates - share).abs().max() < _LOOK):
+        return (f"each update counts {share:.2g}: apply divides by the {len(clients(run))} clients; an increment is a "
+                "step that was taken, and steps add up: a sum, and no mean")  # fmt: skip
+    if abs(of_x - 1) > _LOOK:
+        return (f"the x that the server began with counts {of_x:.2g} in the end: apply takes a mean of x and what was "
+                "pushed; an increment is to be added")  # fmt: skip
+    return "apply has not added each push once"
+
+
+def explain_fetches(run: Run, k: int) -> str:
+    """Return what is wrong first in a client's x after a fetch: the server's x, and its own updates once, is right."""
+    replies = [one.vector for one in run.of_rank(SERVER) if one.dst == k]
+    xs = run.results[k]["fetched"].view(-1, run.case.length)
+    for i, (x, (pushed, made)) in enumerate(zip(xs, fetches_of(run, k), strict=True)):
+        begin = f"after fetch {i + 1} of rank {k} its x"
+        if found := amounts(run, x):
+            mine = found[1][k - 1]
+            if twice := [j for j in range(made) if mine[j] > 1 + _LOOK]:
+                return (f"{begin} holds {_named(twice)} of its own twice: the server's x has what was pushed; only "
+                        "what was not pushed yet is to be added to it")  # fmt: skip
+            if missing := [j for j in range(made) if mine[j] < 1 - _LOOK]:
+                return (f"{begin} lacks {_named(missing)} of its own, not pushed yet: the client goes on without its "
+                        "own work")  # fmt: skip
+        unpushed = increments_of(run, k)[pushed:made].sum(0)
+        reply = replies[i] if i < len(replies) else None
+        if reply is not None and len(replies) == len(xs) and not is_close(x, reply + unpushed):
+            return f"{begin} is not the x that the server sent, and what rank {k} has not pushed yet"
+    return ""
+
+
+def _named(numbers: list[int]) -> str:
+    """Return updates by their numbers, from 1."""
+    if not numbers:
+        return ""
+    word = "update" if len(numbers) == 1 else "updates"
+    return f"{word} {', '.join(str(j + 1) for j in numbers)}"

@@ -1,0 +1,227 @@
+"""Lab 6: links. When a server is the wall, when a ring's latency is, and an all-reduce for short vectors."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.labs import clusters, estimates
+from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster
+from lessons.sums import coefficients, describe
+
+ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
+CHOOSE, ALL_REDUCE, BOTH = "choose", "all_reduce", "choose and all_reduce"
+_OF_EACH = 4  # clusters for which a choice is the fastest
+_MARGIN = 1.05  # the next best takes so many times as long, at least
+_ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
+
+
+@dataclass(frozen=True)
+class Part(Case):
+    """A case of one of the functions."""
+
+    what: str = ALL_REDUCE
+
+    def __str__(self) -> str:
+        return super().__str__() if self.what in (ALL_REDUCE, BOTH) else self.what
+
+
+class Links(Lab):
+    """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
+
+    The first three are judged on clusters that are drawn, by what the strategies take there in virtual time.
+    """
+
+    name = "links"
+    functions = (*ESTIMATES, CHOOSE, ALL_REDUCE)
+    cases = (
+        Part(1, 0, what="seconds_of_server"),
+        Part(1, 0, what="seconds_of_ring"),
+        Part(1, 0, what=CHOOSE),
+        Part(2, 8),
+        Part(4, 12),
+        Part(8, 40, torch.float64),
+        Part(1, 5),
+        Part(4, 1),
+        Part(2, 0),
+        Part(4, 10_000),
+    )
+    scored = Part(8, 64, what=BOTH)
+    real = Part(4, 1_000)
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """Clusters for rank 0, or a vector for each rank, or both."""
+        what = _part(case).what
+        inputs = [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
+        if what in ESTIMATES:
+            drawn = [one for cluster in draw_clusters(ESTIMATES[what], chance) for one in estimates.vary(cluster)]
+            inputs[0]["clusters"] = torch.tensor(drawn, dtype=torch.float64)
+        elif what in (CHOOSE, BOTH):
+            inputs[0]["clusters"] = torch.tensor(draw_to_choose(chance), dtype=torch.float64)
+        return inputs
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """Rank 0: estimate, or choose. All: all-reduce once."""
+        what, result = _part(case).what, {}
+        if "clusters" in inputs:
+            given = clusters_of(inputs)
+            result["answers"] = torch.tensor([_ask(yours, what, one) for one in given], dtype=torch.float64)
+        if what in (ALL_REDUCE, BOTH):
+            vector = transport.allocate(case.length, case.dtype)
+            vector.copy_(inputs["vector"])
+            returned = yours.all_reduce(transport, vector)
+            if isinstance(returned, torch.Tensor) and returned is not vector:
+                raise Fault("returned", f"rank {transport.rank}: all_reduce returned a tensor; write the mean into "
+                                        "`vector`, in place: vector.copy_(...)")  # fmt: skip
+            result["vector"] = vector
+        return result
+
+    def is_right(self, run: Run) -> bool:
+        """Whether estimates are as measured, choices as fast as any, and all ranks hold the mean."""
+        what = _part(run.case).what
+        if what in ESTIMATES:
+            return not self._explain_estimates(run)
+        if what in (CHOOSE, BOTH) and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
+            return False
+        return what == CHOOSE or not wrong_ranks(run)
+
+    def explain(self, run: Run, reference: Run) -> str:
+        """Say which term of an estimate is wrong, what a choice has left out, or what a vector is made of."""
+        what = _part(run.case).what
+        if what in ESTIMATES:
+            return f"{what}: {self._explain_estimates(run)}"
+        if what in (CHOOSE, BOTH) and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
+            return f"choose: {estimates.explain_choices(*choices_of(run))}"
+        return self._explain_vector(run, wrong_ranks(run)[0])
+
+    def label(self, message: Sent, case: Case) -> str:
+        """How much of the vector it carries."""
+        if message.vector is None:
+            return "an object"
+        if message.vector.numel() == case.length:
+            return "the vector"
+        return f"{message.vector.numel()} elements"
+
+    def figures(self, run: Run) -> list[Figure]:
+        """Compare the choices with the fastest, and the all-reduce with recursive doubling."""
+        case, found = run.case, estimates.ratios(*choices_of(run))
+        rounds = math.log2(case.n)
+        best = rounds * (LATENCY + case.length * case.dtype.itemsize / BANDWIDTH)
+        return [
+            Figure("time of your choices", sum(found) / len(found), 1.0, "of the fastest in each cluster"),
+            Figure("messages of a rank", max(run.messages), rounds, "log2 N"),
+            Figure("rounds", run.rounds, rounds, "log2 N"),
+            Figure("virtual seconds", run.seconds, best, "log2 N (latency + P / bandwidth), by log2 N messages"),
+        ]
+
+    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Say what a message more costs that this network does not count."""
+        if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
+            return (f"{super().advise(run, missed)}: a message costs nothing here but its time; real cards and "
+                    "processors take a microsecond or more for each")  # fmt: skip
+        return super().advise(run, missed)
+
+    def _explain_estimates(self, run: Run) -> str:
+        """Return what is wrong in the estimates of one function; "" if nothing is."""
+        given = clusters_of(run.inputs[0])[::3]
+        return estimates.explain_estimates(
+            ESTIMATES[_part(run.case).what], given, run.results[0]["answers"].view(-1, 3)
+        )
+
+    def _explain_vector(self, run: Run, rank: int) -> str:
+        """Return what a wrong result of the all-reduce is made of."""
+        case = run.case
+        begin = f"all_reduce: {case}: rank {rank} ends with"
+        found = coefficients(run.results[rank]["vector"], [inputs["vector"] for inputs in run.inputs])
+        if found is None:
+            return f"{begin} something else than the mean of all {case.n} ranks"
+        if case.n > 1 and all(abs(a - 1) < 1e-3 for a in found):
+            return f"{begin} the sum; expected the mean: divide by N, once"
+        text = describe(found, [f"rank {k}" for k in range(case.n)])
+        if missing := [str(k) for k, a in enumerate(found) if not a]:
+            return (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
+                    "2^s ranks, if both of a pair know different ones")  # fmt: skip
+        return f"{begin} {text}; expected each rank once, divided by {case.n}: some parts have come on two ways"
+
+
+def _part(case: Case) -> Part:
+    assert isinstance(case, Part)
+    return case
+
+
+def _ask(yours: SimpleNamespace, what: str, cluster: Cluster) -> float:
+    """Return what a student's function says of a cluster: seconds, or the number of its choice. Raises Fault."""
+    if what in ESTIMATES:
+        said = getattr(yours, what)(cluster.n, cluster.nbytes, cluster.bandwidth, cluster.latency)
+        if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
+            raise Fault("returned", f"{what} returned {said!r}; expected seconds, a number")
+        return float(said)
+    said = yours.choose(*cluster)
+    if said not in CHOICES:
+        raise Fault("returned", f"choose returned {said!r}; expected one of {', '.join(map(repr, CHOICES))}")
+    return list(CHOICES).index(said)
+
+
+def clusters_of(inputs: Vectors) -> list[Cluster]:
+    """Return the clusters that a rank was given."""
+    return [Cluster(int(n), int(nbytes), *others) for n, nbytes, *others in inputs["clusters"].tolist()]
+
+
+def choices_of(run: Run) -> tuple[list[Cluster], list[str]]:
+    """Return the clusters, and what was chosen for each."""
+    names = list(CHOICES)
+    return clusters_of(run.inputs[0]), [names[int(i)] for i in run.results[0]["answers"].tolist()]
+
+
+def wrong_ranks(run: Run) -> list[int]:
+    """Return the ranks that have ended with something else than the mean."""
+    mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0).to(run.case.dtype)
+    return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], mean)]
+
+
+# What is drawn
+
+
+def draw_clusters(choice: str, chance: random.Random) -> list[Cluster]:
+    """Return clusters of different sizes in which latency and bytes of a step both weigh something."""
+    found = []
+    for n in chance.sample(range(4, 17), 5):
+        one = _draw_cluster(n, chance)
+        of_latency, of_bytes = (term(n) for term in estimates.RIGHT[choice])
+        weight = of_bytes / of_latency * one.nbytes / one.bytes_per_second * chance.uniform(0.3, 3)
+        found.append(one._replace(latency=_whole_nanoseconds(weight)))
+    return found
+
+
+def draw_to_choose(chance: random.Random) -> list[Cluster]:
+    """Return clusters, each choice being the fastest for as many, in which nothing may be left out."""
+    while True:
+        found: dict[str, list[Cluster]] = {choice: [] for choice in CHOICES}
+        while any(len(some) < _OF_EACH for some in found.values()):
+            one = _draw_cluster(chance.randint(6, 16), chance)
+            one = one._replace(latency=_whole_nanoseconds(10 ** chance.uniform(-5.5, -2.5)),
+                               compute=_whole_nanoseconds(10 ** chance.uniform(-2, 1)))  # fmt: skip
+            times = sorted((clusters.predict(choice, one), choice) for choice in CHOICES)
+            if times[1][0] > _MARGIN * times[0][0] and len(found[times[0][1]]) < _OF_EACH:
+                found[times[0][1]].append(one)
+        drawn = [one for some in found.values() for one in some]
+        chance.shuffle(drawn)
+        best = [estimates.best_in_theory(one) for one in drawn]
+        others = [[estimates.best_in_theory(of(one)) for one in drawn] for of in estimates.WORLDS.values()]
+        if all(other != best and len(set(other)) > 1 for other in others):
+            return drawn
+
+
+def _draw_cluster(n: int, chance: random.Random) -> Cluster:
+    """Return a cluster of n ranks. The elements can be cut into n chunks, and into 4 slices, of the same length."""
+    nbytes = 4 * 4 * n * round(10 ** chance.uniform(1.5, 5))
+    return Cluster(n, nbytes, float(8 * round(10 ** chance.uniform(7.5, 9.7))), 0.0)
+
+
+def _whole_nanoseconds(seconds: float) -> float:
+    return round(seconds * 1e9) / 1e9

@@ -1,0 +1,143 @@
+"""Lab 5: lost updates. Clients change copies of x at their own pace, and nothing of it is lost or counts twice."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.labs.increments import (
+    BLOCKS,
+    FETCH,
+    PUSH,
+    SERVER,
+    STEP,
+    UPDATES,
+    clients,
+    count_lost,
+    explain_fetches,
+    explain_pushes,
+    explain_server,
+    fetches_of,
+    increments_of,
+    pushes_of,
+)
+from transports.base import ANY
+
+LONGEST_S = 300e-6  # before a client does the next thing; a message takes 50 us and more
+
+
+def serve(transport: Any, x: torch.Tensor, apply: Callable[[torch.Tensor, torch.Tensor], object]) -> int:
+    """Be the server: take what comes first, until all clients have said goodbye. Returns the sum of their `n`.
+
+    `apply(x, pushed)` takes what a client has pushed into x [P]. Who fetches is sent a copy, since x may change while
+    it is on its way.
+    """
+    n, present = 0, set(transport.peers)
+    while present:
+        with transport.recv(ANY, ("push", "fetch", "goodbye")) as message:
+            match message.tag:
+                case "push":
+                    apply(x, message.vector)
+                case "fetch":
+                    transport.isend(x.clone(), message.src, "parameters")
+                case "goodbye":
+                    present.remove(message.src)
+                    n += message.n
+    return n
+
+
+class LostUpdates(Lab):
+    """The student writes `push(transport, x, base)`, `fetch(transport, x, base)` and `apply(x, pushed)`.
+
+    The increments that clients add to their x are drawn, so what any vector is made of can be told.
+    """
+
+    name = "lost_updates"
+    functions = ("push", "fetch", "apply")
+    cases = (Case(2, 20), Case(3, 40), Case(4, 60), Case(6, 80, torch.float64), Case(3, 1), Case(5, 10_000))
+    scored = Case(4, 40_000)
+    real = Case(4, 1_000)
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """The same x for all; for each client its increments, what it does in turn, and when."""
+        x = normal(case.length, case.dtype, chance)
+        inputs = [{"x": x}]
+        for _ in range(1, case.n):
+            blocks = [*chance.sample(BLOCKS, len(BLOCKS)), (PUSH, FETCH)]
+            actions = torch.tensor([action for block in blocks for action in block])
+            delays = torch.tensor([chance.uniform(0, LONGEST_S) for _ in actions], dtype=torch.float64)
+            increments = normal(UPDATES * case.length, case.dtype, chance)
+            inputs.append({"x": x, "increments": increments, "actions": actions, "delays": delays})
+        return inputs
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """Serve, or be a client; return the server's x at the end, a client's x after each of its fetches."""
+        x = inputs["x"].clone()
+        if transport.rank == SERVER:
+
+            def apply(of_server: torch.Tensor, pushed: torch.Tensor) -> None:
+                if isinstance(yours.apply(of_server, pushed), torch.Tensor):
+                    raise Fault("returned", "apply returned a tensor; change x in place: x.add_(...), x.copy_(...)")
+
+            serve(transport, x, apply)
+            return {"x": x}
+        increments = inputs["increments"].view(UPDATES, case.length)
+        base, fetched, made = x.clone(), [], 0
+        for action, delay in zip(inputs["actions"].tolist(), inputs["delays"].tolist(), strict=True):
+            transport.sleep(delay)
+            if action == STEP:
+                x.add_(increments[made])
+                made += 1
+            elif action == PUSH:
+                before = x.clone()
+                yours.push(transport, x, base)
+                if not torch.equal(before, x):
+                    raise Fault("damage", f"rank {transport.rank}: push changed x, the client's own copy; what is to "
+                                          "be done there is fetch's")  # fmt: skip
+            elif action == FETCH:
+                yours.fetch(transport, x, base)
+                fetched.append(x.clone())
+        transport.isend(None, SERVER, "goodbye")
+        return {"fetched": torch.stack(fetched)}
+
+    def is_right(self, run: Run) -> bool:
+        """Each update is in the server's x once, and after a fetch a client's x is as it should be."""
+        total = run.inputs[SERVER]["x"] + sum(increments_of(run, k).sum(0) for k in clients(run))
+        if not is_close(run.results[SERVER]["x"], total):
+            return False
+        return not any(explain_fetches(run, k) for k in clients(run))
+
+    def explain(self, run: Run, reference: Run) -> str:
+        """Look at what was pushed first, then at the server's x, then at what each client has after a fetch."""
+        looks = [*(partial(explain_pushes, run, k) for k in clients(run)), partial(explain_server, run),
+                 *(partial(explain_fetches, run, k) for k in clients(run))]  # fmt: skip
+        found = next((text for look in looks if (text := look())), "the server's x is not x + the sum of all updates")
+        return f"{run.case}: {found}{count_lost(run)}"
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """Name a tag that the server does not take."""
+        other = {one.tag for one in run.sent if one.dst == SERVER} - {"push", "fetch", "goodbye"}
+        if kind not in ("deadlock", "unread") or not other:
+            return ""
+        return f"; the server takes messages with the tags 'push' and 'fetch', and none with {min(other)!r}"
+
+    def label(self, message: Sent, case: Case) -> str:
+        """What it is for; from the server it is x."""
+        return "x" if message.rank == SERVER else message.tag
+
+    def figures(self, run: Run) -> list[Figure]:
+        """Count the messages: a push is one vector to the server, a fetch one back; nothing else needs to be sent."""
+        size = run.case.length * run.case.dtype.itemsize
+        pushes = [len(pushes_of(run, k)) for k in clients(run)]
+        fetches = [len(fetches_of(run, k)) for k in clients(run)]
+        most = max(p + f + 1 for p, f in zip(pushes, fetches, strict=True))
+        return [
+            Figure("messages of a client", max(run.messages[1:]), most, "pushes + fetches + a goodbye"),
+            Figure("bytes of a client", max(run.nbytes[1:]), max(pushes) * size, "pushes P"),
+            Figure("messages of the server", run.messages[SERVER], sum(fetches), "fetches of all clients"),
+            Figure("bytes of the server", run.nbytes[SERVER], sum(fetches) * size, "fetches of all clients x P"),
+        ]

@@ -1,0 +1,45 @@
+"""Counts which updates are left in a server's x, in virtual time: for lab 5."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import torch
+
+from launchers.virtual import VirtualTime
+from lessons.lab import BANDWIDTH, LATENCY
+from lessons.labs.increments import SERVER
+from lessons.labs.lost_updates import LONGEST_S, serve
+from transports.base import Transport
+from transports.network import OneSwitch
+
+UPDATES = 25  # of each client
+
+
+def count_survivors(push: Callable[..., Any], fetch: Callable[..., Any], apply: Callable[..., Any],
+                    clients: tuple[int, ...] = (1, 2, 4, 8), rounds: int = UPDATES) -> pd.DataFrame:  # fmt: skip
+    """Return how many updates are in the server's x when clients fetch, add 1 to an element of their own, and push.
+
+    Each does so `rounds` times, and waits for a random time, of up to 0.3 ms, before it pushes. Raises RunFailed.
+    """
+
+    def be(transport: Transport) -> float:
+        x = torch.zeros(transport.world_size)
+        if transport.rank == SERVER:
+            serve(transport, x, apply)
+            return float(x.sum())
+        base, chance = x.clone(), torch.Generator().manual_seed(transport.rank)
+        for _ in range(rounds):
+            fetch(transport, x, base)
+            transport.sleep(LONGEST_S * float(torch.rand(1, generator=chance)))
+            x[transport.rank] += 1
+            push(transport, x, base)
+        transport.isend(None, SERVER, "goodbye")
+        return 0.0
+
+    rows = []
+    for k in clients:
+        time = VirtualTime(OneSwitch(k + 1, BANDWIDTH, LATENCY), lambda *_: 0.0)
+        kept = round(time.launch(be, k + 1)[SERVER])
+        rows.append({"clients": k, "updates": k * rounds, "kept": kept, "kept, %": round(100 * kept / (k * rounds), 1)})
+    return pd.DataFrame(rows).set_index("clients")

@@ -234,16 +234,17 @@ class Transport(ABC):
         message = self._pop(src, tag)
         if message is None and src != ANY and timeout != 0 and self._look(src):
             message = self._pop(src, tag)
+        has_waited = message is None
         if message is None:
             message = self._receive(src, tag, timeout)
             if message is None:
                 return None
-            waited_from, t0 = t0, self.now()
-            if self.recorder.enabled:
-                self.recorder.add("wait", waited_from, t0, peer=message.src, tag=message.tag)
+        here = self.now()  # by now it has been sent, on whatever core
+        if has_waited and self.recorder.enabled:
+            self.recorder.add("wait", t0, here, peer=message.src, tag=message.tag)
         if from_any:
             self.arrivals.append(message.src)
-        message._receiver, message._t0 = self, t0
+        message._receiver, message._t0 = self, here
         if message.tensor is not None:
             if message.tensor.device != self.device:  # it lies on another GPU
                 message.tensor = message.tensor.to(self.device)

@@ -273,7 +273,7 @@ def test_hogwild(tmp_path: Path) -> None:
 def test_memory(tmp_path: Path) -> None:
     rows = figures(tmp_path, "memory", "--steps", "1000", "2000", "--repeats", "1")
     assert [row["steps"] for row in rows] == [1000, 2000]
-    assert [row["events_mb"] for row in rows] == pytest.approx([5001 * 76e-6, 10001 * 76e-6])
+    assert [row["events_mb"] for row in rows] == pytest.approx([5001 * 80e-6, 10001 * 80e-6])
 
 
 def test_virtual_time(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import pytest
 from lessons import check, report
 from lessons.labs import LABS
 from lessons.report import Report
+from tests.lessons.mistakes import oracle
 from tests.runs import ROOT, handlers_kept
 
 MISTAKES = Path(__file__).parent / "mistakes"
 
 # By lab and file: the kind of the verdict, and what must stand in its line.
 EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
+    "oracle": oracle.EXPECTED,
     "param_server": {
         "divides_by_all_ranks": ("wrong", "the server divided by 3; there are 2 gradients"),
         "does_not_copy": ("damage", "sent x to rank 1, and changed it while rank 1 has not released it"),

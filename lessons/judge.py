@@ -24,6 +24,7 @@ from transports.timing import now
 
 CASE_S = 8.0  # how long a case may take, in which a right solution needs some hundredths of a second
 _MOST_REQUESTS = 20_000  # of a rank in one case
+_LONGEST_S = 3600.0  # virtual: how long a rank may sleep at once
 
 
 def draw(lab: Lab, case: Case) -> Run:
@@ -108,6 +109,8 @@ class _Game:
                 case "wait":
                     self._wait(transport, (rank, int(request["id"])))
                     process.answer({"released": self._released(rank)})
+                case "sleep":
+                    transport.sleep(min(max(0.0, float(request["seconds"])), _LONGEST_S))
                 case "printed":
                     self.ranks.keep(rank, request)
                 case "result":

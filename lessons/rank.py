@@ -153,6 +153,10 @@ class LabTransport:
             message.release()
         return message
 
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so many virtual seconds."""
+        self._judge.tell("sleep", seconds=float(seconds), changed=self._changed())
+
     def wait_for(self, number: int) -> None:
         """Wait until a message has been read."""
         if number in self._pending:

@@ -155,7 +155,7 @@ class LabTransport:
 
     def sleep(self, seconds: float) -> None:
         """Do nothing for so many virtual seconds."""
-        self._judge.tell("sleep", seconds=float(seconds), changed=self._changed())
+        self._judge.tell("sleep", seconds=float(seconds))
 
     def wait_for(self, number: int) -> None:
         """Wait until a message has been read."""

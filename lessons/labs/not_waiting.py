@@ -9,20 +9,24 @@ from typing import Any
 import torch
 
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
-from lessons.labs.not_waiting_words import LR, explain_descend, explain_rate, explain_serve, explain_waits, served
+from lessons.labs.not_waiting_words import LR, explain_descend, explain_rates, explain_serve, explain_waits, served
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
-_SCORED_STEPS = (12, 7, 4)  # the faster a worker, the more
+_STEPS_OF = (12, 7, 4, 4)  # the steps of these workers: the faster, the more
 _STEPS = 40  # of `descend`
 
 
 @dataclass(frozen=True)
 class Task(Case):
-    """One run of one function: of `serve` on `n` ranks with the bound s, of the others on one."""
+    """One run of one function: of `serve` on `n` ranks with the bound s, of the others on one.
+
+    `alike`: all workers have about the same pace, so that gradients come close upon each other.
+    """
 
     function: str = "serve"
     s: int | None = None
+    alike: bool = False
 
     def __str__(self) -> str:
         if self.function != "serve":
@@ -44,6 +48,7 @@ class NotWaiting(Lab):
         Task(4, 12),
         Task(2, 6),
         Task(4, 12, torch.float64),
+        Task(4, 100_000, alike=True),
         Task(3, 8, s=1),
         Task(4, 12, s=0),
         Task(5, 10, s=2),
@@ -57,20 +62,19 @@ class NotWaiting(Lab):
         """The same x for all; for each worker its c_k, its pace and number of steps. Else what one rank is asked."""
         assert isinstance(case, Task)
         if case.function != "serve":
-            taus = [0, 1, 2, chance.randint(3, 5), chance.randint(6, 9)]
-            return [{"taus": torch.tensor(taus), "curvatures": torch.tensor([chance.uniform(0.3, 3.0) for _ in taus]),
-                     "rates": torch.tensor([chance.uniform(0.1, 0.3) for _ in taus])}]  # fmt: skip
+            taus = [2, 0, 1, chance.randint(3, 5), chance.randint(6, 9)]
+            curvatures = [chance.choice([0.5, 2.0]) * chance.uniform(0.7, 1.3) for _ in taus]
+            rates = [chance.uniform(0.1, 0.3) for _ in taus]
+            return [{"taus": torch.tensor(taus), "curvatures": torch.tensor(curvatures), "rates": torch.tensor(rates)}]
         x = normal(case.length, case.dtype, chance)
-        steps: list[int] = (
-            [*_SCORED_STEPS] if case == self.scored else [chance.randint(4, 7) for _ in range(case.n - 1)]
-        )
-        workers = [*zip(PACES, steps, strict=False)]
+        paces = PACES[:1] * (case.n - 1) if case.alike else PACES
+        workers = [*zip(paces, [3] * (case.n - 1) if case.alike else _STEPS_OF, strict=False)][: case.n - 1]
         chance.shuffle(workers)
-        inputs = [{"x": x}]
-        for pace, n_steps in workers:
-            inputs.append({"x": x, "c": normal(case.length, case.dtype, chance), "steps": torch.tensor([n_steps]),
-                           "pace": torch.tensor([pace * chance.uniform(0.9, 1.1)], dtype=torch.float64)})  # fmt: skip
-        return inputs
+        return [{"x": x}] + [
+            {"x": x, "c": normal(case.length, case.dtype, chance), "steps": torch.tensor([steps]),
+             "pace": torch.tensor([pace * chance.uniform(0.9, 1.1)], dtype=torch.float64)}
+            for pace, steps in workers
+        ]  # fmt: skip
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         """Serve, or work; or answer what the case asks."""
@@ -103,6 +107,10 @@ class NotWaiting(Lab):
         if kind == "damage":
             return "; or send a copy, x.clone(), so that nobody waits"
         text = explain_waits(run, case.s) if kind in ("deadlock", "unread") else ""
+        left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
+        if not text and kind == "deadlock" and case.function == "serve":
+            there = ", ".join(str(k) for k in range(1, case.n) if k not in left)
+            text = f"serve is to go on until all workers have said goodbye; not yet: rank {there}" if there else ""
         return f"; {text}" if text else ""
 
     def label(self, message: Sent, case: Case) -> str:
@@ -120,7 +128,7 @@ class NotWaiting(Lab):
         size = run.case.length * run.case.dtype.itemsize
         fastest = min(workers, key=lambda rank: float(workers[rank]["pace"]))
         steps, pace = int(workers[fastest]["steps"]), float(workers[fastest]["pace"])
-        done = run.of_rank(fastest)[-1].sent
+        done = max(one.arrived or 0.0 for one in run.sent if one.dst == fastest)
         alone = steps * (pace + 2 * LATENCY + 2 * size / BANDWIDTH)
         formula = "its steps (its computing + 2 latency + 2 P / bandwidth)"
         return [
@@ -137,10 +145,8 @@ class NotWaiting(Lab):
         asked = [*zip(inputs["rates"].tolist(), inputs["curvatures"].tolist(), inputs["taus"].tolist(), strict=True)]
         if case.function == "descend":
             found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))
-        else:
-            rates = run.results[0]["rates"].tolist()
-            found = (explain_rate(one[1], one[2], rate) for one, rate in zip(asked, rates, strict=True))
-        return next((text for text in found if text), "")
+            return next((text for text in found if text), "")
+        return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
 
 
 def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vectors) -> Vectors:
@@ -171,6 +177,7 @@ def _work(transport: Any, inputs: Vectors) -> Vectors:
         transport.isend(x - inputs["c"], SERVER, "gradient")
         transport.recv(SERVER, "parameters").copy_to(x)
         had.append(x.clone())
+    transport.sleep(float(inputs["pace"]))  # as if it looked at what it has learned
     transport.isend(None, SERVER, "goodbye")
     return {"had": torch.cat(had)}
 

@@ -61,8 +61,9 @@ def explain_serve(seen: Served, s: int | None) -> str:
     for i, g in enumerate(seen.used):
         if i and not is_close(seen.before[i], seen.before[i - 1] - LR * seen.used[i - 1]):
             old = seen.version_of(seen.before[i])
-            back = (f"on version {old}, though there had been {i} updates: those in between are lost" if old is not None
-                    and old < i else "on an x that update had not made")  # fmt: skip
+            back = "on an x that update had not made"
+            if old is not None and old < i:
+                back = f"on version {old}, though there had been {_counted(i, 'update')}: what is between is lost"
             return f"{begin} update {i + 1} was made {back}; x is changed by `update`, and by nobody else"
         found = [k for k, j in due.items() if j < seen.steps[k] and is_close(g, seen.had[k][j] - seen.c[k])]
         if not found:
@@ -106,6 +107,7 @@ def _explain_order(seen: Served, order: Sequence[tuple[int, int]]) -> str:
 def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | None) -> str:
     """Return which worker got which x too early or too late; "" if none did."""
     begin, mine = f"{seen.run.case}:", {step: i for i, step in enumerate(order)}
+    versions: list[int] = []  # that the answers have
     for i, (k, j) in enumerate(order):
         got = seen.version_of(seen.had[k][j + 1])
         if got is None:
@@ -113,17 +115,20 @@ def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | No
         if got <= i:
             return (f"{begin} rank {k} got version {got}, which does not have its own gradient in it, which made "
                     f"version {i + 1}; send x after the update")  # fmt: skip
-        counts = {m: sum(mine[m, n] < got for n in range(steps)) for m, steps in seen.steps.items()}
-        behind = {m: j + 1 - count for m, count in counts.items() if count < seen.steps[m]}
-        if s is not None and behind and max(behind.values()) > s:
-            slowest = max(behind, key=lambda m: behind[m])
-            return (f"{begin} rank {k} was answered when it was {_steps(behind[slowest])} ahead of rank {slowest}; the "
-                    f"bound is {s}")  # fmt: skip
-        if s is None and got > i + 1:
-            return (f"{begin} rank {k} got version {got}; its gradient made version {i + 1}, and it had to wait for "
-                    f"{_updates(got - i - 1)} of others: answer at once")  # fmt: skip
-    text = explain_waits(seen.run, s)
-    return f"{begin} {text}" if text else ""
+        versions.append(got)
+    if text := explain_waits(seen.run, s):
+        return f"{begin} {text}"
+    for i, (k, j) in enumerate(order):
+        counts = {m: sum(mine[m, n] < versions[i] for n in range(steps)) for m, steps in seen.steps.items()}
+        ahead = {m: j + 1 - count for m, count in counts.items() if count < seen.steps[m]}
+        if s is not None and ahead and max(ahead.values()) > s:
+            slowest = max(ahead, key=lambda m: ahead[m])
+            return (f"{begin} rank {k} was answered when it was {_counted(ahead[slowest], 'step')} ahead of rank "
+                    f"{slowest}; the bound is {s}")  # fmt: skip
+        if s is None and (late := versions[i] - i - 1):
+            return (f"{begin} rank {k} got version {versions[i]}; its gradient made version {i + 1}, and it had to "
+                    f"wait for {_counted(late, 'update')} of others: answer at once")  # fmt: skip
+    return ""
 
 
 def explain_waits(run: Run, s: int | None) -> str:
@@ -152,11 +157,13 @@ def explain_waits(run: Run, s: int | None) -> str:
                 continue
             if s is None:
                 return f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
-            allowed = f"it is {_steps(ahead)} ahead of the slowest, and s = {s} allows that"
+            of = "the slowest" if len(present) == len(answers) else "the slowest that is still at work"
+            allowed = f"it is {_counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
             if k == own:
                 return f"rank {k} is held back, though {allowed}"
-            event = "said goodbye" if message.tag != "gradient" else "moved on"
-            return (f"rank {k} is held back, though {allowed} since rank {own} has {event}: after every message look "
+            if message.tag != "gradient":
+                return f"rank {k} is held back, though {allowed} since rank {own} has said goodbye and left"
+            return (f"rank {k} is held back, though {allowed} since rank {own} has moved on: after every message look "
                     "at all who wait")  # fmt: skip
     for k, sent in answers.items():
         if len(sent) > taken[k]:
@@ -193,8 +200,8 @@ def _explain_staleness(seen: Served, order: Sequence[tuple[int, int]]) -> str:
 
 def _in_steps(order: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
     """Return what a count of the workers' own steps gives, before and after the gradient's own."""
-    counts: dict[str, list[int]] = {"by how many of its own steps a worker is behind the furthest": [],
-                                    "by how many of its own steps a worker is ahead of the slowest": [],
+    counts: dict[str, list[int]] = {"how many of its own steps a worker is behind the furthest": [],
+                                    "how many of its own steps a worker is ahead of the slowest": [],
                                     "how many steps a worker has taken": []}  # fmt: skip
     behind, ahead, taken = counts.values()
     done = dict.fromkeys(sorted({k for k, _ in order}), 0)
@@ -206,12 +213,8 @@ def _in_steps(order: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
     return counts
 
 
-def _steps(n: int) -> str:
-    return f"{n} step{'s' if n != 1 else ''}"
-
-
-def _updates(n: int) -> str:
-    return f"{n} update{'s' if n != 1 else ''}"
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' if n != 1 else ''}"
 
 
 def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: Sequence[float]) -> str:
@@ -227,26 +230,34 @@ def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: 
             if t == 0:
                 return f"{begin}: x_0 is {one:.4g}; expected 1"
             used = [u for u in range(t) if abs(x[t - 1] - rate * curvature * x[u] - one) <= 1e-9]
-            made = f"with the gradient at x_{used[0]}" if used else "with something else than an earlier gradient"
-            return f"{begin}: x_{t} was made {made}; expected that at x_{max(t - 1 - tau, 0)}, {tau} before x_{t - 1}"
+            made = f"with the gradient at x_{used[0]}" if used else "with no earlier gradient"
+            why = f"{tau} before x_{t - 1}" if t > tau else "since before x_0 there was x_0"
+            return f"{begin}: x_{t} was made {made}; expected that at x_{max(t - 1 - tau, 0)}, {why}"
     return ""
 
 
-def explain_rate(curvature: float, tau: int, rate: float) -> str:
-    """Return whether a rate is too large or too small; "" if it is the largest with which x goes to 0."""
-    largest = (
-        2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
-    )  # where a root of z^(tau + 1) = z^tau - a is on |z| = 1
-    begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
-    if abs(rate - largest) <= TOLERANCE * largest:
+def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> str:
+    """Return what is wrong with the largest rates for pairs of a curvature and a staleness; "" if nothing is."""
+    # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
+    largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
+    wrong = [i for i, (rate, best) in enumerate(zip(rates, largest, strict=True)) if not _is_near(rate, best)]
+    if not wrong:
         return ""
-    if tau and abs(rate - 2 / curvature) <= TOLERANCE * rate:
+    curvature, tau = asked[wrong[0]]
+    rate, best = rates[wrong[0]], largest[wrong[0]]
+    begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
+    if all(_is_near(one, 2 / c) for one, (c, _) in zip(rates, asked, strict=True)):
         return f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
-    if abs(rate - largest * curvature) <= TOLERANCE * rate:
+    if all(_is_near(one, of * c) for one, of, (c, _) in zip(rates, largest, asked, strict=True)):
         return f"{begin} the curvature is not in it: twice as curved, half the rate"
-    if rate > largest:
+    if rate > best:
         return f"{begin} too large: with it x swings ever further, {_swing(rate, curvature, tau)}"
-    return f"{begin} too small: with {1.01 * max(rate, 0.9 * largest):.4g}, which is larger, x still goes to 0"
+    return (f"{begin} too small: with {1.01 * max(rate, 0.9 * best):.4g}, which is larger, x still goes to 0, though "
+            "near the border it takes many steps to be small")  # fmt: skip
+
+
+def _is_near(rate: float, expected: float) -> bool:
+    return abs(rate - expected) <= TOLERANCE * expected
 
 
 def _swing(rate: float, curvature: float, tau: int) -> str:

@@ -173,7 +173,8 @@ class Oracle(Lab):
         assert isinstance(case, Task)
         if case.function == "cut":
             sizes = inputs["sizes"].reshape(-1, 3).tolist()
-            found = (explain_cut(*size, result[f"parts{i}"], result[f"samples{i}"]) for i, size in enumerate(sizes))
+            found = (explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
+                     for i, (n_samples, B, N) in enumerate(sizes))  # fmt: skip
             return next((text for text in found if text), "")
         if case.function == "one_process":
             return explain_one_process(inputs, result)

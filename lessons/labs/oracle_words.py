@@ -80,16 +80,20 @@ def _weights(
         "the weighted sum divided by the sum of the squares of n": [n_k / sum(k * k for k in ns) for n_k in ns],
     }
     for text, weights in known.items():
-        if _is_near(g, sum(weight * part for weight, part in zip(weights, parts, strict=True))):
+        if _is_near(g, _weighted(weights, parts)):
             return text
     for k, n_k in zip(having, ns, strict=True):
-        if _is_near(g, sum(m * part for m, part in zip(ns, parts, strict=True)) / n_k):
+        if _is_near(g, _weighted(ns, parts) / n_k):
             return f"the weighted sum divided by {n_k}, the samples of rank {k} alone; divide by those of all, {n}"
     found = coefficients(g, parts)
     if found is None:
         return "something that is no sum of the ranks' means"
     expected = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(having, ns, strict=True))
     return f"{describe(found, [f'rank {k}' for k in having])}; expected ({expected}) / {n}"
+
+
+def _weighted(weights: Sequence[float], parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([weight * part for weight, part in zip(weights, parts, strict=True)]).sum(0)
 
 
 def _is_near(vector: torch.Tensor, expected: torch.Tensor) -> bool:

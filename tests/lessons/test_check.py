@@ -8,13 +8,14 @@ import pytest
 from lessons import check, report
 from lessons.labs import LABS
 from lessons.report import Report
-from tests.lessons.mistakes import oracle
+from tests.lessons.mistakes import not_waiting, oracle
 from tests.runs import ROOT, handlers_kept
 
 MISTAKES = Path(__file__).parent / "mistakes"
 
 # By lab and file: the kind of the verdict, and what must stand in its line.
 EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
+    "not_waiting": not_waiting.EXPECTED,
     "oracle": oracle.EXPECTED,
     "param_server": {
         "divides_by_all_ranks": ("wrong", "the server divided by 3; there are 2 gradients"),

@@ -21,13 +21,12 @@ def serve(
         if message.tag == "goodbye":
             del steps[k]
             continue
-        else:
-            with message:
-                update(message.vector)
-            staleness.append(version - read[k])
-            version += 1
-            steps[k] += 1
-            waiting.add(k)
+        with message:
+            update(message.vector)
+        staleness.append(version - read[k])
+        version += 1
+        steps[k] += 1
+        waiting.add(k)
         for k in sorted(waiting):
             if s is None or steps[k] - min(steps.values()) <= s:
                 waiting.remove(k)

@@ -27,9 +27,8 @@ def serve(
             version += 1
             steps[k] += 1
             waiting.add(k)
-        for k in sorted(waiting & {k}):
-            if s is None or steps[k] - min(steps.values()) <= s:
-                waiting.remove(k)
-                read[k] = version
-                transport.isend(x.clone(), k, "parameters")  # a copy: x may change while it is on its way
+        if k in waiting and (s is None or steps[k] - min(steps.values()) <= s):
+            waiting.remove(k)
+            read[k] = version
+            transport.isend(x.clone(), k, "parameters")
     return staleness

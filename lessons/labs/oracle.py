@@ -88,7 +88,7 @@ class Oracle(Lab):
         if case.function == "verify":
             return [_draw_replicas(case, chance)]
         inputs = [{"g": normal(case.length, case.dtype, chance), "n": torch.tensor([n])}
-                  for n in chance.sample(range(1, 41), case.n)]  # fmt: skip
+                  for n in chance.sample(range(8, 48), case.n)]  # fmt: skip
         for rank in chance.sample(range(case.n), case.empty):
             inputs[rank] = {"g": torch.full((case.length,), torch.nan, dtype=case.dtype), "n": torch.tensor([0])}
         if case.broken:

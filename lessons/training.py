@@ -1,6 +1,7 @@
 """Train a network by a student's functions, in virtual time, beside one process that takes the same batches."""
 
 import tempfile
+from typing import Any
 
 import simulate
 from lessons.report import Report
@@ -14,18 +15,21 @@ from training.names import make_strategy
 EPOCHS = 5
 
 
-def train(report: Report, strategy: Strategy, n_gpus: int = 4) -> str:
+def train(report: Report, strategy: Strategy, n_gpus: int = 4, **changes: Any) -> str:
     """Return in two lines the held-out accuracy on the digits, of `strategy` on `n_gpus` ranks and of one process.
 
-    Only if `report` says that the functions are right: a training by others could hang. Raises RunFailed.
+    `changes` are options of both runs. Only if `report` says that the functions are right: a training by others could
+    hang. Raises RunFailed.
     """
     if not report.right:
         return "not trained: first have the check say that it is right"
     with tempfile.TemporaryDirectory() as folder:
         one = make_strategy("single", workers_like=strategy.count_workers(n_gpus))
-        alone = run(Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder), quiet=True)
+        alone = run(
+            Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes), quiet=True
+        )
         options = Options(strategy=strategy, n_gpus=n_gpus, epochs=EPOCHS, results_dir=folder,
-                          bandwidth="1gbit", latency="50us")  # fmt: skip
+                          bandwidth="1gbit", latency="50us", **changes)  # fmt: skip
         try:
             yours = simulate.simulate(options, ClusterOptions(compute="10ms"), quiet=True).table
         except RunFailed as error:

@@ -8,6 +8,7 @@ import pytest
 from lessons import check, report
 from lessons.labs import LABS
 from lessons.report import Report
+from tests.lessons.mistakes import not_waiting, oracle
 from tests.runs import ROOT, handlers_kept
 
 MISTAKES = Path(__file__).parent / "mistakes"
@@ -45,6 +46,8 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "throws_steps_away": ("wrong", "made before a fetch: that fetch has thrown away what was not pushed yet"),
         "writes_over_x": ("wrong", "the x that the server began with is gone: apply writes what was pushed over it"),
     },
+    "not_waiting": not_waiting.EXPECTED,
+    "oracle": oracle.EXPECTED,
     "param_server": {
         "divides_by_all_ranks": ("wrong", "the server divided by 3; there are 2 gradients"),
         "does_not_copy": ("damage", "sent x to rank 1, and changed it while rank 1 has not released it"),

@@ -1,0 +1,151 @@
+"""How far ranks are from one process, step by step: softmax regression on the digits, in virtual time.
+
+The ranks take the parts of a plan, average their gradients by a student's function, and make the same step. One process
+takes the same batches by the student's oracle. What is compared is x after every step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Picture
+
+from launchers.virtual import VirtualTime
+from lessons.lab import BANDWIDTH, LATENCY
+from lessons.report import Report
+from lessons.shown import Shown
+from transports.base import Transport
+from transports.network import OneSwitch
+from workloads.datasets import load
+
+LR = 0.1
+EPOCHS = 5
+TOLERANCE = 1e-4
+_N_CLASSES = 10
+_LEAST = 1e-18  # what a distance of 0 is drawn as
+Plan = Sequence[Sequence[Sequence[int]]]
+Gradient = Callable[[Sequence[int]], torch.Tensor]
+Update = Callable[[torch.Tensor], None]
+Average = Callable[[Transport, torch.Tensor, int], int]
+Verify = Callable[[Sequence[torch.Tensor], torch.Tensor, float], bool]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What became of one way to average: by step, how far the replicas were from the oracle, and what verify said."""
+
+    distances: list[float]  # the largest difference of an element, as a part of the oracle's largest element
+    verified: list[bool]
+    accuracy: float
+
+    def __str__(self) -> str:
+        wrong = next((step for step, right in enumerate(self.verified, 1) if not right), None)
+        verdict = f"not verified, from step {wrong} on" if wrong else f"verified, all {len(self.verified)} steps"
+        return f"{100 * self.accuracy:.1f} % of the held-out pictures; {verdict}"
+
+
+class Softmax:
+    """Softmax regression on the digits; x holds the weights [64, 10] and then the biases [10]."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        data = load("digits", Path())
+        pixels, self.labels = data.fetch(torch.arange(data.n_train), dtype=dtype)
+        held_out, self.held_out_labels = data.fetch(torch.arange(data.n_test), "test", dtype=dtype)
+        self.pixels, self.held_out = pixels.flatten(1), held_out.flatten(1)
+        self.x = torch.zeros(self.pixels.shape[1] * _N_CLASSES + _N_CLASSES, dtype=dtype)
+
+    def gradient(self, samples: Sequence[int]) -> torch.Tensor:
+        """Return the mean gradient over these training samples: a sum, divided by their number, 0 / 0 if none."""
+        chosen = torch.tensor(list(samples), dtype=torch.int64)
+        x = self.x.clone().requires_grad_()
+        loss = F.cross_entropy(self._logits(x, self.pixels[chosen]), self.labels[chosen], reduction="sum")
+        return torch.autograd.grad(loss, x)[0] / torch.tensor(len(samples))
+
+    def update(self, g: torch.Tensor) -> None:
+        """Make one step: x <- x - lr g."""
+        self.x = self.x - LR * g
+
+    def accuracy(self) -> float:
+        """Return the part of the held-out digits that x tells right."""
+        found = self._logits(self.x, self.held_out).argmax(1)
+        return float((found == self.held_out_labels).double().mean())
+
+    def _logits(self, x: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+        weights, biases = x[:-_N_CLASSES].view(-1, _N_CLASSES), x[-_N_CLASSES:]
+        return pixels @ weights + biases
+
+
+def measure(
+    plan: Plan, one_process: Callable[[Plan, Gradient, Update], None], average: Average, verify: Verify,
+    dtype: torch.dtype,
+) -> Drift:  # fmt: skip
+    """Train by ranks and by one process on a plan, several epochs long."""
+    whole = [*plan] * EPOCHS
+    alone = Softmax(dtype)
+    oracle: list[torch.Tensor] = []
+
+    def update(g: torch.Tensor) -> None:
+        alone.update(g)
+        oracle.append(alone.x)
+
+    one_process(whole, alone.gradient, update)
+
+    def be(transport: Transport) -> tuple[list[torch.Tensor], float]:
+        mine = Softmax(dtype)
+        g = transport.allocate(mine.x.numel(), dtype)
+        xs = []
+        for parts in whole:
+            part = parts[transport.rank]
+            average(transport, g.copy_(mine.gradient(part)), len(part))
+            mine.update(g)
+            xs.append(mine.x)
+        return xs, mine.accuracy()
+
+    N = len(plan[0])
+    time = VirtualTime(OneSwitch(N, BANDWIDTH, LATENCY), lambda *_: 0.0)
+    ranks = time.launch(be, N)
+    tolerance = TOLERANCE if dtype == torch.float32 else TOLERANCE**2
+    replicas = [*zip(*(xs for xs, _ in ranks), strict=True)]
+    distances = [
+        max(float((x - right).abs().max()) for x in xs) / float(right.abs().max())
+        for xs, right in zip(replicas, oracle, strict=True)
+    ]
+    verified = [verify(xs, right, tolerance) for xs, right in zip(replicas, oracle, strict=True)]
+    return Drift(distances, verified, ranks[0][1])
+
+
+def compare(
+    report: Report, plan: Plan, one_process: Callable[[Plan, Gradient, Update], None], verify: Verify,
+    averages: dict[str, Average],
+) -> Shown | str:  # fmt: skip
+    """Return what became of each way to average, and a picture of the distances; the first way also in float64.
+
+    Only if `report` says that the functions are right: a training by others could hang.
+    """
+    if not report.right:
+        return "not trained: first have the check say that it is right"
+    found = {name: measure(plan, one_process, average, verify, torch.float32) for name, average in averages.items()}
+    first, average = next(iter(averages.items()))
+    found[f"{first}, float64"] = measure(plan, one_process, average, verify, torch.float64)
+    width = max(map(len, found))
+    text = "\n".join(f"{name:{width}}  {drift}" for name, drift in found.items())
+    return Shown(text, draw(found, len(plan)), "How far each was from one process, by step, on a logarithmic axis.")
+
+
+def draw(found: dict[str, Drift], steps: int) -> Picture:
+    """Draw the distances by step, and a line at the end of each epoch of so many `steps`."""
+    picture = Picture(figsize=(9, 3.4), layout="constrained")
+    FigureCanvasAgg(picture)
+    axes = picture.subplots()
+    for epoch in range(1, EPOCHS + 1):
+        axes.axvline(epoch * steps, color="#dddddd", zorder=0)
+    for name, drift in found.items():
+        axes.semilogy(range(1, len(drift.distances) + 1), [max(d, _LEAST) for d in drift.distances], label=name)
+    axes.set(xlabel="steps; a grey line: the last batch of an epoch",
+             ylabel="distance from one process\n(part of the largest element)")  # fmt: skip
+    axes.spines[["top", "right"]].set_visible(False)
+    picture.legend(frameon=False, loc="outside right upper")
+    return picture

@@ -1,0 +1,194 @@
+"""Lab 4: not waiting. A server applies each gradient when it comes; and how large a rate late gradients can bear."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.labs.not_waiting_words import LR, explain_descend, explain_rates, explain_serve, explain_waits, served
+
+SERVER = 0
+PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
+_STEPS_OF = (12, 7, 4, 4)  # the steps of these workers: the faster, the more
+_STEPS = 40  # of `descend`
+
+
+@dataclass(frozen=True)
+class Task(Case):
+    """One run of one function: of `serve` on `n` ranks with the bound s, of the others on one.
+
+    `alike`: all workers have about the same pace, so that gradients come close upon each other.
+    """
+
+    function: str = "serve"
+    s: int | None = None
+    alike: bool = False
+
+    def __str__(self) -> str:
+        if self.function != "serve":
+            return self.function
+        return super().__str__() + ("" if self.s is None else f", s = {self.s}")
+
+
+class NotWaiting(Lab):
+    """The student writes an asynchronous server; the workers are the lab's, each with a pace of its own.
+
+    Worker k has a loss of its own, |x - c_k|^2 / 2, whose gradient is x - c_k, so a gradient tells whose it is, and
+    which x it was computed on.
+    """
+
+    name = "not_waiting"
+    functions = ("serve", "descend", "largest_rate")
+    cases = (
+        Task(3, 8),
+        Task(4, 12),
+        Task(2, 6),
+        Task(4, 12, torch.float64),
+        Task(4, 100_000, alike=True),
+        Task(3, 8, s=1),
+        Task(4, 12, s=0),
+        Task(5, 10, s=2),
+        Task(1, 1, torch.float64, function="descend"),
+        Task(1, 1, torch.float64, function="largest_rate"),
+    )
+    scored = Task(4, 100)
+    real = Task(4, 50, s=1)
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """The same x for all; for each worker its c_k, its pace and number of steps. Else what one rank is asked."""
+        assert isinstance(case, Task)
+        if case.function != "serve":
+            taus = [2, 0, 1, chance.randint(3, 5), chance.randint(6, 9)]
+            curvatures = [chance.choice([0.5, 2.0]) * chance.uniform(0.7, 1.3) for _ in taus]
+            rates = [chance.uniform(0.1, 0.3) for _ in taus]
+            return [{"taus": torch.tensor(taus), "curvatures": torch.tensor(curvatures), "rates": torch.tensor(rates)}]
+        x = normal(case.length, case.dtype, chance)
+        paces = PACES[:1] * (case.n - 1) if case.alike else PACES
+        workers = [*zip(paces, [3] * (case.n - 1) if case.alike else _STEPS_OF, strict=False)][: case.n - 1]
+        chance.shuffle(workers)
+        return [{"x": x}] + [
+            {"x": x, "c": normal(case.length, case.dtype, chance), "steps": torch.tensor([steps]),
+             "pace": torch.tensor([pace * chance.uniform(0.9, 1.1)], dtype=torch.float64)}
+            for pace, steps in workers
+        ]  # fmt: skip
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """Serve, or work; or answer what the case asks."""
+        assert isinstance(case, Task)
+        if case.function == "serve":
+            return (
+                _serve(yours.serve, transport, case, inputs) if transport.rank == SERVER else _work(transport, inputs)
+            )
+        asked = zip(inputs["rates"].tolist(), inputs["curvatures"].tolist(), inputs["taus"].tolist(), strict=True)
+        if case.function == "descend":
+            return {f"x{i}": _numbers(yours.descend(rate, curvature, tau, _STEPS), "descend")
+                    for i, (rate, curvature, tau) in enumerate(asked)}  # fmt: skip
+        return {"rates": _numbers([yours.largest_rate(curvature, tau) for _, curvature, tau in asked], "largest_rate")}
+
+    def is_right(self, run: Run) -> bool:
+        """Whether nothing is found that is wrong."""
+        return not self._explain(run)
+
+    def explain(self, run: Run, reference: Run) -> str:
+        """See `not_waiting_words`."""
+        return self._explain(run)
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """Of a server that stands still, say whom it should have answered; of messages too many, who had not asked."""
+        case = run.case
+        assert isinstance(case, Task)
+        if kind == "hole":
+            done = self.functions[: self.functions.index(case.function)]
+            return f"; right so far: {', '.join(done)}" if done else ""
+        if kind == "damage":
+            return "; or send a copy, x.clone(), so that nobody waits"
+        text = explain_waits(run, case.s) if kind in ("deadlock", "unread") else ""
+        left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
+        if not text and kind == "deadlock" and case.function == "serve":
+            there = ", ".join(str(k) for k in range(1, case.n) if k not in left)
+            text = f"serve is to go on until all workers have said goodbye; not yet: rank {there}" if there else ""
+        return f"; {text}" if text else ""
+
+    def label(self, message: Sent, case: Case) -> str:
+        """From a worker a gradient, from the server the parameters."""
+        if message.vector is None:
+            return message.tag if message.rank != SERVER else "an object"
+        if message.vector.numel() != case.length:
+            return f"{message.vector.numel()} elements"
+        return "x" if message.rank == SERVER else "g"
+
+    def figures(self, run: Run) -> list[Figure]:
+        """Count what the server sends, and how long the fastest worker takes, which nobody should make wait."""
+        workers = {rank: inputs for rank, inputs in enumerate(run.inputs) if rank != SERVER}
+        gradients = sum(int(inputs["steps"]) for inputs in workers.values())
+        size = run.case.length * run.case.dtype.itemsize
+        fastest = min(workers, key=lambda rank: float(workers[rank]["pace"]))
+        steps, pace = int(workers[fastest]["steps"]), float(workers[fastest]["pace"])
+        done = max(one.arrived or 0.0 for one in run.sent if one.dst == fastest)
+        alone = steps * (pace + 2 * LATENCY + 2 * size / BANDWIDTH)
+        formula = "its steps (its computing + 2 latency + 2 P / bandwidth)"
+        return [
+            Figure("messages of the server", run.messages[SERVER], gradients, "1 for each gradient"),
+            Figure("bytes of the server", run.nbytes[SERVER], gradients * size, "P for each gradient"),
+            Figure("seconds of the fastest worker", done, alone, formula),
+        ]
+
+    def _explain(self, run: Run) -> str:
+        case, inputs = run.case, run.inputs[0]
+        assert isinstance(case, Task)
+        if case.function == "serve":
+            return explain_serve(served(run), case.s)
+        asked = [*zip(inputs["rates"].tolist(), inputs["curvatures"].tolist(), inputs["taus"].tolist(), strict=True)]
+        if case.function == "descend":
+            found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))
+            return next((text for text in found if text), "")
+        return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
+
+
+def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vectors) -> Vectors:
+    """Be the server; return x before each update and at the end, the gradients, and what it says of their staleness."""
+    x = transport.allocate(case.length, case.dtype)
+    x.copy_(inputs["x"])
+    before: list[torch.Tensor] = []
+    used: list[torch.Tensor] = []
+
+    def update(g: Any) -> None:
+        if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
+            given = f"{list(g.shape)} of {g.dtype}" if isinstance(g, torch.Tensor) else f"a {type(g).__name__}"
+            raise Fault("update", f"update was given {given}; expected a gradient, {list(x.shape)} of {x.dtype}")
+        before.append(x.clone())
+        used.append(g.clone())
+        x.sub_(LR * g)
+
+    staleness = _numbers(serve(transport, x, update, case.s), "serve")
+    return {"before": torch.cat([*before, x]), "used": torch.cat([*used, x[:0]]), "staleness": staleness}
+
+
+def _work(transport: Any, inputs: Vectors) -> Vectors:
+    """Be a worker: compute for a while, send the gradient, wait for x. Return all x that it had, in order."""
+    x = inputs["x"].clone()
+    had = [x.clone()]
+    for _ in range(int(inputs["steps"])):
+        transport.sleep(float(inputs["pace"]))
+        transport.isend(x - inputs["c"], SERVER, "gradient")
+        transport.recv(SERVER, "parameters").copy_to(x)
+        had.append(x.clone())
+    transport.sleep(float(inputs["pace"]))  # as if it looked at what it has learned
+    transport.isend(None, SERVER, "goodbye")
+    return {"had": torch.cat(had)}
+
+
+def _numbers(returned: Any, name: str) -> torch.Tensor:
+    """Return what a function has returned as a vector. Raises Fault."""
+    try:
+        return torch.tensor([float(one) for one in returned], dtype=torch.float64)
+    except (TypeError, ValueError):
+        kind = "nothing" if returned is None else f"a {type(returned).__name__}"
+        if isinstance(returned, list):
+            kind = f"{returned[0]!r}"[:60] if name == "largest_rate" else "a list with something else than numbers"
+        what = {"serve": "a list, the staleness of each gradient", "descend": "a list of numbers x_0 ... x_steps"}
+        raise Fault("returned", f"{name} returned {kind}; expected {what.get(name, 'a number')}") from None

@@ -1,0 +1,270 @@
+"""What is said of the functions of lab 4: of a server, update by update; of late gradients; of a rate.
+
+A server is judged by what the ranks have ended with, since on real processes nothing else is seen: the x before each
+update, the gradients that were used, and every x that a worker had. In virtual time its messages tell also whether it
+took what came first, and answered as soon as it could.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lessons.lab import Run, Sent, is_close
+from lessons.sums import coefficients, describe
+
+LR = 0.1
+TOLERANCE = 0.02  # of the largest rate
+_SOON = 1e-9  # seconds: what happens at once
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server has done, and what it had to do with."""
+
+    run: Run
+    before: torch.Tensor  # [updates + 1, P]: x before each update, and at the end
+    used: torch.Tensor  # [updates, P]
+    staleness: list[int | float]
+    had: dict[int, torch.Tensor]  # by worker: [steps + 1, P]
+    c: dict[int, torch.Tensor]
+
+    @property
+    def steps(self) -> dict[int, int]:
+        """How many steps each worker has taken."""
+        return {k: len(xs) - 1 for k, xs in self.had.items()}
+
+    def version_of(self, x: torch.Tensor) -> int | None:
+        """Return which version of x this is; None if it is none."""
+        return next((v for v, one in enumerate(self.before) if is_close(x, one)), None)
+
+
+def served(run: Run) -> Served:
+    """Return what the ranks have ended with, in its form."""
+    P, server = run.case.length, run.results[0]
+    workers = range(1, run.case.n)
+    staleness = [
+        int(late) if late == int(late) else late for late in server["staleness"].tolist() if math.isfinite(late)
+    ]
+    return Served(
+        run, server["before"].reshape(-1, P), server["used"].reshape(-1, P), staleness,
+        {k: run.results[k]["had"].reshape(-1, P) for k in workers}, {k: run.inputs[k]["c"] for k in workers},
+    )  # fmt: skip
+
+
+def explain_serve(seen: Served, s: int | None) -> str:
+    """Return what is wrong first in what a server has done; "" if nothing is."""
+    begin = f"{seen.run.case}:"
+    order: list[tuple[int, int]] = []  # worker and step of the gradients, as they were applied
+    due = dict.fromkeys(seen.had, 0)
+    for i, g in enumerate(seen.used):
+        if i and not is_close(seen.before[i], seen.before[i - 1] - LR * seen.used[i - 1]):
+            old = seen.version_of(seen.before[i])
+            back = "on an x that update had not made"
+            if old is not None and old < i:
+                back = f"on version {old}, though there had been {_counted(i, 'update')}: what is between is lost"
+            return f"{begin} update {i + 1} was made {back}; x is changed by `update`, and by nobody else"
+        found = [k for k, j in due.items() if j < seen.steps[k] and is_close(g, seen.had[k][j] - seen.c[k])]
+        if not found:
+            return f"{begin} {_explain_used(seen, i, due)}"
+        order.append((found[0], due[found[0]]))
+        due[found[0]] += 1
+    total = sum(seen.steps.values())
+    if len(order) != total:
+        return f"{begin} the server made {len(order)} updates with {total} gradients; expected one with each"
+    return _explain_order(seen, order) or _explain_answers(seen, order, s) or _explain_staleness(seen, order)
+
+
+def _explain_used(seen: Served, i: int, due: dict[int, int]) -> str:
+    """Return what update i was made with, if it was no worker's gradient."""
+    parts = {k: seen.had[k][j] - seen.c[k] for k, j in due.items() if j < seen.steps[k]}
+    found = coefficients(seen.used[i], list(parts.values())) if parts else None
+    made = f"update {i + 1} was made with"
+    if found is None:
+        return f"{made} what is no worker's next gradient: each counts once, as it came"
+    text = describe(found, [f"g of rank {k}" for k in parts])
+    if sum(a != 0 for a in found) > 1:
+        return f"{made} {text}: who waits for several gradients waits for the slowest; expected one update with each"
+    return f"{made} {text}; expected a gradient as it came"
+
+
+def _explain_order(seen: Served, order: Sequence[tuple[int, int]]) -> str:
+    """Return which gradient was taken before one that had come earlier; "" if none was, or nothing is known of it."""
+    if not seen.run.sent:
+        return ""
+    sent = {k: [one.sent for one in seen.run.of_rank(k) if one.tag == "gradient"] for k in seen.had}
+    times = [sent[k][j] for k, j in order]
+    for i, time in enumerate(times):
+        earlier = min(range(i, len(times)), key=lambda later: times[later])
+        if times[earlier] < time - _SOON:
+            waited = 1000 * (time - times[earlier])
+            return (f"{seen.run.case}: the server took the gradient of rank {order[i][0]} first, though that of rank "
+                    f"{order[earlier][0]} had come {waited:.1f} virtual ms before; receive from ANY")  # fmt: skip
+    return ""
+
+
+def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | None) -> str:
+    """Return which worker got which x too early or too late; "" if none did."""
+    begin, mine = f"{seen.run.case}:", {step: i for i, step in enumerate(order)}
+    versions: list[int] = []  # that the answers have
+    for i, (k, j) in enumerate(order):
+        got = seen.version_of(seen.had[k][j + 1])
+        if got is None:
+            return f"{begin} what rank {k} got after update {i + 1} is no version of x"
+        if got <= i:
+            return (f"{begin} rank {k} got version {got}, which does not have its own gradient in it, which made "
+                    f"version {i + 1}; send x after the update")  # fmt: skip
+        versions.append(got)
+    if text := explain_waits(seen.run, s):
+        return f"{begin} {text}"
+    for i, (k, j) in enumerate(order):
+        counts = {m: sum(mine[m, n] < versions[i] for n in range(steps)) for m, steps in seen.steps.items()}
+        ahead = {m: j + 1 - count for m, count in counts.items() if count < seen.steps[m]}
+        if s is not None and ahead and max(ahead.values()) > s:
+            slowest = max(ahead, key=lambda m: ahead[m])
+            return (f"{begin} rank {k} was answered when it was {_counted(ahead[slowest], 'step')} ahead of rank "
+                    f"{slowest}; the bound is {s}")  # fmt: skip
+        if s is None and (late := versions[i] - i - 1):
+            return (f"{begin} rank {k} got version {versions[i]}; its gradient made version {i + 1}, and it had to "
+                    f"wait for {_counted(late, 'update')} of others: answer at once")  # fmt: skip
+    return ""
+
+
+def explain_waits(run: Run, s: int | None) -> str:
+    """Return who was answered without having asked, or later than the bound allows, going by messages; "" if nobody."""
+    came = sorted((one for one in run.sent if one.dst == 0 and one.arrived is not None), key=_arrival)
+    answers = {k: [one.sent for one in run.sent if one.rank == 0 and one.dst == k] for k in range(1, run.case.n)}
+    taken, present = dict.fromkeys(answers, 0), set(answers)  # gradients of each; who has not said goodbye
+    waiting: set[int] = set()
+    for message in came:
+        own, at = message.rank, _arrival(message)
+        for k, sent in answers.items():
+            if sum(time < at - _SOON for time in sent) > taken[k]:
+                return f"rank {k} was sent x though it waited for none: answer only who has sent a gradient"
+        if message.tag == "gradient":
+            taken[own] += 1
+            waiting.add(own)
+        else:
+            present.discard(own)
+        slowest = min((taken[k] for k in present), default=0)
+        for k in sorted(waiting & present):
+            ahead = taken[k] - slowest
+            if s is not None and ahead > s:
+                continue
+            waiting.remove(k)
+            if len(answers[k]) >= taken[k] and answers[k][taken[k] - 1] <= at + _SOON:
+                continue
+            if s is None:
+                return f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
+            of = "the slowest" if len(present) == len(answers) else "the slowest that is still at work"
+            allowed = f"it is {_counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
+            if k == own:
+                return f"rank {k} is held back, though {allowed}"
+            if message.tag != "gradient":
+                return f"rank {k} is held back, though {allowed} since rank {own} has said goodbye and left"
+            return (f"rank {k} is held back, though {allowed} since rank {own} has moved on: after every message look "
+                    "at all who wait")  # fmt: skip
+    for k, sent in answers.items():
+        if len(sent) > taken[k]:
+            return f"rank {k} was sent {len(sent)} x for {taken[k]} gradients: answer only who has sent one"
+    return ""
+
+
+def _arrival(message: Sent) -> float:
+    assert message.arrived is not None
+    return message.arrived
+
+
+def _explain_staleness(seen: Served, order: Sequence[tuple[int, int]]) -> str:
+    """Return which staleness was returned instead of which."""
+    versions = [seen.version_of(seen.had[k][j]) or 0 for k, j in order]
+    expected = [i - read for i, read in enumerate(versions)]
+    found, begin = seen.staleness, f"{seen.run.case}:"
+    if found == expected:
+        return ""
+    if len(found) != len(expected):
+        return f"{begin} serve returned {len(found)} numbers for {len(expected)} gradients; expected one for each"
+    if found == [late + 1 for late in expected]:
+        return (f"{begin} every staleness is 1 too large: what counts is the version that a gradient is applied to, "
+                "not the one that it makes")  # fmt: skip
+    if found == versions:
+        return f"{begin} serve returned the versions that were read; staleness is the version applied to, less that"
+    for text, others in _in_steps(order).items():
+        if found == others:
+            return f"{begin} serve returned {text}; staleness counts versions of x, that is updates, of all workers"
+    i = next(i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
+    return (f"{begin} the gradient of rank {order[i][0]} that was applied to version {i} was computed on version "
+            f"{versions[i]}: staleness {expected[i]}; serve returned {found[i]:g}")  # fmt: skip
+
+
+def _in_steps(order: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
+    """Return what a count of the workers' own steps gives, before and after the gradient's own."""
+    counts: dict[str, list[int]] = {"how many of its own steps a worker is behind the furthest": [],
+                                    "how many of its own steps a worker is ahead of the slowest": [],
+                                    "how many steps a worker has taken": []}  # fmt: skip
+    behind, ahead, taken = counts.values()
+    done = dict.fromkeys(sorted({k for k, _ in order}), 0)
+    for k, _ in order:
+        done[k] += 1
+        behind.append(max(done.values()) - done[k])
+        ahead.append(done[k] - min(done.values()))
+        taken.append(done[k])
+    return counts
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' if n != 1 else ''}"
+
+
+def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: Sequence[float]) -> str:
+    """Return which step of a descent by late gradients is wrong; "" if none is."""
+    begin = f"descend({rate:.3f}, {curvature:.3f}, {tau}, {steps})"
+    if len(found) != steps + 1:
+        return f"{begin} returned {len(found)} numbers; expected {steps + 1}, x_0 to x_{steps}"
+    x = [1.0]
+    for t in range(steps):
+        x.append(x[t] - rate * curvature * x[max(t - tau, 0)])
+    for t, (one, right) in enumerate(zip(found, x, strict=True)):
+        if not abs(one - right) <= 1e-9 * max(1.0, abs(right)):
+            if t == 0:
+                return f"{begin}: x_0 is {one:.4g}; expected 1"
+            used = [u for u in range(t) if abs(x[t - 1] - rate * curvature * x[u] - one) <= 1e-9]
+            made = f"with the gradient at x_{used[0]}" if used else "with no earlier gradient"
+            why = f"{tau} before x_{t - 1}" if t > tau else "since before x_0 there was x_0"
+            return f"{begin}: x_{t} was made {made}; expected that at x_{max(t - 1 - tau, 0)}, {why}"
+    return ""
+
+
+def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> str:
+    """Return what is wrong with the largest rates for pairs of a curvature and a staleness; "" if nothing is."""
+    # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
+    largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
+    wrong = [i for i, (rate, best) in enumerate(zip(rates, largest, strict=True)) if not _is_near(rate, best)]
+    if not wrong:
+        return ""
+    curvature, tau = asked[wrong[0]]
+    rate, best = rates[wrong[0]], largest[wrong[0]]
+    begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
+    if all(_is_near(one, 2 / c) for one, (c, _) in zip(rates, asked, strict=True)):
+        return f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
+    if all(_is_near(one, of * c) for one, of, (c, _) in zip(rates, largest, asked, strict=True)):
+        return f"{begin} the curvature is not in it: twice as curved, half the rate"
+    if rate > best:
+        return f"{begin} too large: with it x swings ever further, {_swing(rate, curvature, tau)}"
+    return (f"{begin} too small: with {1.01 * max(rate, 0.9 * best):.4g}, which is larger, x still goes to 0, though "
+            "near the border it takes many steps to be small")  # fmt: skip
+
+
+def _is_near(rate: float, expected: float) -> bool:
+    return abs(rate - expected) <= TOLERANCE * expected
+
+
+def _swing(rate: float, curvature: float, tau: int) -> str:
+    """Return how far x has come with a rate that is too large, in words."""
+    x = [1.0]
+    for t in range(200_000):
+        x.append(x[t] - rate * curvature * x[max(t - tau, 0)])
+        if abs(x[-1]) > 1e6:
+            return f"to a million after {t + 1} steps"
+    return "though slowly"

@@ -1,0 +1,296 @@
+"""Lab 3: why it is right. Whatever ranks compute together is compared with one process that has all the samples."""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, mean_of_all, plan_of
+from lessons.labs.ring import Ring
+from strategies.ring_all_reduce import RingAllReduce
+
+LR = 0.1
+TOLERANCE = 1e-4
+_VERDICTS = {  # what verify must say of replicas, and why
+    "alike, and a rounding away from the oracle": (
+        True,
+        "float32 sums in another order have other last bits: ask for closeness, not for the same bits",
+    ),
+    "alike, and in an element near 0 a rounding away from the oracle": (
+        True,
+        "rounding there is small beside the vector's largest element, not beside the element itself",
+    ),
+    "not alike: one element of one replica has another last bit": (
+        False,
+        "replicas that take the same steps have the same bits; a difference of one bit says that they do not",
+    ),
+    "alike, and 1 % away from the oracle": (
+        False,
+        "that all ranks agree does not make them right: mean of means, on all of them alike, agrees too",
+    ),
+    "NaN, all of them": (False, "NaN is close to nothing"),
+}
+
+
+@dataclass(frozen=True)
+class Task(Case):
+    """One run of one function: of `average` on `n` ranks, of the others on one.
+
+    `empty` ranks have no sample. `broken`: the gradient of a rank that has samples is NaN in one element.
+    """
+
+    function: str = "average"
+    empty: int = 0
+    broken: bool = False
+
+    def __str__(self) -> str:
+        if self.function != "average":
+            return self.function
+        return super().__str__() + (f", {self.empty} of the ranks without a sample" if self.empty else "")
+
+
+class Oracle(Lab):
+    """The student writes the plan of the batches, the oracle, the mean over all samples, and the comparison."""
+
+    name = "oracle"
+    functions = ("cut", "one_process", "average", "verify")
+    cases = (
+        Task(1, 1, function="cut"),
+        Task(1, 64, function="one_process"),
+        Task(3, 12),
+        Task(4, 24, empty=1),
+        Task(4, 10, empty=3),
+        Task(3, 12, broken=True),
+        Task(2, 8, torch.float64),
+        Task(5, 45, torch.float64, empty=2),
+        Task(1, 5),
+        Task(4, 3),
+        Task(3, 10_000),
+        Task(1, 48, function="verify"),
+        Task(1, 48, torch.float64, function="verify"),
+    )
+    scored = Task(4, 40_000)
+    real = Task(3, 1_000, empty=1)
+    strategy = RingAllReduce()
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        """For `average`: g and n of each rank. For the others what the one rank is to give them."""
+        assert isinstance(case, Task)
+        if case.function == "cut":
+            return [{"sizes": torch.tensor([*_sizes(chance)]).flatten()}]
+        if case.function == "one_process":
+            return [_draw_plan(case, chance)]
+        if case.function == "verify":
+            return [_draw_replicas(case, chance)]
+        inputs = [{"g": normal(case.length, case.dtype, chance), "n": torch.tensor([n])}
+                  for n in chance.sample(range(8, 48), case.n)]  # fmt: skip
+        for rank in chance.sample(range(case.n), case.empty):
+            inputs[rank] = {"g": torch.full((case.length,), torch.nan, dtype=case.dtype), "n": torch.tensor([0])}
+        if case.broken:
+            inputs[chance.randrange(case.n)]["g"][chance.randrange(case.length)] = torch.nan
+        return inputs
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        """Call the function of the case."""
+        assert isinstance(case, Task)
+        if case.function == "cut":
+            sizes = inputs["sizes"].reshape(-1, 3).tolist()
+            return {f"{name}{i}": vector for i, (n_samples, B, N) in enumerate(sizes)
+                    for name, vector in _flattened(yours.cut(n_samples, B, N), N).items()}  # fmt: skip
+        if case.function == "one_process":
+            return _run_one_process(yours.one_process, inputs)
+        if case.function == "verify":
+            oracle = inputs["oracle"]
+            trials = inputs["replicas"].reshape(-1, RANKS, case.length)
+            return {"verdicts": torch.tensor([_verdict(yours.verify, list(xs), oracle, case) for xs in trials])}
+        g = transport.allocate(case.length, case.dtype)
+        g.copy_(inputs["g"])
+        total = yours.average(transport, g, int(inputs["n"]))
+        if not isinstance(total, int):
+            raise Fault("returned", f"rank {transport.rank}: average returned {_kind(total)}; write the mean into g, "
+                                    "in place, and return the number of the samples of all ranks, an int")  # fmt: skip
+        return {"g": g, "total": torch.tensor([total])}
+
+    def is_right(self, run: Run) -> bool:
+        """Compare with what one process computes, or knows."""
+        case = run.case
+        assert isinstance(case, Task)
+        if case.function != "average":
+            return not self._explain_alone(run)
+        mean, n = mean_of_all(run)
+        first = run.results[0]["g"]
+        nan = mean.isnan()
+        return all(
+            is_close(result["g"][~nan], mean[~nan])
+            and bool(result["g"][nan].isnan().all())
+            and torch.equal(result["g"][~nan], first[~nan])  # bit for bit
+            and int(result["total"]) == n
+            for result in run.results
+        )
+
+    def explain(self, run: Run, reference: Run) -> str:
+        """Say it in the words of the function."""
+        assert isinstance(run.case, Task)
+        return explain_average(run) if run.case.function == "average" else self._explain_alone(run)
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """At a hole, say what is right so far; of a rank without samples, that it is one."""
+        case = run.case
+        assert isinstance(case, Task)
+        if kind == "hole":
+            done = self.functions[: self.functions.index(case.function)]
+            return f"; right so far: {', '.join(done)}" if done else ""
+        if kind not in ("deadlock", "raised", "unread") or not case.empty:
+            return ""
+        empty = [rank for rank, inputs in enumerate(run.inputs) if not int(inputs["n"])]
+        named = f"rank{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
+        silent = [rank for rank in empty if not run.of_rank(rank)]
+        if kind != "raised" and silent and len(run.sent) > len(silent):
+            return (f"; rank {silent[0]} has no sample, and sent nothing: the others wait for it all the same; it must "
+                    "take part, with a weight of 0")  # fmt: skip
+        return f"; {named} had no sample"
+
+    def label(self, message: Sent, case: Case) -> str:
+        """A chunk of the ring, mostly."""
+        return Ring().label(message, case)
+
+    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Name messages that carry nothing but n."""
+        short = next((message for message in run.sent if message.vector is None or message.vector.numel() == 1), None)
+        if short is None:
+            return super().advise(run, missed)
+        return (f"rank {short.rank} sends a number in a message of its own; n can travel beside the vector, as `n`; "
+                f"{super().advise(run, missed)}")  # fmt: skip
+
+    def _explain_alone(self, run: Run) -> str:
+        """Return what is wrong with a function that needs no other rank; "" if nothing is."""
+        case, inputs, result = run.case, run.inputs[0], run.results[0]
+        assert isinstance(case, Task)
+        if case.function == "cut":
+            sizes = inputs["sizes"].reshape(-1, 3).tolist()
+            found = (explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
+                     for i, (n_samples, B, N) in enumerate(sizes))  # fmt: skip
+            return next((text for text in found if text), "")
+        if case.function == "one_process":
+            return explain_one_process(inputs, result)
+        for kind, (replicas, (expected, why)) in enumerate(_VERDICTS.items()):
+            if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
+                return f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
+        return ""
+
+
+# What is drawn
+
+
+def _sizes(chance: random.Random) -> list[tuple[int, int, int]]:
+    """Return n_samples, B, N: even ones, then such that leave something over, and fewer samples than ranks."""
+    N = chance.randint(3, 5)
+    B = 3 * N + chance.randint(1, N - 1)
+    batches = chance.randint(3, 5)
+    return [
+        (batches * 3 * N, 3 * N, N),
+        (batches * B, B, N),
+        (batches * B + B // 2, B, N),
+        (batches * B + chance.randint(1, N - 1), B, N),
+        (N - 1, B, N),
+        (batches * B + 1, B, 1),
+    ]
+
+
+def _draw_plan(case: Case, chance: random.Random) -> Vectors:
+    """Return parts of uneven sizes, of which one in each step is empty, and samples of `case.length` elements."""
+    parts = []
+    for _ in range(chance.randint(3, 4)):
+        sizes = [0, *chance.sample(range(1, 6), RANKS - 1)]
+        chance.shuffle(sizes)
+        parts += sizes
+    samples = normal(sum(parts) * case.length, case.dtype, chance)
+    return {"parts": torch.tensor(parts), "samples": samples, "x": normal(case.length, case.dtype, chance)}
+
+
+def _draw_replicas(case: Case, chance: random.Random) -> Vectors:
+    """Return an oracle, and in random order two trials of each kind: the x of each of several replicas."""
+    oracle = normal(case.length, case.dtype, chance)
+    least = int(oracle.abs().argmin())
+    oracle[least] *= 1e-9
+    eps = torch.finfo(case.dtype).eps
+    kinds = [*range(len(_VERDICTS))] * 2
+    chance.shuffle(kinds)
+    trials = []
+    for kind in kinds:
+        x = oracle * (1 + 2 * eps * normal(case.length, case.dtype, chance).sign())
+        if kind == 1:
+            x[least] += 4 * eps
+        elif kind == 3:
+            x = oracle + 0.01 * oracle.abs().max() * normal(case.length, case.dtype, chance).sign()
+        elif kind == 4:
+            x = torch.full_like(oracle, torch.nan)
+        xs = x.repeat(RANKS, 1)
+        if kind == 2:
+            rank, i = chance.randrange(RANKS), chance.randrange(case.length)
+            xs[rank, i] = torch.nextafter(xs[rank, i], torch.tensor(torch.inf, dtype=case.dtype))
+        trials.append(xs.flatten())
+    return {"oracle": oracle, "kinds": torch.tensor(kinds), "replicas": torch.cat(trials)}
+
+
+# What the one rank does
+
+
+def _flattened(plan: Any, N: int) -> Vectors:
+    """Return the sizes of a plan's parts, and all its samples, in order. Raises Fault."""
+    try:
+        steps = [[[int(sample) for sample in part] for part in parts] for parts in plan]
+    except (TypeError, ValueError):
+        raise Fault("returned", f"cut returned {_kind(plan)}; expected a list with an element for each step: a list of "
+                                "N ranges, one for each rank") from None  # fmt: skip
+    for s, parts in enumerate(steps):
+        if len(parts) != N:
+            raise Fault("returned", f"cut returned {len(parts)} parts in step {s + 1}, for N = {N}; expected one for "
+                                    "each rank, also if it is empty")  # fmt: skip
+    parts = list(itertools.chain.from_iterable(steps))
+    return {"parts": torch.tensor([len(part) for part in parts], dtype=torch.int64),
+            "samples": torch.tensor([sample for part in parts for sample in part], dtype=torch.int64)}  # fmt: skip
+
+
+def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vectors:
+    """Return the x before each update, and the gradient that it was made with. Raises Fault."""
+    x = inputs["x"].clone()
+    samples = inputs["samples"].reshape(-1, x.numel())
+    before: list[torch.Tensor] = []
+    used: list[torch.Tensor] = []
+
+    def gradient(chosen: Any) -> torch.Tensor:
+        if isinstance(chosen, range | list | tuple) and not all(isinstance(i, int) for i in chosen):
+            raise Fault("gradient", "gradient was given a list of parts; expected a list of samples, which are numbers")
+        return x - samples[torch.as_tensor(chosen if isinstance(chosen, torch.Tensor) else list(chosen)).long()].mean(0)
+
+    def update(g: Any) -> None:
+        if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
+            raise Fault("update", f"update was given {_kind(g)}; expected {_kind(x)}: a gradient")
+        before.append(x.clone())
+        used.append(g.clone())
+        x.sub_(LR * g)
+
+    one_process(plan_of(inputs), gradient, update)
+    nothing = x.new_zeros(0)
+    return {"before": torch.cat([nothing, *before]), "used": torch.cat([nothing, *used])}
+
+
+def _verdict(verify: Callable[..., Any], xs: list[torch.Tensor], oracle: torch.Tensor, case: Case) -> bool:
+    """Return what verify says. Raises Fault if it says nothing."""
+    tolerance = TOLERANCE if case.dtype == torch.float32 else TOLERANCE**2
+    returned = verify(xs, oracle.clone(), tolerance)
+    if not isinstance(returned, bool) and not (isinstance(returned, torch.Tensor) and returned.numel() == 1):
+        raise Fault("returned", f"verify returned {_kind(returned)}; expected True or False")
+    return bool(returned)
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "nothing" if value is None else f"a {type(value).__name__}"
+    return f"a vector {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"

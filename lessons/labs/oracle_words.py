@@ -1,0 +1,181 @@
+"""What is said of the functions of lab 3: which samples count how much in a plan, a gradient, a mean."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from lessons.lab import Run, Vectors, is_close
+from lessons.sums import coefficients, describe
+
+RANKS = 3  # that the plan of one_process is cut for
+
+
+def mean_of_all(run: Run) -> tuple[torch.Tensor, int]:
+    """Return the mean over the samples of all ranks, and how many these are. Ranks without samples do not count."""
+    weighted = [int(inputs["n"]) * inputs["g"].double() for inputs in run.inputs if int(inputs["n"])]
+    n = sum(int(inputs["n"]) for inputs in run.inputs)
+    return (torch.stack(weighted).sum(0) / n).to(run.case.dtype), n
+
+
+def explain_average(run: Run) -> str:
+    """Return what is wrong with the means that ranks have ended with."""
+    case = run.case
+    mean, n = mean_of_all(run)
+    nan = mean.isnan()
+    ns = [int(inputs["n"]) for inputs in run.inputs]
+    having = [rank for rank, n_k in enumerate(ns) if n_k]
+    samples = f"{case}: {', '.join(map(str, ns))} samples on the ranks"
+    results = [result["g"] for result in run.results]
+    for rank, g in enumerate(results):
+        if is_close(g[~nan], mean[~nan]) and bool(g[nan].isnan().all()):
+            continue
+        if g[~nan].isnan().any():
+            empty = [str(k) for k, n_k in enumerate(ns) if not n_k]
+            if empty:
+                return (f"{samples}: rank {rank} ends with NaN, which rank {empty[0]} brought: the mean of no samples "
+                        "is NaN, and 0 x NaN is NaN too; it must put zeros into the sum")  # fmt: skip
+            return f"{samples}: rank {rank} ends with NaN"
+        if nan.any() and not g[nan].isnan().all():
+            broken = next(k for k in having if run.inputs[k]["g"].isnan().any())
+            return (f"{samples}: the gradient of rank {broken} is NaN in one element, and rank {rank} ends with a "
+                    "number there: leave out who has no samples, but let be seen what has gone wrong")  # fmt: skip
+        short = next((one for one in run.sent if one.vector is not None and one.vector.is_floating_point()
+                      and one.vector.element_size() < case.dtype.itemsize), None)  # fmt: skip
+        if short is not None and short.vector is not None:
+            kind, wide = (str(dtype).removeprefix("torch.") for dtype in (short.vector.dtype, case.dtype))
+            return (f"{samples}: rank {short.rank} sent {kind}, and rank {rank} ends with a mean that has lost digits; "
+                    f"expected {wide} all the way")  # fmt: skip
+        finite = [run.inputs[k]["g"][~nan] for k in having]
+        return (
+            f"{samples}: rank {rank} ends with {_weights(g[~nan], finite, [ns[k] for k in having], having, case.n, n)}"
+        )
+    for rank, g in enumerate(results):
+        if not torch.equal(g[~nan], results[0][~nan]):
+            differing = int((g[~nan] != results[0][~nan]).sum())
+            return (f"{samples}: rank 0 and rank {rank} have the same mean but for rounding: {differing} of "
+                    f"{case.length} elements differ in their last bits, and so the replicas drift apart; add in one "
+                    "order on all ranks")  # fmt: skip
+    for rank, result in enumerate(run.results):
+        if int(result["total"]) != n:
+            return f"{samples}: average returned {int(result['total'])} on rank {rank}; expected the sum of all n, {n}"
+    return f"{samples}: something else than the mean"
+
+
+def _weights(
+    g: torch.Tensor, parts: Sequence[torch.Tensor], ns: Sequence[int], having: Sequence[int], N: int, n: int
+) -> str:
+    """Return in words which weights the means of the ranks that have samples got."""
+    known: dict[str, list[float]] = {
+        f"the mean of the {N} ranks' means: a sample counts more where there are fewer; weight g by n": [1 / N]
+        * len(ns),
+        f"the mean of the means of the {len(ns)} ranks that have samples; weight g by n": [1 / len(ns)] * len(ns),
+        "the plain sum of the means; weight each by its n, and divide by all n": [1.0] * len(ns),
+        f"the weighted sum, not divided; divide by the number of all samples, {n}": [float(n_k) for n_k in ns],
+        f"the weighted sum divided by N = {N}; divide by the number of all samples, {n}": [n_k / N for n_k in ns],
+        f"the plain sum divided by all samples, {n}; weight each g by its n before": [1 / n] * len(ns),
+        "means that were weighted twice: n stands in them squared": [n_k * n_k / n for n_k in ns],
+        f"the right mean, divided once more by N = {N}": [n_k / n / N for n_k in ns],
+        "the weighted sum divided by the sum of the squares of n": [n_k / sum(k * k for k in ns) for n_k in ns],
+    }
+    for text, weights in known.items():
+        if _is_near(g, _weighted(weights, parts)):
+            return text
+    for k, n_k in zip(having, ns, strict=True):
+        if _is_near(g, _weighted(ns, parts) / n_k):
+            return f"the weighted sum divided by {n_k}, the samples of rank {k} alone; divide by those of all, {n}"
+    found = coefficients(g, parts)
+    if found is None:
+        return "something that is no sum of the ranks' means"
+    expected = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(having, ns, strict=True))
+    return f"{describe(found, [f'rank {k}' for k in having])}; expected ({expected}) / {n}"
+
+
+def _weighted(weights: Sequence[float], parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([weight * part for weight, part in zip(weights, parts, strict=True)]).sum(0)
+
+
+def _is_near(vector: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool((vector - expected).abs().max() <= 1e-3 * expected.abs().max()) if vector.numel() else False
+
+
+def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: torch.Tensor) -> str:
+    """Return what is wrong with a plan, given by the sizes of its parts and all its samples; "" if nothing is."""
+    begin = f"cut({n_samples}, {B}, {N}):"
+    sizes = parts.reshape(-1, N).tolist()
+    steps = [chunk.tolist() for chunk in torch.split(samples, [sum(step) for step in sizes])]
+    counts = Counter(samples.tolist())
+    strange = [sample for sample in counts if not 0 <= sample < n_samples]
+    if strange:
+        return f"{begin} there is no sample {strange[0]}; they are 0 to {n_samples - 1}, and the last batch ends there"
+    if twice := [sample for sample, count in counts.items() if count > 1]:
+        where = [str(s + 1) for s, step in enumerate(steps) if twice[0] in step]
+        return (f"{begin} sample {twice[0]} is taken {counts[twice[0]]} times (step {' and '.join(where)}); each is to "
+                "count once, so parts that lack a sample stay smaller")  # fmt: skip
+    missing = [sample for sample in range(n_samples) if not counts[sample]]
+    rest = n_samples % B
+    if rest and missing == [*range(n_samples - rest, n_samples)]:
+        return f"{begin} the last batch, samples {missing[0]} to {missing[-1]}, is lost; it is a smaller batch, but one"
+    if missing:
+        lost = missing[0] // B
+        size = min(B, n_samples - lost * B)
+        return (f"{begin} sample {missing[0]} is in no part: step {lost + 1} has {size} samples for {N} ranks, and "
+                f"{size} // {N} each leave {size % N} over; some parts have one more")  # fmt: skip
+    for s, step in enumerate(steps):
+        batch = [*range(s * B, min((s + 1) * B, n_samples))]
+        if sorted(step) != batch:
+            of_batch = f"samples {batch[0]} to {batch[-1]}" if batch else "nothing, for the samples are used up"
+            return f"{begin} step {s + 1} takes {_listed(step)}; expected {of_batch}"
+        if max(sizes[s]) - min(sizes[s]) > 1:
+            return (f"{begin} the parts of step {s + 1} have {', '.join(map(str, sizes[s]))} samples: all wait for the "
+                    "largest; sizes are to differ by at most one")  # fmt: skip
+    return ""
+
+
+def _listed(samples: Sequence[int]) -> str:
+    return f"samples {', '.join(map(str, samples[:6]))}{', ...' if len(samples) > 6 else ''}" if samples else "nothing"
+
+
+def plan_of(inputs: Vectors) -> list[list[range]]:
+    """Return the plan that one_process is given, by step and rank, from the sizes of its parts."""
+    ends = list(itertools.accumulate(inputs["parts"].tolist(), initial=0))
+    parts = [range(start, stop) for start, stop in itertools.pairwise(ends)]
+    return [parts[i : i + RANKS] for i in range(0, len(parts), RANKS)]
+
+
+def explain_one_process(inputs: Vectors, result: Vectors) -> str:
+    """Return which samples counted how much in the updates of the oracle; "" if all is as it should be."""
+    x0, length = inputs["x"], inputs["x"].numel()
+    samples = inputs["samples"].reshape(-1, length)
+    before, used = (result[name].reshape(-1, length) for name in ("before", "used"))
+    plan = plan_of(inputs)
+    steps = [[sample for part in parts for sample in part] for parts in plan]
+    if len(used) in (sum(len(part) > 0 for parts in plan for part in parts), RANKS * len(steps)):
+        return (f"one_process made {len(used)} updates in {len(steps)} steps, one for each part; the samples of a step "
+                "make one gradient, and one update")  # fmt: skip
+    for s, batch in enumerate(steps[: len(used)]):
+        begin = f"one_process, step {s + 1}:"
+        if used[s].isnan().any():
+            return f"{begin} the gradient is NaN: gradient() was asked for the mean of a part without samples"
+        if is_close(used[s], before[s] - samples[batch].mean(0)):
+            continue
+        parts = [part for part in plan[s] if part]
+        means = torch.stack([samples[part].mean(0) for part in parts])
+        if is_close(used[s], before[s] - means.mean(0)):
+            smallest, largest = min(map(len, parts)), max(map(len, parts))
+            return (f"{begin} a sample of the part of {smallest} counts {largest / smallest:.2g} times as much as one "
+                    f"of that of {largest}: the mean of the parts' means was taken; expected the mean over all "
+                    f"{len(batch)} samples")  # fmt: skip
+        if is_close(used[s], len(parts) * before[s] - means.sum(0)):
+            return f"{begin} the sum of the parts' gradients was taken; expected the mean over all {len(batch)} samples"
+        if s and is_close(used[s], x0 - samples[batch].mean(0)):
+            return f"{begin} the gradient was taken at the first x; take it when the updates before have been made"
+        found = coefficients(before[s] - used[s], list(samples))
+        taken = [i for i, a in enumerate(found or ()) if a]
+        return (f"{begin} the gradient is that of {_listed(taken) if taken else 'no batch'}; expected the mean over "
+                f"{_listed(batch)}")  # fmt: skip
+    if len(used) != len(steps):
+        last = ": the last batch is lost, though it is only smaller" if len(used) == len(steps) - 1 else ""
+        return f"one_process made {len(used)} updates in {len(steps)} steps; expected one in each{last}"
+    return ""

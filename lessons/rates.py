@@ -1,0 +1,122 @@
+"""The digits by a student's server: what a learning rate gives with more and more workers, and so with later gradients.
+
+In virtual time, on pictures of digits, every worker with batches of the same size.
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Picture
+
+import simulate
+from lessons.not_waiting import Mine
+from lessons.report import Report
+from lessons.shown import Shown
+from records import tables
+from records.errors import RunFailed
+from training import Options
+from training.cluster import ClusterOptions
+from transports.base import Transport
+
+EPOCHS, BATCH = 3, 8
+WORKERS = (1, 4, 16)
+RATES = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
+CHANCE = 0.1  # the accuracy of who guesses one of ten digits
+Serve = Callable[..., list[int]]
+Rule = Callable[[float, int], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What became of one run: the part of the held-out pictures that is told right, and the mean staleness.
+
+    Where the loss became infinite the accuracy is that of guessing, and of the staleness nothing is known.
+    """
+
+    accuracy: float
+    staleness: float | None
+
+    def __str__(self) -> str:
+        if self.staleness is None:
+            return "the loss became infinite"
+        return f"{100 * self.accuracy:.1f} % of the held-out pictures, mean staleness {self.staleness:.1f}"
+
+
+def train(serve: Serve, workers: int, rate: float) -> Trained:
+    """Train by a server and so many workers with one learning rate. Raises RunFailed."""
+    late: list[int] = []
+
+    def serve_all(
+        transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor], None], s: int | None = None
+    ) -> list[int]:
+        late.extend(found := serve(transport, x, update, s))
+        return found
+
+    @dataclasses.dataclass(kw_only=True)
+    class Measured(Mine):
+        """Also keeps the staleness of every gradient."""
+
+    Measured.serve_all = staticmethod(serve_all)
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(strategy=Measured(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate,
+                          results_dir=folder, bandwidth="1gbit", latency="50us")  # fmt: skip
+        try:
+            table = simulate.simulate(options, ClusterOptions(compute="10ms"), quiet=True).table
+        except RunFailed as error:
+            if "the loss" not in str(error):
+                raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
+            return Trained(CHANCE, None)
+    accuracy = tables.totals(table)["test_accuracy"]
+    assert accuracy is not None, "every epoch is evaluated"
+    return Trained(accuracy, torch.tensor(late).double().mean().item())
+
+
+def shrink(report: Report, serve: Serve, largest_rate: Rule, rate: float) -> str:
+    """Return a table: a rate that is good for one worker, with more of them, and as much smaller as the rule says.
+
+    Only if `report` says that the functions are right: a training by others could hang.
+    """
+    if not report.right:
+        return "not trained: first have the check say that it is right"
+    lines = []
+    for workers in WORKERS:
+        smaller = rate * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0)
+        for one in dict.fromkeys((rate, smaller)):  # the same for one worker
+            lines.append(f"{workers:2} workers, rate {one:.4f}: {train(serve, workers, one)}")
+    return "\n".join(lines)
+
+
+def sweep(report: Report, serve: Serve, largest_rate: Rule, border: float) -> Shown | str:
+    """Return a picture of accuracies by rate, a line for each number of workers, and where the rule sees the border.
+
+    `border` is the rate that is just too large for one worker. Only if `report` says that the functions are right.
+    """
+    if not report.right:
+        return "not trained: first have the check say that it is right"
+    found = {workers: [train(serve, workers, rate) for rate in RATES] for workers in WORKERS}
+    borders = [border * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0) for workers in WORKERS]
+    text = [f"{'rate':>12}" + "".join(f"{rate:>9}" for rate in RATES)]
+    for workers, runs in found.items():
+        text.append(f"{workers:2} workers, %" + "".join(f"{100 * run.accuracy:9.1f}" for run in runs))
+    about = "Accuracy against the learning rate: with more workers it falls to guessing at smaller rates."
+    return Shown("\n".join(text), draw(found, borders), about)
+
+
+def draw(found: dict[int, list[Trained]], borders: Sequence[float]) -> Picture:
+    """Draw the accuracies by rate, and a dotted line at each border."""
+    picture = Picture(figsize=(9, 3.4), layout="constrained")
+    FigureCanvasAgg(picture)
+    axes = picture.subplots()
+    for i, ((workers, runs), border) in enumerate(zip(found.items(), borders, strict=True)):
+        plural = "s" if workers > 1 else ""
+        axes.semilogx(
+            RATES, [100 * run.accuracy for run in runs], "o-", color=f"C{i}", label=f"{workers} worker{plural}"
+        )
+        axes.axvline(border, color=f"C{i}", linestyle=":")
+    axes.set(xlabel="learning rate; dotted: where the rule sees the border", ylabel="accuracy, %", ylim=(0, 100))
+    axes.spines[["top", "right"]].set_visible(False)
+    picture.legend(frameon=False, loc="outside right upper")
+    return picture

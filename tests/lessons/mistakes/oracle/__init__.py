@@ -1,0 +1,31 @@
+"""Typical mistakes of lab 3: the kind of the verdict on each, and what must stand in its line."""
+
+EXPECTED = {
+    "adds_in_its_own_order": ("wrong", "have the same mean but for rounding: "),
+    "asks_for_the_same_bits": ("wrong", "verify returned False for replicas that are alike, and a rounding away"),
+    "averages_the_parts": ("wrong", "the mean of the parts' means was taken; expected the mean over all"),
+    "compares_element_by_element": (
+        "wrong",
+        "verify returned False for replicas that are alike, and in an element near 0",
+    ),
+    "divides_by_its_own_n": ("wrong", "rank 0 ends with the weighted sum divided by "),
+    "divides_by_ranks": ("wrong", "rank 0 ends with the weighted sum divided by N = 3; divide by the number of all"),
+    "fills_up_parts": ("wrong", "sample 0 is taken 2 times (step 1); each is to count once"),
+    "gives_the_rest_to_the_last": ("wrong", "all wait for the largest; sizes are to differ by at most one"),
+    "hides_nan": ("wrong", "leave out who has no samples, but let be seen what has gone wrong"),
+    "leaves_without_samples": ("deadlock", "has no sample, and sent nothing: the others wait for it all the same"),
+    "looks_at_one_replica": ("wrong", "verify returned True for replicas that are not alike"),
+    "looks_at_replicas_only": (
+        "wrong",
+        "verify returned True for replicas that are alike, and 1 % away from the oracle",
+    ),
+    "loses_the_last_batch": ("wrong", "is lost; it is a smaller batch, but one"),
+    "loses_what_is_over": ("wrong", "is in no part: step 1 has"),
+    "mean_of_means": ("wrong", "rank 0 ends with the mean of the 3 ranks' means: a sample counts more where there are"),
+    "multiplies_nan": ("wrong", "the mean of no samples is NaN, and 0 x NaN is NaN too"),
+    "returns_its_own_n": ("wrong", "on rank 0; expected the sum of all n, "),
+    "sums_in_half_precision": ("wrong", "rank 0 sent float16, and rank 0 ends with a mean that has lost digits"),
+    "takes_gradients_first": ("wrong", "one_process, step 2: the gradient was taken at the first x"),
+    "updates_for_each_part": ("wrong", "one for each part; the samples of a step make one gradient, and one update"),
+    "weights_twice": ("wrong", "rank 0 ends with means that were weighted twice: n stands in them squared"),
+}

@@ -1,0 +1,148 @@
+"""Lab 4: other servers that are right, what else is named, the rule's closed form, and the digits by late gradients."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons import check, rates
+from lessons.labs import LABS
+from lessons.labs.not_waiting import Task
+from lessons.labs.not_waiting_words import explain_descend, explain_rates
+from lessons.report import Report
+from lessons.shown import Shown
+from lessons.solutions import not_waiting
+
+SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
+RIGHT = Report(LABS["not_waiting"], "right", "right")
+
+
+def judged(tmp_path: Path, *changes: tuple[str, str]) -> Report:
+    source = SOLVED
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    (tmp_path / "mine.py").write_text(source)
+    return check.check_file("not_waiting", str(tmp_path / "mine.py"))
+
+
+def test_a_server_that_waits_until_its_copy_was_read_is_right(tmp_path: Path) -> None:
+    """It owns a buffer for each worker, as the strategy does."""
+    found = judged(
+        tmp_path,
+        ("    version, staleness = 0, []\n", "    version, staleness = 0, []\n"
+         "    buffers = {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}\n"),
+        ("x.clone(), k, \"parameters\")", "buffers[k].copy_(x), k, \"parameters\")"),
+    )  # fmt: skip
+    assert found.points == 100, found.verdict
+
+
+def test_the_closed_form_is_right(tmp_path: Path) -> None:
+    body = "    small, large" + SOLVED.partition("    small, large")[2]
+    formula = "    import math\n\n    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature\n"
+    found = judged(tmp_path, (body, formula))
+    assert found.points == 100, found.verdict
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "text"),
+    [
+        ("    return staleness\n", "    return None\n", "returned", "serve returned nothing; expected a list"),
+        ("    return staleness\n", "    return staleness[1:]\n", "wrong", "serve returned 18 numbers for 19 gradients"),
+        ("update(message.vector)", "update(None)", "update", "update was given a NoneType; expected a gradient"),
+        ("update(message.vector)", "update(-message.vector)", "wrong", "update 1 was made with -1 x g of rank"),
+        ("update(message.vector)", "x.sub_(0.1 * message.vector)", "wrong", "the server made 0 updates with"),
+        ("    while steps:\n", "    for _ in range(3):\n", "deadlock", "have said goodbye; not yet: rank 1, 2"),
+        ("x.clone(), k", "x.clone() + 1, k", "wrong", "is no version of x"),
+        ("            waiting.add(k)\n", "            waiting |= {k} if version % 2 == 0 else set()\n", "deadlock",
+         "has no answer to its gradient 1; expected one at once"),
+        ("    x = [1.0]\n", "    x = [2.0]\n", "wrong", "x_0 is 2; expected 1"),
+        ("    x = [1.0]\n", "    x = []\n    return x\n", "wrong", "returned 0 numbers; expected 41"),
+        ("    return small\n", "    return 'small'\n", "returned", "largest_rate returned 'small'; expected a number"),
+        ("    return small\n", "    return 0.5 * small\n", "wrong", "which is larger, x still goes to 0"),
+    ],
+)  # fmt: skip
+def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: str, text: str) -> None:
+    found = judged(tmp_path, (old, new))
+    assert (found.kind, found.points) == (kind, 0), found.verdict
+    assert text in found.verdict
+
+
+def test_without_the_bound_a_hole_is_the_bound(tmp_path: Path) -> None:
+    found = judged(tmp_path, ("s is None or steps", "s is None or missing_bound or steps"))
+    assert (found.kind, "missing_bound" in found.verdict) == ("raised", True)
+    found = judged(tmp_path, ("    x = [1.0]\n", "    raise NotImplementedError('descend')\n"))
+    assert found.verdict.endswith("descend; right so far: serve")
+
+
+@given(st.floats(0.1, 10), st.integers(0, 12))
+@settings(deadline=None, max_examples=30)
+def test_the_largest_rate_is_the_border_of_the_descent(curvature: float, tau: int) -> None:
+    largest = 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
+    assert not_waiting.largest_rate(curvature, tau) == pytest.approx(largest, rel=0.01)
+    assert explain_rates([(curvature, tau)], [largest]) == ""
+    steps = 800 * (tau + 1)
+    inside, outside = (not_waiting.descend(factor * largest, curvature, tau, steps) for factor in (0.97, 1.03))
+    assert max(map(abs, inside[steps // 2 :])) < max(map(abs, inside[: steps // 2]))
+    assert max(map(abs, outside[steps // 2 :])) > max(map(abs, outside[: steps // 2]))
+    for factor in (0.9, 1.1):
+        assert explain_rates([(curvature, tau), (3.0, 4)], [factor * largest, 0.1]) != ""
+
+
+@given(st.floats(0.05, 0.5), st.floats(0.3, 3), st.integers(0, 9), st.integers(1, 40))
+def test_a_descent_that_is_off_in_one_place_is_found(rate: float, curvature: float, tau: int, at: int) -> None:
+    x = not_waiting.descend(rate, curvature, tau, 40)
+    assert explain_descend(rate, curvature, tau, 40, x) == ""
+    x[at] += max(1e-3, 1e-3 * abs(x[at]))
+    assert f"x_{at} was made" in explain_descend(rate, curvature, tau, 40, x)
+
+
+def test_workers_have_paces_of_their_own_and_the_slowest_the_fewest_steps() -> None:
+    lab = LABS["not_waiting"]
+    for case in (*lab.cases, lab.scored, lab.real):
+        assert isinstance(case, Task)
+        if case.function == "serve" and not case.alike:
+            workers = lab.draw(case, random.Random(0))[1:]
+            by_pace = sorted(workers, key=lambda one: float(one["pace"]))
+            steps = [int(one["steps"]) for one in by_pace]
+            assert steps == sorted(steps, reverse=True)
+            assert len(workers) == case.n - 1
+
+
+# On the digits
+
+
+@pytest.mark.slow
+def test_a_rate_that_is_too_large_learns_nothing_and_the_shrunk_one_does() -> None:
+    text = rates.shrink(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.4)
+    one, four, four_smaller, sixteen, sixteen_smaller = text.splitlines()
+    assert float(one.partition(": ")[2].split()[0]) > 90
+    assert four.endswith("the loss became infinite")
+    assert sixteen.endswith("the loss became infinite")
+    assert "rate 0.0890" in four_smaller
+    assert float(four_smaller.partition(": ")[2].split()[0]) > 90
+    assert "rate 0.0203" in sixteen_smaller
+    assert float(sixteen_smaller.partition(": ")[2].split()[0]) > 80
+    assert float(sixteen_smaller.rpartition(" ")[2]) == pytest.approx(14.4, abs=0.5)
+
+
+@pytest.mark.slow
+def test_the_sweep_is_a_table_and_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "RATES", (0.1, 0.4))
+    found = rates.sweep(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.8)
+    assert isinstance(found, Shown)
+    lines = [line.split() for line in str(found).splitlines()]
+    assert lines[0] == ["rate", "0.1", "0.4"]
+    assert float(lines[1][-1]) > 80
+    assert float(lines[3][-1]) < 30
+    assert "data:image/png" in found._repr_html_()
+
+
+def test_nothing_is_trained_by_functions_that_are_not_right() -> None:
+    hole = Report(LABS["not_waiting"], "hole", "still to be written")
+    for found in (rates.shrink(hole, not_waiting.serve, not_waiting.largest_rate, 0.4),
+                  rates.sweep(hole, not_waiting.serve, not_waiting.largest_rate, 0.8)):  # fmt: skip
+        assert found == "not trained: first have the check say that it is right"

@@ -1,0 +1,143 @@
+"""Lab 3: other ways that are right, what is said beside a fault, and the picture of how far ranks drift."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lessons import check
+from lessons.drift import Drift, Softmax, compare, measure
+from lessons.labs import LABS
+from lessons.labs.oracle import Task
+from lessons.labs.oracle_words import explain_cut
+from lessons.report import Report
+from lessons.shown import Shown
+from lessons.solutions import oracle
+from tests.lessons.mistakes.oracle import mean_of_means
+
+SOLVED = (check.SOLUTIONS / "oracle.py").read_text()
+LAB = LABS["oracle"]
+
+
+def judged(tmp_path: Path, *changes: tuple[str, str]) -> Report:
+    source = SOLVED
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
+    (tmp_path / "mine.py").write_text(source)
+    return check.check_file("oracle", str(tmp_path / "mine.py"))
+
+
+def test_n_in_messages_of_its_own_is_right_and_costs_more(tmp_path: Path) -> None:
+    apart = """ring_all_reduce(g.mul_(n), transport)
+    counted = torch.tensor([float(n)])
+    ring_all_reduce(counted, transport)
+    total = int(counted)"""
+    found = judged(tmp_path, ("total = ring_all_reduce(g.mul_(n), transport, n)", apart))
+    assert found.kind == "costly"
+    assert "sends a number in a message of its own; n can travel beside the vector" in found.verdict
+    assert {figure.name for figure in found.figures if figure.is_best} == {"bytes of a rank"}
+
+
+def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more(tmp_path: Path) -> None:
+    changes = (("collectives import ring_all_reduce", "collectives import gather_and_add as ring_all_reduce"),)
+    found = judged(tmp_path, *changes)
+    assert (found.kind, found.points) == ("costly", 80)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "text"),
+    [
+        ("return total", "return None", "returned", "average returned nothing; write the mean into g, in place"),
+        ("return plan", "return plan[0]", "returned", "cut returned"),
+        ("for k in range(N)]", "for k in range(N - 1)]", "returned", "parts in step 1, for N = "),
+        ("return alike and bool(", "return torch.stack([xs[0], oracle]) if alike else bool(", "returned",
+         "verify returned a vector [2, 48]"),
+        ("update(gradient([sample for part in parts for sample in part]))", "update(gradient(parts))", "gradient",
+         "gradient was given a list of parts; expected a list of samples"),
+        ("update(gradient([sample for part in parts for sample in part]))", "update(None)", "update",
+         "update was given nothing; expected a vector [64] of float32: a gradient"),
+        ("for parts in plan:\n        update", "for parts in plan[:-1]:\n        update", "wrong",
+         "expected one in each: the last batch is lost"),
+        ("[sample for part in parts for sample in part]", "parts[0] or parts[1]", "wrong",
+         "the gradient is that of samples"),
+        ("    g.div_(total)\n", "    g.div_(total * transport.world_size)\n", "wrong",
+         "the right mean, divided once more by N = 3"),
+        ("    g.div_(total)\n", "", "wrong", "the weighted sum, not divided; divide by the number of all samples"),
+        ("g.mul_(n), transport", "g, transport", "wrong", "the plain sum divided by all samples"),
+        ("g.zero_()  # 0 x NaN would be NaN", "g.div_(n - n + 0.0).mul_(1 // n)", "raised",
+         "ZeroDivisionError: integer division or modulo by zero"),
+    ],
+)  # fmt: skip
+def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: str, text: str) -> None:
+    found = judged(tmp_path, (old, new))
+    assert (found.kind, found.points) == (kind, 0), found.verdict
+    assert text in found.verdict
+
+
+def test_at_a_hole_it_says_what_is_right_so_far(tmp_path: Path) -> None:
+    found = judged(tmp_path, ("    alike = all(", '    raise NotImplementedError("verify")\n    alike = all('))
+    assert found.kind == "hole"
+    assert found.verdict.endswith("verify; right so far: cut, one_process, average")
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 7))
+def test_the_solution_cuts_any_epoch(n_samples: int, B: int, N: int) -> None:
+    plan = oracle.cut(n_samples, B, N)
+    parts = torch.tensor([len(part) for step in plan for part in step])
+    samples = torch.tensor([sample for step in plan for part in step for sample in part])
+    assert explain_cut(n_samples, B, N, parts, samples) == ""
+    assert explain_cut(n_samples, B, N, parts, torch.cat([samples[1:], samples[:1] + n_samples])) != ""
+
+
+@given(st.integers(0, 2**32))
+def test_what_is_drawn_is_uneven(seed: int) -> None:
+    chance = random.Random(seed)
+    for case in LAB.cases:
+        assert isinstance(case, Task)
+        inputs = LAB.draw(case, chance)
+        assert len(inputs) == case.n
+        if case.function == "average":
+            ns = [int(one["n"]) for one in inputs]
+            assert ns.count(0) == case.empty
+            assert len(set(ns)) == case.n - max(0, case.empty - 1), "all others differ"
+            assert all(bool(one["g"].isnan().all()) == (n == 0) for one, n in zip(inputs, ns, strict=True))
+
+
+# On the digits
+
+
+PLAN = oracle.cut(100, 37, 4)
+
+
+def distances(average: object, dtype: torch.dtype) -> Drift:
+    return measure(PLAN, oracle.one_process, average, oracle.verify, dtype)  # type: ignore[arg-type]
+
+
+def test_rounding_and_a_wrong_mean_are_far_apart() -> None:
+    assert max(distances(oracle.average, torch.float32).distances) < 1e-5
+    assert max(distances(oracle.average, torch.float64).distances) < 1e-13
+    wrong = distances(mean_of_means.average, torch.float32)
+    assert min(wrong.distances) > 1e-4
+    assert not any(wrong.verified)
+    assert "not verified, from step 1 on" in str(wrong)
+
+
+def test_a_rank_without_samples_has_a_mean_of_nothing() -> None:
+    assert Softmax(torch.float32).gradient([]).isnan().all()
+
+
+def test_the_comparison_is_text_and_a_picture() -> None:
+    right = Report(LAB, "right", "right")
+    found = compare(right, PLAN, oracle.one_process, oracle.verify, {"yours": oracle.average})
+    assert isinstance(found, Shown)
+    assert "yours, float64" in str(found)
+    assert str(found).count("verified, all 15 steps") == 2
+    assert 'src="data:image/png;base64,' in found._repr_html_()
+    hole = Report(LAB, "hole", "still to be written")
+    assert compare(hole, PLAN, oracle.one_process, oracle.verify, {}) == (
+        "not trained: first have the check say that it is right"
+    )

@@ -18,7 +18,12 @@ from transports.base import Transport, Work
 def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
     """Replace `vector` [P] on every rank by the mean over all ranks, in place."""
     chunks = torch.tensor_split(vector, transport.world_size)  # views: who writes into a chunk writes into the vector
-    sent = [*share_reduce(transport, chunks), *share_only(transport, chunks)]
+    sent: list[Work] = []
+    for phase in (share_reduce, share_only):
+        works = phase(transport, chunks)
+        if works is None:
+            raise TypeError(f"{phase.__name__} returned None; expected the list of Works")
+        sent += works
     for work in sent:  # until the neighbour has read what was sent, it is not to be changed
         work.wait()
     raise NotImplementedError("the mean: vector holds the sum here; divide it by N, in place")

@@ -32,8 +32,8 @@ def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
 def share_reduce(transport: Transport, chunks: Sequence[torch.Tensor]) -> list[Work]:
     """Chunk (r + 1) mod N becomes the sum over all ranks, in N - 1 steps. Returns the Works of what was sent."""
     raise NotImplementedError(
-        "share-reduce: in step s = 0 .. N - 2 send chunk (r - s) mod N to the right, and add what comes from the left "
-        "to your chunk (r - s - 1) mod N"
+        "share-reduce: in step s = 0 .. N - 2 send chunk (r - s) mod N to the right. Which one comes from the left? "
+        "Add it to your chunk of the same number"
     )
 
 

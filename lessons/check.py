@@ -82,7 +82,9 @@ def judge(lab: Lab, source: Source) -> Report:
                     seen = draw(lab, case)
                     play(ranks, seen)
                     if not _is_right(lab, seen):
-                        raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)))
+                        raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)) + _about_nan(seen))
+                    if seen.damage:
+                        raise Fault("damage", seen.damage)
             finally:
                 printed = ranks.printed
         run_on_processes(lab, source)
@@ -108,6 +110,12 @@ def _is_right(lab: Lab, run: Run) -> bool:
         ) from error
 
 
+def _about_nan(run: Run) -> str:
+    if not any(vector.isnan().any() for result in run.results for vector in result.values()):
+        return ""
+    return "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
+
+
 def run_solution(lab: Lab, run: Run) -> Run:
     """Return the run of the reference solution on the same inputs."""
     with Ranks(lab, Source(path=str(SOLUTIONS / f"{lab.name}.py"))) as ranks:
@@ -122,7 +130,9 @@ def run_on_processes(lab: Lab, source: Source) -> None:
     try:
         run.results = launch(_be_real, case.n, lab.name, source, case, run.inputs, timeout=WAIT_LIMIT_S)
     except RunFailed as error:
-        said = str(error).splitlines()[0].partition(": if a step")[0]
+        said = str(error).splitlines()[0].partition(": if a step")[0].replace(" (worker)", "")
+        if " raised Fault: " in said:  # what the lab has found is a line for itself
+            said = said.partition(" raised Fault: ")[2].partition("; meanwhile")[0]
         said = said.replace("was killed by SIGPROF", f"has not returned within {REAL_LIMIT_S:g} s of computing")
         raise Fault("real", f"right in virtual time, but {where}: {said}") from error
     if not _is_right(lab, run):

@@ -24,6 +24,7 @@ from transports.timing import now
 
 CASE_S = 8.0  # how long a case may take, in which a right solution needs some hundredths of a second
 _MOST_REQUESTS = 20_000  # of a rank in one case
+_RELEASE = "use `with transport.recv(...) as received`, or copy_to"
 
 
 def draw(lab: Lab, case: Case) -> Run:
@@ -50,6 +51,7 @@ class _Game:
         self.newly_released: list[list[int]] = [[] for _ in processes]  # by sender: what it has not been told
         self.rounds = [0] * len(processes)  # of the last message that a rank has received
         self.waits: dict[int, tuple[int, str]] = {}  # who waits for whom (or ANY), and for what
+        self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
         self.fault: Fault | None = None
         self.deadline = now() + CASE_S
 
@@ -59,7 +61,7 @@ class _Game:
         try:
             ended = time.launch(self._be, self.case.n)
         except Deadlock:
-            raise Fault("deadlock", f"{self.case}: deadlock: {self._describe_deadlock()}") from None
+            raise self._explain_deadlock() from None
         except RunFailed:
             if self.fault is None:
                 raise
@@ -70,8 +72,10 @@ class _Game:
         self.run.seconds = max(seconds for *_, seconds in ended)
         for message in self.run.sent:
             if message.arrived is None:
-                raise Fault("unread", f"{self._step(message)} sent {self._what(message)} to rank {message.dst}, which "
-                                      "never received it")  # fmt: skip
+                raise self._explain_unread(message)
+        for message in self.run.sent:
+            if message.span and not message.released:
+                raise self._explain_unreleased(message)
         return self.run
 
     def _be(self, transport: Transport) -> tuple[Vectors, int, int, float]:
@@ -97,7 +101,6 @@ class _Game:
         process.answer((rank, self.case, self.run.inputs[rank]))
         for _ in range(_MOST_REQUESTS):
             request = process.next(self.ranks.source, min(SILENT_S, self.deadline - now()))
-            self._check_unchanged(rank, request.get("changed", ()))
             match request["what"]:
                 case "isend":
                     self._send(transport, request)
@@ -108,6 +111,10 @@ class _Game:
                 case "wait":
                     self._wait(transport, (rank, int(request["id"])))
                     process.answer({"released": self._released(rank)})
+                case "changed":
+                    self._note_change(self.by_id[rank, int(request["id"])], request)
+                case "wrote":
+                    self._check_held(self.by_id[int(request["src"]), int(request["id"])])
                 case "sleep":
                     transport.sleep(float(request["seconds"]))
                 case "printed":
@@ -164,8 +171,10 @@ class _Game:
         message = self.by_id[key]
         while not message.released:
             self.waits[transport.rank] = message.dst, "release"
+            self.to_be_read[transport.rank] = message
             transport.wait_for(message.dst, (), message.tag)
         self.waits.pop(transport.rank, None)
+        self.to_be_read.pop(transport.rank, None)
 
     def _released(self, rank: int) -> list[int]:
         found, self.newly_released[rank] = self.newly_released[rank], []
@@ -173,16 +182,40 @@ class _Game:
 
     # What is wrong
 
-    def _check_unchanged(self, rank: int, changed: Sequence[int]) -> None:
-        for number in changed:
-            message = self.by_id[rank, int(number)]
-            if not message.released:
-                cure = f"before rank {message.dst} had received it: wait for its Work"
-                if message.arrived is not None:
-                    cure = (f"while rank {message.dst} has not released it: receive it in `with transport.recv(...) as "
-                            "received`, or by copy_to")  # fmt: skip
-                sent = f"{self._step(message)} sent {self._what(message)} to rank {message.dst}"
-                raise Fault("damage", f"{sent}, and changed it {cure}")
+    def _note_change(self, message: Sent, request: dict[str, Any]) -> None:
+        """Keep that a message was changed on its way. The run goes on: what comes later may tell why."""
+        if message.released or message.became is not None:
+            return
+        message.became = _vector(str(request["dtype"]), request["payload"])
+        done = "received" if message.arrived is None else "released"
+        self.run.damage = self.run.damage or (
+            f"{self._step(message)} sent {self._what(message)} to rank {message.dst}, and changed it before rank "
+            f"{message.dst} had {done} it: wait for its Work"
+        )
+
+    def _check_held(self, message: Sent) -> None:
+        if message.span:  # else it is a copy, which nobody else reads
+            of_sender = f"rank {message.rank}'s {self._what(message)}"
+            raise Fault("damage", f"{self.case}: rank {message.dst} wrote into received.vector, which is {of_sender}: "
+                                  "write into a vector of your own")  # fmt: skip
+
+    def _explain_unread(self, message: Sent) -> Fault:
+        text = self.ranks.lab.explain_unread(self.run, message) or (
+            f"{self._step(message)} sent {self._what(message)} to rank {message.dst}, which never received it"
+        )
+        return Fault("unread", text)
+
+    def _explain_unreleased(self, message: Sent) -> Fault:
+        step = self.ranks.lab.step_of(message, self.case)
+        return Fault("unreleased", f"N = {self.case.n}, step {step}: rank {message.dst} received {self._what(message)} "
+                                   f"of rank {message.rank} and never released it: {_RELEASE}")  # fmt: skip
+
+    def _explain_deadlock(self) -> Fault:
+        for message in self.to_be_read.values():
+            if message.dst not in self.waits:  # its receiver has returned
+                unread = message.arrived is None
+                return self._explain_unread(message) if unread else self._explain_unreleased(message)
+        return Fault("deadlock", f"{self.case}: deadlock: {self._describe_deadlock()}")
 
     def _describe_deadlock(self) -> str:
         """Return the cycle of who waits for whom."""
@@ -196,6 +229,8 @@ class _Game:
         text = f"rank {first} waits for {self._waited(first)}" + "".join(
             f", which waits for {self._waited(rank)}" for rank in others[:-1]
         )
+        held = [one for rank in path if (one := self.to_be_read.get(rank)) and one.arrived is not None]
+        text += "".join(f"; rank {one.dst} has received it, but not released it: {_RELEASE}" for one in held[:1])
         other = [one for one in self.run.sent if one.arrived is None and self._is_awaited(one)]
         return text + "".join(f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}" for one in other[:1])
 
@@ -215,14 +250,17 @@ class _Game:
         elif rank in self.waits:
             text = f"rank {rank} waits for {self._waited(rank)}, and all others have returned"
         else:
-            text = f"rank {rank} sends to rank {lost.rank}, which has returned and receives nothing more"
+            return self._explain_unread(
+                next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None)
+            )
         return Fault("deadlock", f"{self.case}: {text}")
 
     def _what(self, message: Sent) -> str:
         return self.ranks.lab.label(message, self.case)
 
     def _step(self, message: Sent) -> str:
-        return f"N = {self.case.n}, step {message.step}: rank {message.rank}"
+        step = self.ranks.lab.step_of(message, self.case)
+        return f"N = {self.case.n}, step {step}: rank {message.rank}"
 
 
 def _vector(dtype: str, payload: bytes) -> torch.Tensor:

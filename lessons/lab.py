@@ -52,6 +52,7 @@ class Sent:
     sent: float  # virtual seconds
     arrived: float | None = None  # when its receiver took it
     released: bool = False  # whether its receiver has read it
+    became: torch.Tensor | None = None  # what its memory held when it was changed before that; None: it was not
 
 
 @dataclass
@@ -65,6 +66,7 @@ class Run:
     messages: Sequence[int] = ()  # by rank, as its transport counts them
     nbytes: Sequence[int] = ()
     seconds: float = 0.0  # virtual
+    damage: str = ""  # the first message that was changed on its way: all were carried as they had been sent
 
     @property
     def rounds(self) -> int:
@@ -105,6 +107,7 @@ class Lab(ABC):
     scored: ClassVar[Case]
     real: ClassVar[Case]
     strategy: ClassVar[Strategy | None] = None  # whose closed forms are those of the best known; None: see `figures`
+    carries_objects: ClassVar[bool] = True  # whether a message may be something else than a tensor
 
     @abstractmethod
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
@@ -134,6 +137,17 @@ class Lab(ABC):
         It continues the Fault's line: "; the messages so far are right".
         """
         return ""
+
+    def explain_unread(self, run: Run, message: Sent) -> str:
+        """Return in one line why a message was never received; "" if the lab has no more to say than that.
+
+        `run.results` is empty if a rank still waits.
+        """
+        return ""
+
+    def step_of(self, message: Sent, case: Case) -> int:
+        """Return the number of a step, from 1, as the lab counts: by default that of the message on its rank."""
+        return message.step
 
     @abstractmethod
     def label(self, message: Sent, case: Case) -> str:

@@ -21,14 +21,12 @@ def serve(transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor]
 
     `update(g)` is the optimizer's step: x <- optimizer(x, g), in place.
     """
-    raise NotImplementedError(
-        "serve: receive a gradient from every rank of transport.peers, call update with their mean, send x to each"
-    )
+    raise NotImplementedError("serve: receive what, from whom? Update how often, and with what? Who gets the new x?")
 
 
 def work(transport: Transport, x: torch.Tensor, g: torch.Tensor) -> None:
     """A worker, one step: send the gradient g [P] to the server; replace x [P], in place, by the server's new one."""
-    raise NotImplementedError("work: send g to rank 0, then receive the new x and copy it into x")
+    raise NotImplementedError("work: what does the server need of you, and where is its answer to be in the end?")
 
 
 @dataclass(kw_only=True)

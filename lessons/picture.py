@@ -26,7 +26,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
             end = message.sent + 1e-4 if message.arrived is None else message.arrived
             latest = max(latest, end)
             label = lab.label(message, run.case)
-            style = {"color": colours[label], "linestyle": "-" if message.arrived is not None else ":"}
+            style = {"color": colours[label], "linestyle": "-" if message.arrived is not None else "--"}
             axes.annotate(
                 "", (1000 * end, message.dst), (1000 * message.sent, message.rank),
                 arrowprops={"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 0, "shrinkB": 0, **style},
@@ -40,7 +40,10 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
                     bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colours[label], "lw": 0.6},
                 )  # fmt: skip
         left_out = f", of which {_MOST} are drawn" if len(run.sent) > _MOST else ""
-        axes.set_title(f"{name}: {len(run.sent)} messages{left_out}, {run.rounds} rounds", loc="left", fontsize=10)
+        unread = any(message.arrived is None for message in shown)
+        of_all = f"{_counted(len(run.sent), 'message')}{left_out}, {_counted(run.rounds, 'round')} in the whole run"
+        legend = "; dashed: sent, never received" if unread else ""
+        axes.set_title(f"{name}: {of_all}{legend}", loc="left", fontsize=10)
         axes.set(ylim=(run.case.n - 0.5, -0.5), yticks=range(run.case.n))
         axes.set_yticklabels([f"rank {rank}" for rank in range(run.case.n)])
         axes.grid(axis="y", color="#dddddd")
@@ -48,3 +51,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
     panels[-1].set_xlim(-0.02 * 1000 * latest, 1.02 * 1000 * max(latest, 1e-6))
     panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}); numbers are chunks where a message carries one")
     return figure
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -77,6 +77,8 @@ class Ranks:
             text = str(request["text"])
             begins = not self.printed or self.printed.endswith("\n")
             self.printed += f"rank {rank} printed: {text}" if begins and text.strip() else text
+            if len(self.printed) >= _MOST_PRINTED:
+                self.printed = f"{self.printed[:_MOST_PRINTED]}\n(and more; print less)\n"
 
 
 class Process:

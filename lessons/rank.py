@@ -8,6 +8,7 @@ import faulthandler
 import importlib.util
 import io
 import json
+import math
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ import cloudpickle
 import torch
 
 from launchers.parent import die_with_parent
-from lessons.lab import Fault
+from lessons.lab import Fault, Lab
 from transports.base import ANY, Delivered, Message, Work, as_vector
 
 
@@ -93,13 +94,16 @@ def packed(vector: torch.Tensor) -> tuple[str, bytes]:
 class LabTransport:
     """What a student's function gets: `rank`, `world_size`, and the methods below, which are those of a `Transport`."""
 
-    def __init__(self, judge: Judge, rank: int, world_size: int) -> None:
+    def __init__(self, judge: Judge, rank: int, world_size: int, carries_objects: bool = True) -> None:
         self.rank = rank
         self.world_size = world_size
         self.peers = [peer for peer in range(world_size) if peer != rank]
         self._judge = judge
+        self._carries_objects = carries_objects
         self._memory: list[torch.Tensor] = []  # what was allocated
         self._pending: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # what others may read, and what it was
+        self._held: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # what this rank may read, likewise
+        self._told: set[int] = set()  # of those that are pending, the ones that are known to be changed
         self._sent = 0
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -113,18 +117,17 @@ class LabTransport:
 
         A slice of an allocated vector is not to be changed until the Work is done; any other tensor is copied first.
         """
+        if not isinstance(dst, int):
+            raise TypeError(f"isend(tensor, dst, tag): dst is a {type(dst).__name__}; expected a rank")
         if dst == self.rank or not 0 <= dst < self.world_size:
             raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
         if not isinstance(tag, str):
             raise TypeError(f"the tag of a message is a string, such as 'chunk', and not {tag!r}")
+        if not (self._carries_objects or isinstance(value, torch.Tensor)):
+            raise TypeError(f"isend(tensor, dst, tag) was given {_kind(value)}; expected a tensor")
+        self._tell_changes()
         self._sent += 1
-        header: dict[str, Any] = {
-            "dst": int(dst),
-            "tag": tag,
-            "n": int(n),
-            "id": self._sent,
-            "changed": self._changed(),
-        }
+        header: dict[str, Any] = {"dst": int(dst), "tag": tag, "n": int(n), "id": self._sent}
         if not isinstance(value, torch.Tensor):
             self._judge.tell("isend", object=value, **header)
             return Delivered()
@@ -138,18 +141,28 @@ class LabTransport:
 
     def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
         """Return the next message with `tag`, or one of several, of rank `src`, or of ANY; wait for it."""
+        if not isinstance(src, int):
+            raise TypeError(f"recv(src, tag): src is a {type(src).__name__}; expected a rank")
         if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
             raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
-        answer = self._judge.ask("recv", src=int(src), tag=tag, changed=self._changed())
+        self._tell_changes()
+        answer = self._judge.ask("recv", src=int(src), tag=tag)
         self._forget(answer["released"])
+        key, vector = (answer["src"], answer["id"]), answer["vector"]
+        if vector is not None:
+            self._held[key] = vector, _bits(vector).clone()
 
         def give_back() -> None:
+            self._tell_changes()
+            self._held.pop(key, None)
             self._judge.tell("release", src=answer["src"], id=answer["id"])
+            if vector is not None and vector.is_floating_point():
+                vector.fill_(math.nan)  # its sender may write there from here on
 
-        message = Message(answer["src"], answer["tag"], answer["vector"], answer["object"], answer["nbytes"],
-                          answer["n"], give_back)  # fmt: skip
+        message = Message(answer["src"], answer["tag"], vector, answer["object"], answer["nbytes"], answer["n"],
+                          give_back)  # fmt: skip
         message._receiver = self
-        if answer["vector"] is None:
+        if vector is None:
             message.release()
         return message
 
@@ -160,7 +173,8 @@ class LabTransport:
     def wait_for(self, number: int) -> None:
         """Wait until a message has been read."""
         if number in self._pending:
-            self._forget(self._judge.ask("wait", id=number, changed=self._changed())["released"])
+            self._tell_changes()
+            self._forget(self._judge.ask("wait", id=number)["released"])
 
     def is_read(self, number: int) -> bool:
         """Whether a message has been read, as far as this rank knows."""
@@ -168,10 +182,11 @@ class LabTransport:
 
     def end(self, result: dict[str, torch.Tensor]) -> None:
         """Tell what this rank ends with."""
+        self._tell_changes()
         vectors = {name: packed(vector) for name, vector in result.items()}
         header = [[name, dtype, len(data)] for name, (dtype, data) in vectors.items()]
         payload = b"".join(data for _, data in vectors.values())
-        self._judge.tell("result", payload, vectors=header, changed=self._changed())
+        self._judge.tell("result", payload, vectors=header)
 
     def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
         """Return where a slice lies: the number of its vector, its first element, one past its last."""
@@ -182,9 +197,16 @@ class LabTransport:
                 return i, start, start + value.numel()
         return None
 
-    def _changed(self) -> list[int]:
-        """Return the messages whose memory was changed since they were sent, of those that may not have been read."""
-        return [number for number, (now, then) in self._pending.items() if not torch.equal(_bits(now), then)]
+    def _tell_changes(self) -> None:
+        """Tell whose memory was changed: of messages that may not have been read, and of those that are being read."""
+        for number, (now, then) in self._pending.items():
+            if number not in self._told and not torch.equal(_bits(now), then):
+                self._told.add(number)
+                dtype, payload = packed(now)
+                self._judge.tell("changed", payload, dtype=dtype, id=number)
+        for (src, number), (now, then) in self._held.items():
+            if not torch.equal(_bits(now), then):
+                self._judge.tell("wrote", src=src, id=number)
 
     def _forget(self, released: Sequence[int]) -> None:
         for number in released:
@@ -195,6 +217,12 @@ class LabTransport:
 
     def _synchronize(self) -> None:
         """Wait for no device: there is none."""
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None, which is what functions that work in place return"
+    return f"a {type(value).__name__}"
 
 
 class _OnTheWay(Work):
@@ -244,8 +272,9 @@ def rank_main(pipe: Connection, source: Source, functions: Sequence[str], lab_na
         judge.tell("loaded")
         while True:
             rank, case, inputs = judge.hear()
-            transport = LabTransport(judge, rank, case.n)
-            transport.end(LABS[lab_name].run(yours, transport, case, inputs))
+            lab: Lab = LABS[lab_name]
+            transport = LabTransport(judge, rank, case.n, lab.carries_objects)
+            transport.end(lab.run(yours, transport, case, inputs))
     except EOFError:
         pass  # the judge has seen enough
     except BaseException as error:

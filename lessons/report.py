@@ -21,7 +21,8 @@ class Report:
     """The verdict on one student's functions.
 
     `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
-    hole, raised, loop, died, deadlock, unread, damage, returned, forged, wrong, real, or one of the lab's own.
+    hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, forged, wrong, real, or one of the
+    lab's own.
     """
 
     lab: Lab

@@ -18,7 +18,12 @@ from transports.base import Transport, Work
 def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
     """Replace `vector` [P] on every rank by the mean over all ranks, in place."""
     chunks = torch.tensor_split(vector, transport.world_size)  # views: who writes into a chunk writes into the vector
-    sent = [*share_reduce(transport, chunks), *share_only(transport, chunks)]
+    sent: list[Work] = []
+    for phase in (share_reduce, share_only):
+        works = phase(transport, chunks)
+        if works is None:
+            raise TypeError(f"{phase.__name__} returned None; expected the list of Works")
+        sent += works
     for work in sent:  # until the neighbour has read what was sent, it is not to be changed
         work.wait()
     raise NotImplementedError("the mean: vector holds the sum here; divide it by N, in place")
@@ -27,8 +32,8 @@ def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
 def share_reduce(transport: Transport, chunks: Sequence[torch.Tensor]) -> list[Work]:
     """Chunk (r + 1) mod N becomes the sum over all ranks, in N - 1 steps. Returns the Works of what was sent."""
     raise NotImplementedError(
-        "share-reduce: in step s = 0 .. N - 2 send chunk (r - s) mod N to the right, and add what comes from the left "
-        "to your chunk (r - s - 1) mod N"
+        "share-reduce: in step s = 0 .. N - 2 send chunk (r - s) mod N to the right. Which one comes from the left? "
+        "Add it to your chunk of the same number"
     )
 
 

@@ -1,6 +1,8 @@
 """Lab 1: a synchronous parameter server. After each step all ranks hold the x of one process."""
 
 import random
+from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +30,7 @@ class Server(Lab):
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     strategy = ParamServer()
+    carries_objects = False
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         """The same x for all; for each worker its c_k."""
@@ -47,6 +50,9 @@ class Server(Lab):
             def update(gradient: torch.Tensor, step: int = step) -> None:
                 if not isinstance(gradient, torch.Tensor) or gradient.shape != x.shape or gradient.dtype != x.dtype:
                     raise Fault("update", f"update was given {_kind(gradient)}; expected {_kind(x)}: a gradient")
+                if gradient.isnan().any():
+                    raise Fault("update", "update was given NaN, which is what received.vector holds after its "
+                                          "release: use it inside the with block, or copy it")  # fmt: skip
                 parameter.grad = gradient.clone()
                 optimizer.step()
                 updates[step] += 1
@@ -78,10 +84,8 @@ class Server(Lab):
         xs = one_process(run)
         for s in range(1, STEPS + 1):
             begin = f"N = {case.n}, step {s}:"
-            made = int(run.results[0]["updates"][s - 1])
-            if made != 1:
-                return (f"{begin} the server made {made} updates; expected 1, with the mean of the {case.n - 1} "
-                        "gradients")  # fmt: skip
+            if text := self._explain_updates(run, s):
+                return text
             if not is_close(run.results[0][f"x{s}"], xs[s]):
                 return f"{begin} {self._explain_server(run, xs, s)}"
             for rank in range(1, case.n):
@@ -102,6 +106,41 @@ class Server(Lab):
             return "; no worker has sent a gradient"
         return ""
 
+    def explain_unread(self, run: Run, message: Sent) -> str:
+        """Count what was sent and received in a step, if all steps are alike; the server's updates come first."""
+        if run.results and (text := self._explain_updates(run, 1)):
+            return text
+        rank, dst, what = message.rank, message.dst, self.label(message, run.case)
+        alike = [one for one in run.of_rank(rank) if (one.dst, one.tag) == (dst, message.tag)]
+        begin = f"N = {run.case.n}, step {1 + alike.index(message)}:"
+        if rank and dst:
+            return f"{begin} rank {rank} sent {what} to rank {dst}, which never receives it: send it to rank 0 only"
+        received = sum(one.arrived is not None for one in alike)
+        if not received and rank:
+            return f"{begin} rank 0 never received {what} of rank {rank}: receive from every rank of transport.peers"
+        if not received:
+            return (f"{begin} rank {dst} ended its step without receiving the {what} that rank 0 sent it: work must "
+                    "receive it and copy it into x")  # fmt: skip
+        if run.results and len(alike) % STEPS == received % STEPS == 0:
+            receiver = f"rank {dst}" if dst else "the server"
+            return (f"N = {run.case.n}, step 1: rank {rank} sent rank {dst} {len(alike) // STEPS} messages "
+                    f"{message.tag!r}; {receiver} received {received // STEPS}")  # fmt: skip
+        return (f"N = {run.case.n}: rank {rank} sent rank {dst} {len(alike)} messages {message.tag!r} in all, of which "
+                f"it received {received}")  # fmt: skip
+
+    def step_of(self, message: Sent, case: Case) -> int:
+        """The server sends N - 1 messages in a step, a worker one, if they send what they should."""
+        return message.step if message.rank else 1 + (message.step - 1) // (case.n - 1)
+
+    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Say so if the server sends x to a worker only when another has received it."""
+        advice = super().advise(run, missed)
+        for one, other in pairwise(message for message in run.sent if message.rank == 0):
+            since = [m for m in run.sent if m.dst == 0 and m.arrived is not None and one.sent < m.arrived <= other.sent]
+            if one.arrived is not None and other.sent >= one.arrived and not since:
+                return f"{advice}; rank 0 waits until rank {one.dst} has read x before it sends x to rank {other.dst}"
+        return advice
+
     def figures(self, run: Run) -> list[Figure]:
         """Count per step. A step takes from the server's first answer to that of the next, so that steps overlap."""
         answers = [message.sent for message in run.of_rank(0)]
@@ -119,8 +158,18 @@ class Server(Lab):
             return "x"
         return f"{copied}x" if message.span is not None and message.span[0] == 0 else f"{copied}g"
 
+    def _explain_updates(self, run: Run, s: int) -> str:
+        made = int(run.results[0]["updates"][s - 1])
+        if made == 1:
+            return ""
+        return (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
+                f"{run.case.n - 1} gradients")  # fmt: skip
+
     def _explain_server(self, run: Run, xs: list[torch.Tensor], s: int) -> str:
-        """Return what gradient the server's update was made with."""
+        """Return what gradient the server's update was made with, or that x was changed after it."""
+        if any(one.became is not None and one.vector is not None and is_close(one.vector, xs[s])
+               for one in run.of_rank(0)):  # fmt: skip
+            return "rank 0 sent the new x, and then changed it: only update changes x"
         case, workers = run.case, range(1, run.case.n)
         # Whatever comes before is right, so the momentum is that of one process.
         momentum = torch.zeros_like(xs[0])
@@ -147,6 +196,8 @@ class Server(Lab):
         x, c = run.results[rank][f"x{s}"], run.inputs[rank]["c"]
         arrived = any(message.dst == rank and message.arrived is not None for message in run.sent)
         if is_close(x, xs[s - 1]):
+            if any(one.became is not None and is_close(one.became, xs[s]) for one in run.of_rank(0)):
+                return "rank 0 sent x and then updated it: send x after the update"
             why = "the x from before the step" if arrived else "its old x, for nothing came from the server"
             return f"rank {rank} holds {why}; expected the server's new x: send it after the update, and copy it into x"
         found = coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]) if run.case.length >= 2 else None

@@ -52,17 +52,21 @@ class Ring(Lab):
         return not wrong_ranks(run)
 
     def explain(self, run: Run, reference: Run) -> str:
-        """Find the first wrong message; where all are as they should be, say what the result is made of."""
-        return first_wrong_message(run, reference) or self._explain_result(run, wrong_ranks(run)[0])
+        """Find a sum in the wrong chunk, then the first wrong message; else say what the result is made of."""
+        wrong = wrong_ranks(run)[0]
+        return added_to_what_is_sent(run) or first_wrong_message(run, reference) or self._explain_result(run, wrong)
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """At a hole, say whether the messages so far are right."""
-        if kind != "hole":
+        """At a hole, say whether the messages so far are right. Where there is one rank, say that it sends nothing."""
+        if kind == "raised" and run.case.n == 1 and not run.sent:
+            return "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps"
+        if kind != "hole" or not run.sent:
             return ""
-        if not run.sent:
-            return ""
-        wrong = first_wrong_message(run, reference)
-        return f"; but first, {wrong}" if wrong else "; the messages so far are right"
+        if wrong := first_wrong_message(run, reference):
+            return f"; but first, {wrong}"
+        most, phase = max(len(run.of_rank(rank)) for rank in range(run.case.n)), run.case.n - 1
+        missing = f", but only {most} of each rank; share-reduce sends N - 1 = {phase}" if most < phase else ""
+        return f"; the messages so far are right{missing}"
 
     def label(self, message: Sent, case: Case) -> str:
         """The chunk, if it is one."""
@@ -165,6 +169,25 @@ def first_wrong_message(run: Run, reference: Run) -> str:
                 return f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
             if content := _wrong_content(run, message, rank, step, mirrored):
                 return f"{begin} sent {label} to rank {dst} {content}"
+    return ""
+
+
+def added_to_what_is_sent(run: Run) -> str:
+    """Return which rank added what came in to the chunk that it was sending, instead of to its own; "" if none did."""
+    case, spans = run.case, chunk_spans(run.case)
+    for message in run.sent:
+        if message.became is None or message.vector is None or not message.span or message.span[1:] not in spans:
+            continue
+        for one in run.sent:
+            if one.dst != message.rank or one.arrived is None or one.vector is None or not one.span:
+                continue
+            if one.span[1:] not in spans or one.span[1:] == message.span[1:]:
+                continue
+            same_length = one.vector.shape == message.vector.shape
+            if same_length and is_close(message.became, message.vector + one.vector):
+                came, sent = spans.index(one.span[1:]), spans.index(message.span[1:])
+                return (f"N = {case.n}, step {message.step}: rank {message.rank} added what came in (chunk {came}) to "
+                        f"chunk {sent}, which it is just sending; expected: to chunk {came}")  # fmt: skip
     return ""
 
 

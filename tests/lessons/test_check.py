@@ -50,7 +50,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "oracle": oracle.EXPECTED,
     "param_server": {
         "divides_by_all_ranks": ("wrong", "the server divided by 3; there are 2 gradients"),
-        "does_not_copy": ("damage", "sent x to rank 1, and changed it while rank 1 has not released it"),
+        "does_not_copy": ("unreleased", "step 1: rank 1 received x of rank 0 and never released it: use `with"),
         "leaves_one_out": ("wrong", "the server's gradient was g of rank 1; expected the mean of all 2"),
         "replies_to_one": ("deadlock", "the server has not sent x to rank 1, but to others"),
         "sends_the_old_x": ("wrong", "rank 1 holds the x from before the step"),

@@ -159,7 +159,7 @@ def test_a_mistake_is_named(lab: str, stem: str) -> None:
     assert "\n" not in found.verdict
     assert not found.passed
     missed = sum(not figure.is_best for figure in found.figures)
-    assert found.points == (0 if kind != "costly" else 100 - 10 * missed)
+    assert found.points == (0 if kind != "costly" else 100 - round(40 * missed / len(found.figures)))
     assert missed or kind != "costly"
 
 

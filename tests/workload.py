@@ -59,10 +59,12 @@ class _Mortal(nn.Module):
     passes = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and is_rank(2):
+        if self.training:
             self.passes += 1
-            if self.passes == 4:
+            if is_rank(2) and self.passes == 4:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if not is_rank(2) and self.passes <= 20 and multiprocessing.parent_process() is not None:
+                time.sleep(0.05)  # so that ranks that wait for nobody leave rank 2 its four steps, on a busy machine too
         return x
 
 

@@ -27,8 +27,8 @@ def serve(
     next version. The staleness of a gradient is the version that it is applied to, less the version that its worker
     computed it on.
 
-    With a bound s, a worker gets its answer only when it is at most s of its own steps ahead of the slowest of those
-    that have not said goodbye. None: at once.
+    With a bound s, a worker gets its answer, the x of that moment, only when it is at most s of its own steps ahead of
+    the slowest of those that have not said goodbye. None: at once.
     """
     raise NotImplementedError(
         "serve: take what comes from anybody, apply it, answer who sent it; what must you know of each worker for that?"

@@ -97,10 +97,10 @@ def test_the_largest_rate_is_the_border_of_the_descent(curvature: float, tau: in
 
 
 def test_a_search_that_ends_too_low_is_asked_so() -> None:
-    asked = [(0.5, 0), (1.0, 1)]
-    assert explain_rates(asked, [2.0, 1.0]).endswith("with 3.636 x still goes to 0; did you look beyond 2?")
-    assert explain_rates(asked, [1.5, 1.0]).endswith("with 3.636 x still goes to 0")
-    assert explain_rates(asked, [math.nan, 1.0]).endswith("with 3.636 x still goes to 0")
+    asked = [(0.5, 0), (1.6, 1)]
+    assert explain_rates(asked, [2.0, 0.625]).endswith("with 3.636 x still goes to 0; did you look beyond 2?")
+    assert explain_rates(asked, [1.5, 0.625]).endswith("with 3.636 x still goes to 0")
+    assert explain_rates(asked, [math.nan, 0.625]).endswith("with 3.636 x still goes to 0")
 
 
 def test_a_step_that_no_rule_explains_is_told_by_its_numbers() -> None:

@@ -2,7 +2,7 @@
 
 python -m lessons.check not_waiting lessons/not_waiting.py
 
-python train.py --strategy lessons.not_waiting:Mine --n_gpus 5 --lr 0.05      # when it is right: trains by it
+python train.py --strategy lessons.not_waiting:Mine --n_gpus 5 --lr 0.1 --batch_size 8      # when it is right
 """
 
 from collections.abc import Callable

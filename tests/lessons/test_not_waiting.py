@@ -15,6 +15,8 @@ from lessons.labs.not_waiting import Task
 from lessons.report import Report
 from lessons.shown import Shown
 from lessons.solutions import not_waiting
+from workloads.batches import BatchPlan
+from workloads.datasets import load
 
 SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
 RIGHT = Report(LABS["not_waiting"], "right", "right")
@@ -45,6 +47,8 @@ def test_the_closed_form_is_right(tmp_path: Path) -> None:
     formula = "    import math\n\n    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature\n"
     found = judged(tmp_path, (body, formula))
     assert found.points == 100, found.verdict
+    assert found.picture is not None
+    assert "chunks" not in found.picture.axes[-1].get_xlabel(), "nothing is cut into chunks here"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,17 @@ def test_workers_have_paces_of_their_own_and_the_slowest_the_fewest_steps() -> N
 # On the digits
 
 
+def test_three_equal_workers_are_two_versions_late() -> None:
+    assert rates.count_staleness(RIGHT, not_waiting.serve, 3) == "2.0"
+
+
+def test_the_updates_that_the_text_tells_are_those_of_the_runs() -> None:
+    n_samples = load("digits", Path()).n_train
+    steps = [BatchPlan(n_samples, workers, rates.BATCH * workers, 0).n_steps for workers in rates.WORKERS]
+    updates = [rates.EPOCHS * n * workers for n, workers in zip(steps, rates.WORKERS, strict=True)]
+    assert (n_samples, rates.EPOCHS, rates.BATCH, updates) == (1437, 3, 8, [540, 540, 576])
+
+
 @pytest.mark.slow
 def test_a_rate_that_is_too_large_learns_nothing_and_the_shrunk_one_does() -> None:
     text = rates.shrink(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.4)
@@ -161,6 +176,7 @@ def test_the_sweep_is_a_table_and_a_picture(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nothing_is_trained_by_functions_that_are_not_right() -> None:
     hole = Report(LABS["not_waiting"], "hole", "still to be written")
+    assert rates.count_staleness(hole, not_waiting.serve, 3).startswith("nothing yet")
     for found in (rates.shrink(hole, not_waiting.serve, not_waiting.largest_rate, 0.4),
                   rates.sweep(hole, not_waiting.serve, not_waiting.largest_rate, 0.8)):  # fmt: skip
         assert found == "not trained: first have the check say that it is right"

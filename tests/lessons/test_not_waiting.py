@@ -69,7 +69,8 @@ def test_the_closed_form_is_right(tmp_path: Path) -> None:
         ("    return small\n", "    return 0.5 * small\n", "wrong", "x still goes to 0; right so far: serve, descend"),
         ("    return small\n", "    return 0.95 * small\n", "wrong", "near the border it takes many steps to be small"),
         ("        x.append(x[t] -", "        x.append(x[t - 41] -", "raised", ", 2, 40) raised IndexError: list"),
-        ("    steps = 500 * (tau + 1)\n", "    steps = 3_000_000\n", "loop", "; largest_rate may take a second"),
+        pytest.param("    steps = 500 * (tau + 1)\n", "    steps = 3_000_000\n", "loop",
+                     "; largest_rate may take a second", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: str, text: str) -> None:

@@ -206,8 +206,8 @@ class _Game:
         return Fault("unread", text)
 
     def _explain_unreleased(self, message: Sent) -> Fault:
-        step = self.ranks.lab.step_of(message, self.case)
-        return Fault("unreleased", f"N = {self.case.n}, step {step}: rank {message.dst} received {self._what(message)} "
+        place = self.ranks.lab.place(message, self.case)
+        return Fault("unreleased", f"N = {self.case.n}, {place}: rank {message.dst} received {self._what(message)} "
                                    f"of rank {message.rank} and never released it: {_RELEASE}")  # fmt: skip
 
     def _explain_deadlock(self) -> Fault:
@@ -259,8 +259,7 @@ class _Game:
         return self.ranks.lab.label(message, self.case)
 
     def _step(self, message: Sent) -> str:
-        step = self.ranks.lab.step_of(message, self.case)
-        return f"N = {self.case.n}, step {step}: rank {message.rank}"
+        return f"N = {self.case.n}, {self.ranks.lab.place(message, self.case)}: rank {message.rank}"
 
 
 def _vector(dtype: str, payload: bytes) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 python -m lessons.check not_waiting lessons/not_waiting.py
 
-python train.py --strategy lessons.not_waiting:Mine --n_gpus 5 --lr 0.05      # when it is right: trains by it
+python train.py --strategy lessons.not_waiting:Mine --n_gpus 5 --lr 0.1 --batch_size 8      # when it is right
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ def serve(
     next version. The staleness of a gradient is the version that it is applied to, less the version that its worker
     computed it on.
 
-    With a bound s, a worker gets its answer only when it is at most s of its own steps ahead of the slowest of those
-    that have not said goodbye. None: at once.
+    With a bound s, a worker gets its answer, the x of that moment, only when it is at most s of its own steps ahead of
+    the slowest of those that have not said goodbye. None: at once.
     """
     raise NotImplementedError(
         "serve: take what comes from anybody, apply it, answer who sent it; what must you know of each worker for that?"

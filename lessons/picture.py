@@ -49,7 +49,8 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
         axes.grid(axis="y", color="#dddddd")
         axes.spines[["top", "right", "left"]].set_visible(False)
     panels[-1].set_xlim(-0.02 * 1000 * latest, 1.02 * 1000 * max(latest, 1e-6))
-    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}); numbers are chunks where a message carries one")
+    chunks = "; numbers are chunks where a message carries one" if any("chunk" in label for label in labels) else ""
+    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}")
     return figure
 
 

@@ -284,7 +284,7 @@ def rank_main(pipe: Connection, source: Source, functions: Sequence[str], lab_na
 
 
 def _tell_of(error: BaseException, judge: Judge, source: Source) -> None:
-    """Tell what was raised, and in which line of the student's."""
+    """Tell what was raised, in which line of the student's, and, if the lab has noted that, in which call."""
     if isinstance(error, Fault):
         judge.tell("fault", kind=error.kind, text=str(error))
         return
@@ -292,4 +292,6 @@ def _tell_of(error: BaseException, judge: Judge, source: Source) -> None:
     own = [frame for frame in frames if source.is_of_student(frame[0])]
     if isinstance(error, SyntaxError) and error.filename is not None and source.is_of_student(error.filename):
         own = [(error.filename, error.lineno or 0, "")]
-    judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None)
+    notes = getattr(error, "__notes__", [])
+    judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None,
+               call=str(notes[-1])[:100] if notes else "")  # fmt: skip

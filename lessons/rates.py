@@ -74,6 +74,15 @@ def train(serve: Serve, workers: int, rate: float) -> Trained:
     return Trained(accuracy, torch.tensor(late).double().mean().item())
 
 
+def count_staleness(report: Report, serve: Serve, workers: int) -> str:
+    """Return, to one decimal, the mean staleness of workers of one pace. Only if `report` says all is right."""
+    if not report.right:
+        return "nothing yet: the functions are not right"
+    staleness = train(serve, workers, RATES[0]).staleness
+    assert staleness is not None, "so small a rate makes no loss infinite"
+    return f"{staleness:.1f}"
+
+
 def shrink(report: Report, serve: Serve, largest_rate: Rule, rate: float) -> str:
     """Return a table: a rate that is good for one worker, with more of them, and as much smaller as the rule says.
 
@@ -116,6 +125,8 @@ def draw(found: dict[int, list[Trained]], borders: Sequence[float]) -> Picture:
             RATES, [100 * run.accuracy for run in runs], "o-", color=f"C{i}", label=f"{workers} worker{plural}"
         )
         axes.axvline(border, color=f"C{i}", linestyle=":")
+    axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
+    axes.minorticks_off()
     axes.set(xlabel="learning rate; dotted: where the rule sees the border", ylabel="accuracy, %", ylim=(0, 100))
     axes.spines[["top", "right"]].set_visible(False)
     picture.legend(frameon=False, loc="outside right upper")

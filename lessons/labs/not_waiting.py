@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
-from lessons.labs.not_waiting_words import LR, explain_descend, explain_rates, explain_serve, explain_waits, served
+from lessons.labs.late_words import explain_descend, explain_rates
+from lessons.labs.not_waiting_words import LR, explain_serve, explain_waits, served
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -85,9 +86,10 @@ class NotWaiting(Lab):
             )
         asked = zip(inputs["rates"].tolist(), inputs["curvatures"].tolist(), inputs["taus"].tolist(), strict=True)
         if case.function == "descend":
-            return {f"x{i}": _numbers(yours.descend(rate, curvature, tau, _STEPS), "descend")
+            return {f"x{i}": _numbers(_call(yours.descend, "descend", rate, curvature, tau, _STEPS), "descend")
                     for i, (rate, curvature, tau) in enumerate(asked)}  # fmt: skip
-        return {"rates": _numbers([yours.largest_rate(curvature, tau) for _, curvature, tau in asked], "largest_rate")}
+        rates = [_call(yours.largest_rate, "largest_rate", curvature, tau) for _, curvature, tau in asked]
+        return {"rates": _numbers(rates, "largest_rate")}
 
     def is_right(self, run: Run) -> bool:
         """Whether nothing is found that is wrong."""
@@ -98,20 +100,34 @@ class NotWaiting(Lab):
         return self._explain(run)
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """Of a server that stands still, say whom it should have answered; of messages too many, who had not asked."""
+        """Say what a Fault does not: whom a server should have answered, what takes too long, what is right."""
         case = run.case
         assert isinstance(case, Task)
-        if kind == "hole":
-            done = self.functions[: self.functions.index(case.function)]
-            return f"; right so far: {', '.join(done)}" if done else ""
+        done = [*self.functions[: self.functions.index(case.function)]]
+        if case.s is not None:
+            done = ["serve without a bound"]  # the cases with a bound come behind those without
+        right = f"; right so far: {', '.join(done)}" if done else ""
         if kind == "damage":
-            return "; or send a copy, x.clone(), so that nobody waits"
+            return f"; or send a copy, x.clone(), so that nobody waits{right}"
+        if kind == "loop" and case.function == "largest_rate":
+            return f"; largest_rate may take a second, so try fewer rates, or fewer steps of descend with each{right}"
         text = explain_waits(run, case.s) if kind in ("deadlock", "unread") else ""
-        left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
         if not text and kind == "deadlock" and case.function == "serve":
-            there = ", ".join(str(k) for k in range(1, case.n) if k not in left)
-            text = f"serve is to go on until all workers have said goodbye; not yet: rank {there}" if there else ""
-        return f"; {text}" if text else ""
+            text = _explain_end(run)
+        return (f"; {text}" if text else "") + right
+
+    def explain_unread(self, run: Run, message: Sent) -> str:
+        """Say who is still there when the server has returned."""
+        end = _explain_end(run) if message.dst == SERVER else ""
+        return (
+            f"{run.case}: rank 0 never received {message.tag!r} {message.step} of rank {message.rank}: {end}"
+            if end
+            else ""
+        )
+
+    def place(self, message: Sent, case: Case) -> str:
+        """The server counts its answers, a worker its steps."""
+        return f"{'answer' if message.rank == SERVER else 'step'} {message.step}"
 
     def label(self, message: Sent, case: Case) -> str:
         """From a worker a gradient, from the server the parameters."""
@@ -147,6 +163,22 @@ class NotWaiting(Lab):
             found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))
             return next((text for text in found if text), "")
         return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
+
+
+def _explain_end(run: Run) -> str:
+    """Return who has not said goodbye; "" if all have."""
+    left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
+    there = ", ".join(str(k) for k in range(1, run.case.n) if k not in left)
+    return f"serve is to go on until all workers have said goodbye; not yet: rank {there}" if there else ""
+
+
+def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
+    """Return what a function answers. What it raises gets a note of how it was called, which is told."""
+    try:
+        return function(*asked)
+    except Exception as error:
+        error.add_note(f"{name}({', '.join(f'{one:.3g}' for one in asked)})")
+        raise
 
 
 def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vectors) -> Vectors:

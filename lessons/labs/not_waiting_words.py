@@ -1,4 +1,4 @@
-"""What is said of the functions of lab 4: of a server, update by update; of late gradients; of a rate.
+"""What is said of the server of lab 4, update by update; of its other functions see `late_words`.
 
 A server is judged by what the ranks have ended with, since on real processes nothing else is seen: the x before each
 update, the gradients that were used, and every x that a worker had. In virtual time its messages tell also whether it
@@ -15,7 +15,6 @@ from lessons.lab import Run, Sent, is_close
 from lessons.sums import coefficients, describe
 
 LR = 0.1
-TOLERANCE = 0.02  # of the largest rate
 _SOON = 1e-9  # seconds: what happens at once
 
 
@@ -116,7 +115,7 @@ def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | No
             return (f"{begin} rank {k} got version {got}, which does not have its own gradient in it, which made "
                     f"version {i + 1}; send x after the update")  # fmt: skip
         versions.append(got)
-    if text := explain_waits(seen.run, s):
+    if text := explain_waits(seen.run, s) or _explain_old(seen, order, versions):
         return f"{begin} {text}"
     for i, (k, j) in enumerate(order):
         counts = {m: sum(mine[m, n] < versions[i] for n in range(steps)) for m, steps in seen.steps.items()}
@@ -128,6 +127,23 @@ def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | No
         if s is None and (late := versions[i] - i - 1):
             return (f"{begin} rank {k} got version {versions[i]}; its gradient made version {i + 1}, and it had to "
                     f"wait for {_counted(late, 'update')} of others: answer at once")  # fmt: skip
+    return ""
+
+
+def _explain_old(seen: Served, order: Sequence[tuple[int, int]], versions: Sequence[int]) -> str:
+    """Return who was sent an x that had been updated since, going by messages; "" if nobody was."""
+    came = [_arrival(one) for one in seen.run.sent if one.tag == "gradient"]
+    answers = {k: [one.sent for one in seen.run.sent if one.rank == 0 and one.dst == k] for k in seen.had}
+    for i, (k, j) in enumerate(order if came else ()):
+        at = answers[k][j]
+        made = sum(time < at - _SOON for time in came)
+        # Of several gradients taken at the time of the answer, nobody knows which were applied before it.
+        made += sum(abs(time - at) <= _SOON for time in came) == 1
+        if versions[i] < made:
+            since = "the x of when it was held back" if versions[i] == i + 1 else "an older x"
+            return (
+                f"rank {k} was answered after update {made}, but with version {versions[i]}, {since}; send the x of now"
+            )
     return ""
 
 
@@ -215,56 +231,3 @@ def _in_steps(order: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' if n != 1 else ''}"
-
-
-def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: Sequence[float]) -> str:
-    """Return which step of a descent by late gradients is wrong; "" if none is."""
-    begin = f"descend({rate:.3f}, {curvature:.3f}, {tau}, {steps})"
-    if len(found) != steps + 1:
-        return f"{begin} returned {len(found)} numbers; expected {steps + 1}, x_0 to x_{steps}"
-    x = [1.0]
-    for t in range(steps):
-        x.append(x[t] - rate * curvature * x[max(t - tau, 0)])
-    for t, (one, right) in enumerate(zip(found, x, strict=True)):
-        if not abs(one - right) <= 1e-9 * max(1.0, abs(right)):
-            if t == 0:
-                return f"{begin}: x_0 is {one:.4g}; expected 1"
-            used = [u for u in range(t) if abs(x[t - 1] - rate * curvature * x[u] - one) <= 1e-9]
-            made = f"with the gradient at x_{used[0]}" if used else "with no earlier gradient"
-            why = f"{tau} before x_{t - 1}" if t > tau else "since before x_0 there was x_0"
-            return f"{begin}: x_{t} was made {made}; expected that at x_{max(t - 1 - tau, 0)}, {why}"
-    return ""
-
-
-def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> str:
-    """Return what is wrong with the largest rates for pairs of a curvature and a staleness; "" if nothing is."""
-    # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
-    largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
-    wrong = [i for i, (rate, best) in enumerate(zip(rates, largest, strict=True)) if not _is_near(rate, best)]
-    if not wrong:
-        return ""
-    curvature, tau = asked[wrong[0]]
-    rate, best = rates[wrong[0]], largest[wrong[0]]
-    begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
-    if all(_is_near(one, 2 / c) for one, (c, _) in zip(rates, asked, strict=True)):
-        return f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
-    if all(_is_near(one, of * c) for one, of, (c, _) in zip(rates, largest, asked, strict=True)):
-        return f"{begin} the curvature is not in it: twice as curved, half the rate"
-    if rate > best:
-        return f"{begin} too large: with it x swings ever further, {_swing(rate, curvature, tau)}"
-    return (f"{begin} too small: with {1.01 * max(rate, 0.9 * best):.4g}, which is larger, x still goes to 0, though "
-            "near the border it takes many steps to be small")  # fmt: skip
-
-
-def _is_near(rate: float, expected: float) -> bool:
-    return abs(rate - expected) <= TOLERANCE * expected
-
-
-def _swing(rate: float, curvature: float, tau: int) -> str:
-    """Return how far x has come with a rate that is too large, in words."""
-    x = [1.0]
-    for t in range(200_000):
-        x.append(x[t] - rate * curvature * x[max(t - tau, 0)])
-        if abs(x[-1]) > 1e6:
-            return f"to a million after {t + 1} steps"
-    return "though slowly"

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from lessons import check, rates
 from lessons.labs import LABS
+from lessons.labs.late_words import explain_descend, explain_rates
 from lessons.labs.not_waiting import Task
-from lessons.labs.not_waiting_words import explain_descend, explain_rates
 from lessons.report import Report
 from lessons.shown import Shown
 from lessons.solutions import not_waiting
+from workloads.batches import BatchPlan
+from workloads.datasets import load
 
 SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
 RIGHT = Report(LABS["not_waiting"], "right", "right")
@@ -45,6 +47,8 @@ def test_the_closed_form_is_right(tmp_path: Path) -> None:
     formula = "    import math\n\n    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature\n"
     found = judged(tmp_path, (body, formula))
     assert found.points == 100, found.verdict
+    assert found.picture is not None
+    assert "chunks" not in found.picture.axes[-1].get_xlabel(), "nothing is cut into chunks here"
 
 
 @pytest.mark.parametrize(
@@ -55,14 +59,18 @@ def test_the_closed_form_is_right(tmp_path: Path) -> None:
         ("update(message.vector)", "update(None)", "update", "update was given a NoneType; expected a gradient"),
         ("update(message.vector)", "update(-message.vector)", "wrong", "update 1 was made with -1 x g of rank"),
         ("update(message.vector)", "x.sub_(0.1 * message.vector)", "wrong", "the server made 0 updates with"),
-        ("    while steps:\n", "    for _ in range(3):\n", "deadlock", "have said goodbye; not yet: rank 1, 2"),
+        ("    while steps:\n", "    for _ in range(3):\n", "unread", "have said goodbye; not yet: rank 1, 2"),
         ("x.clone(), k", "x.clone() + 1, k", "wrong", "is no version of x"),
         ("            waiting.add(k)\n", "            waiting |= {k} if version % 2 == 0 else set()\n", "deadlock",
          "has no answer to its gradient 1; expected one at once"),
         ("    x = [1.0]\n", "    x = [2.0]\n", "wrong", "x_0 is 2; expected 1"),
         ("    x = [1.0]\n", "    x = []\n    return x\n", "wrong", "returned 0 numbers; expected 41"),
         ("    return small\n", "    return 'small'\n", "returned", "largest_rate returned 'small'; expected a number"),
-        ("    return small\n", "    return 0.5 * small\n", "wrong", "which is larger, x still goes to 0"),
+        ("    return small\n", "    return 0.5 * small\n", "wrong", "x still goes to 0; right so far: serve, descend"),
+        ("    return small\n", "    return 0.95 * small\n", "wrong", "near the border it takes many steps to be small"),
+        ("        x.append(x[t] -", "        x.append(x[t - 41] -", "raised", ", 2, 40) raised IndexError: list"),
+        pytest.param("    steps = 500 * (tau + 1)\n", "    steps = 3_000_000\n", "loop",
+                     "; largest_rate may take a second", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: str, text: str) -> None:
@@ -74,6 +82,7 @@ def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: s
 def test_without_the_bound_a_hole_is_the_bound(tmp_path: Path) -> None:
     found = judged(tmp_path, ("s is None or steps", "s is None or missing_bound or steps"))
     assert (found.kind, "missing_bound" in found.verdict) == ("raised", True)
+    assert found.verdict.endswith("; right so far: serve without a bound")
     found = judged(tmp_path, ("    x = [1.0]\n", "    raise NotImplementedError('descend')\n"))
     assert found.verdict.endswith("descend; right so far: serve")
 
@@ -92,12 +101,26 @@ def test_the_largest_rate_is_the_border_of_the_descent(curvature: float, tau: in
         assert explain_rates([(curvature, tau), (3.0, 4)], [factor * largest, 0.1]) != ""
 
 
+def test_a_search_that_ends_too_low_is_asked_so() -> None:
+    asked = [(0.5, 0), (1.6, 1)]
+    assert explain_rates(asked, [2.0, 0.625]).endswith("with 3.636 x still goes to 0; did you look beyond 2?")
+    assert explain_rates(asked, [1.5, 0.625]).endswith("with 3.636 x still goes to 0")
+    assert explain_rates(asked, [math.nan, 0.625]).endswith("with 3.636 x still goes to 0")
+
+
+def test_a_step_that_no_rule_explains_is_told_by_its_numbers() -> None:
+    x = not_waiting.descend(0.25, 2.0, 1, 40)
+    assert explain_descend(0.25, 2.0, 1, 40, [1.0, 0.7, *x[2:]]) == (
+        "descend(0.250, 2.000, 1, 40): x_1 is 0.7, expected 0.5, which is x_0 - rate * (gradient at x_0)"
+    )
+
+
 @given(st.floats(0.05, 0.5), st.floats(0.3, 3), st.integers(0, 9), st.integers(1, 40))
 def test_a_descent_that_is_off_in_one_place_is_found(rate: float, curvature: float, tau: int, at: int) -> None:
     x = not_waiting.descend(rate, curvature, tau, 40)
     assert explain_descend(rate, curvature, tau, 40, x) == ""
     x[at] += max(1e-3, 1e-3 * abs(x[at]))
-    assert f"x_{at} was made" in explain_descend(rate, curvature, tau, 40, x)
+    assert f": x_{at} " in explain_descend(rate, curvature, tau, 40, x)
 
 
 def test_workers_have_paces_of_their_own_and_the_slowest_the_fewest_steps() -> None:
@@ -113,6 +136,17 @@ def test_workers_have_paces_of_their_own_and_the_slowest_the_fewest_steps() -> N
 
 
 # On the digits
+
+
+def test_three_equal_workers_are_two_versions_late() -> None:
+    assert rates.count_staleness(RIGHT, not_waiting.serve, 3) == "2.0"
+
+
+def test_the_updates_that_the_text_tells_are_those_of_the_runs() -> None:
+    n_samples = load("digits", Path()).n_train
+    steps = [BatchPlan(n_samples, workers, rates.BATCH * workers, 0).n_steps for workers in rates.WORKERS]
+    updates = [rates.EPOCHS * n * workers for n, workers in zip(steps, rates.WORKERS, strict=True)]
+    assert (n_samples, rates.EPOCHS, rates.BATCH, updates) == (1437, 3, 8, [540, 540, 576])
 
 
 @pytest.mark.slow
@@ -143,6 +177,7 @@ def test_the_sweep_is_a_table_and_a_picture(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nothing_is_trained_by_functions_that_are_not_right() -> None:
     hole = Report(LABS["not_waiting"], "hole", "still to be written")
+    assert rates.count_staleness(hole, not_waiting.serve, 3).startswith("nothing yet")
     for found in (rates.shrink(hole, not_waiting.serve, not_waiting.largest_rate, 0.4),
                   rates.sweep(hole, not_waiting.serve, not_waiting.largest_rate, 0.8)):  # fmt: skip
         assert found == "not trained: first have the check say that it is right"

@@ -64,7 +64,7 @@ class _Mortal(nn.Module):
             if is_rank(2) and self.passes == 4:
                 os.kill(os.getpid(), signal.SIGKILL)
             if not is_rank(2) and self.passes <= 20 and multiprocessing.parent_process() is not None:
-                time.sleep(0.05)  # so that ranks that wait for nobody leave rank 2 its four steps, on a busy machine too
+                time.sleep(0.05)  # who waits for nobody leaves rank 2 its steps, on a busy machine too
         return x
 
 

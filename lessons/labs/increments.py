@@ -127,10 +127,18 @@ def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> 
 def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[range, int]], k: int) -> str:
     """Return why pushes hold what was pushed before: whether a fetch between them has made an end of it."""
     fetches = {j: fetched for wanted, fetched in expected for j in wanted}  # how many came before an update's push
+    across = within = could = False  # again although a fetch was between; although none was; and whether one could see
     for found, (wanted, fetched) in zip(held, expected, strict=False):
         old = [j for j in range(wanted.start) if found is not None and found[1][k - 1][j] > _LOOK]
-        if any(fetches[j] < fetched for j in old):
-            return "it is all that the client has added since it began: base never moves, neither by a push nor a fetch"
+        across |= any(fetches[j] < fetched for j in old)
+        within |= any(fetches[j] == fetched for j in old)
+        could |= any(fetches[j] == fetched for j in range(wanted.start))
+    if across and within:
+        return "it is all that the client has added since it began: base never moves, neither by a push nor a fetch"
+    if across and could:
+        return "they came back with a fetch: the server has them already; base is to take in what was fetched, too"
+    if across:
+        return "they came back with a fetch, or base never moves: a push is to move base, and so is a fetch"
     return "what is pushed is to be taken off: a push is to move base, and not only a fetch"
 
 

@@ -40,7 +40,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "moves_base_by_fetch_only": ("wrong", "again, already pushed; what is pushed is to be taken off: a push is to"),
         "never_moves_base": ("wrong", "base never moves, neither by a push nor a fetch. In the server's x, of 6 "),
         "pushes_values": ("wrong", "push 1 of rank 1 holds x itself, a value, and not what rank 1 has added to it"),
-        "pushes_what_it_fetched": ("wrong", "of rank 1 holds updates of rank 2 as well, which came with a fetch"),
+        "pushes_what_it_fetched": ("wrong", "with a fetch"),
         "takes_a_mean": ("wrong", "divided by the 2 clients: gradients of one step have a mean, steps that were taken"),
         "takes_a_mean_on_the_server": ("wrong", "counts 0.031 in the end: apply takes a mean of x and what was pushed"),
         "throws_steps_away": ("wrong", "made before a fetch: that fetch has thrown away what was not pushed yet"),

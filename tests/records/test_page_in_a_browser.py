@@ -368,11 +368,12 @@ def test_the_table_of_messages_has_what_is_in_view(ring: Browser, results: Path)
     ends = events[events["message"] >= 0].groupby("message")["t0"].agg(["min", "max"])
     in_view = ((ends["min"] <= b) & (ends["max"] >= a)).sum()
     assert ring.text("#messages summary") == f"Messages in view: {in_view}"
-    rows = ring.driver.find_elements("css selector", "#messages tbody tr")
-    assert len(rows) == in_view
-    row = rows[len(rows) // 2]
-    cells = [cell.text for cell in row.find_elements("css selector", "td")]
-    row.find_element("css selector", "button").click()
+    ring.until(f"return document.querySelectorAll('#messages tbody tr').length === {in_view}")
+    cells = ring.run(  # at once, for the page draws its rows anew when it likes
+        "const rows = document.querySelectorAll('#messages tbody tr'), row = rows[rows.length >> 1];"
+        "const cells = [...row.querySelectorAll('td')].map(cell => cell.innerText);"
+        "row.querySelector('button').click(); return cells"
+    )
     told = facts(ring)
     assert told["who"] == f"{cells[1]} → {cells[2]}"
     assert [told["what"], told["bytes"]] == cells[3:5]

@@ -177,3 +177,10 @@ def test_what_has_no_meaning_without_training_is_one_line(
     assert text.startswith(f"error: {message}"), text
     assert text.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_has_died_and_stayed_away_is_said(tmp_path: Path) -> None:
+    given = ("--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1", "--compute", "10ms")
+    code, text = said(tmp_path, *given, "--kill", "2@15ms", "3@15ms-16ms")
+    assert code == 0
+    assert "\ndied           rank 2; the others went on\n" in text, "rank 3 has returned"

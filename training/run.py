@@ -257,7 +257,10 @@ def _conclude(
         world = {"strategy": strategy.name, "n_gpus": options.n_gpus, **where}
         world |= {"dataset": options.dataset, "model": options.model}
         print(tables.summary(table, world, strategy.staleness_of))
-        unused = _samples_unused(options, table, n_train, [death for result in results for death in result.deaths])
+        deaths = [death for result in results for death in result.deaths]
+        if died := sorted({death["rank"] for death in deaths if not death["returned"]}):
+            print(f"died           rank {', '.join(map(str, died))}; the others went on")
+        unused = _samples_unused(options, table, n_train, deaths)
         if unused["samples_unused"]:
             print(_unused_line(unused, options.epochs * n_train))
         if sizes := {one.rank: one.optimizer_bytes / 1e6 for one in results if one.optimizer_bytes}:

@@ -8,9 +8,20 @@ all_reduce).
 import sys
 
 if __name__ == "__main__":
-    from records.interrupts import end_while_loading
+    from contextlib import suppress
+
+    from records.interrupts import end_while_loading, interrupts_wait
 
     end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
+    from launchers import preload, warm_up
+    from launchers.sockets import remove_folder
+    from records.errors import RunFailed, UsageError
+
+    end_while_loading("nothing was written", remove_folder)
+    preload("lessons.labs")
+    preload("torch._dynamo")  # which torch's optimizers load
+    with interrupts_wait(), suppress(UsageError, RunFailed):  # which the first start of a rank says again
+        warm_up()  # the fork server loads torch while this process does
 
 import os
 import signal
@@ -35,7 +46,7 @@ from training.command_line import guarded, parse
 from transports.base import Transport
 
 SOLUTIONS = Path(__file__).parent / "solutions"
-REAL_LIMIT_S = 6.0  # that one rank may compute in the run on real processes, however busy the machine is
+REAL_LIMIT_S = 2.0  # that one rank may compute in the run on real processes, however busy the machine is
 WAIT_LIMIT_S = 30.0  # for each wait in it
 KINDS = (".png", ".svg", ".pdf")
 

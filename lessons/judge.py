@@ -22,7 +22,7 @@ from transports.network import OneSwitch
 from transports.simulated import Deadlock, Simulated
 from transports.timing import now
 
-CASE_S = 8.0  # how long a case may take, in which a right solution needs some hundredths of a second
+CASE_S = 6.0  # how long a case may take, in which a right solution needs some hundredths of a second
 _MOST_REQUESTS = 20_000  # of a rank in one case
 _RELEASE = "use `with transport.recv(...) as received`, or copy_to"
 

@@ -17,9 +17,10 @@ from launchers.child import Child
 from launchers.fork_server import preload, start_context, starting, warm_up
 from lessons.lab import Fault, Lab
 from lessons.rank import Source, rank_main
-from transports.timing import now
+from transports.timing import now, sleep
 
 SILENT_S = 5.0  # how long a rank may load its functions, or compute before it asks for something
+_TRACE_S = 1.0  # how long it may take to write where it is
 _START_S = 60.0  # for the processes, which may have to load torch
 _LARGEST = 2**26  # bytes of a message
 _MOST_PRINTED = 2000  # characters that are kept
@@ -123,8 +124,10 @@ class Process:
     def _silent(self, source: Source) -> NoReturn:
         with suppress(ProcessLookupError):
             os.kill(self._child.pid, signal.SIGUSR1)  # upon which it writes where it is
-        self._pipe.poll(1.0)
-        found = re.findall(r'File "(.*)", line (\d+)', self._trace.read_text())
+        deadline = now() + _TRACE_S
+        while not (text := self._trace.read_text()).endswith("\n") and now() < deadline:
+            sleep(0.02)
+        found = re.findall(r'File "(.*)", line (\d+)', text)
         where = next(((file, int(line)) for file, line in found if source.is_of_student(file)), None)
         at = f" at {_place(*where)}" if where else ""
         raise Fault("loop", f"rank {self.rank} does not come to an end{at}: an endless loop?")

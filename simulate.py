@@ -94,8 +94,12 @@ class Simulation:
         }
 
     def text(self) -> str:
-        """Return what is shown of a run beside its summary."""
-        return clusters.busiest(self.cards)
+        """Return what is shown of a run beside its summary: also who was to die, and did not."""
+        late = [death for death in self.time.deaths if death.time > self.time.now()]
+        lines = [
+            f"not killed     rank {death.rank}: the run had ended before {death.time:g} virtual s" for death in late
+        ]
+        return "\n".join([*lines, clusters.busiest(self.cards)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -40,6 +40,7 @@ from lessons.labs import LABS
 from lessons.processes import Ranks
 from lessons.rank import Source
 from lessons.report import Report, picture_bytes
+from lessons.spoiled import is_spoiled
 from records.errors import RunFailed, UsageError, nearest, one_line
 from records.files import check_writable, write_atomically
 from training.command_line import guarded, parse
@@ -93,7 +94,7 @@ def judge(lab: Lab, source: Source) -> Report:
                     seen = draw(lab, case)
                     play(ranks, seen)
                     if not _is_right(lab, seen):
-                        raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)) + _about_nan(seen))
+                        raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)) + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)
             finally:
@@ -121,8 +122,8 @@ def _is_right(lab: Lab, run: Run) -> bool:
         ) from error
 
 
-def _about_nan(run: Run) -> str:
-    if not any(vector.isnan().any() for result in run.results for vector in result.values()):
+def _about_spoiled(run: Run) -> str:
+    if not any(is_spoiled(vector) for result in run.results for vector in result.values()):
         return ""
     return "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
 

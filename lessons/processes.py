@@ -140,7 +140,7 @@ class Process:
             raise Fault("import", f"cannot be imported: {text}, {at}")
         if request["type"] == "NotImplementedError":
             raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {request['text'] or 'a hole'}")
-        raise Fault("raised", f"{request['call'] or f'rank {self.rank}'} raised {text}, {at}")
+        raise Fault("raised", f"{request['call']} raised {text}, {at}")
 
 
 def _place(file: str, line: int) -> str:

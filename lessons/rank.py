@@ -8,7 +8,6 @@ import faulthandler
 import importlib.util
 import io
 import json
-import math
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ import torch
 
 from launchers.parent import die_with_parent
 from lessons.lab import Fault, Lab
+from lessons.spoiled import spoil
 from transports.base import ANY, Delivered, Message, Work, as_vector
 
 
@@ -156,8 +156,8 @@ class LabTransport:
             self._tell_changes()
             self._held.pop(key, None)
             self._judge.tell("release", src=answer["src"], id=answer["id"])
-            if vector is not None and vector.is_floating_point():
-                vector.fill_(math.nan)  # its sender may write there from here on
+            if vector is not None:
+                spoil(vector)  # its sender may write there from here on
 
         message = Message(answer["src"], answer["tag"], vector, answer["object"], answer["nbytes"], answer["n"],
                           give_back)  # fmt: skip
@@ -256,7 +256,7 @@ def rank_main(pipe: Connection, source: Source, functions: Sequence[str], lab_na
     """Be one rank, for one case after the other, until the judge is gone."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    judge = Judge(pipe)
+    judge, where = Judge(pipe), ""
     trace = open(trace_path, "w")  # noqa: SIM115 - as long as the process lives: where it is, if it never comes back
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     silent = os.open(os.devnull, os.O_RDWR)
@@ -272,19 +272,20 @@ def rank_main(pipe: Connection, source: Source, functions: Sequence[str], lab_na
         judge.tell("loaded")
         while True:
             rank, case, inputs = judge.hear()
+            where = f"{case}: rank {rank}"
             lab: Lab = LABS[lab_name]
             transport = LabTransport(judge, rank, case.n, lab.carries_objects)
             transport.end(lab.run(yours, transport, case, inputs))
     except EOFError:
         pass  # the judge has seen enough
     except BaseException as error:
-        _tell_of(error, judge, source)
+        _tell_of(error, judge, source, where)
     sys.stdout.flush()
     os._exit(0)
 
 
-def _tell_of(error: BaseException, judge: Judge, source: Source) -> None:
-    """Tell what was raised, in which line of the student's, and, if the lab has noted that, in which call."""
+def _tell_of(error: BaseException, judge: Judge, source: Source, where: str) -> None:
+    """Tell what was raised, in which line of the student's, and in which call, if the lab has noted that, or where."""
     if isinstance(error, Fault):
         judge.tell("fault", kind=error.kind, text=str(error))
         return
@@ -294,4 +295,4 @@ def _tell_of(error: BaseException, judge: Judge, source: Source) -> None:
         own = [(error.filename, error.lineno or 0, "")]
     notes = getattr(error, "__notes__", [])
     judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None,
-               call=str(notes[-1])[:100] if notes else "")  # fmt: skip
+               call=str(notes[-1])[:100] if notes else where)  # fmt: skip

@@ -39,6 +39,26 @@ def check_writable(directory: AnyPath) -> None:
         file.write(b"?")
 
 
+def check_output(path: AnyPath) -> None:
+    """Raise OSError if no file can be written at `path`; it may replace a file, and nothing else that has the name."""
+    path = Path(path)
+    check_writable(path.parent)
+    _check_replaceable(path)
+    _temporary(path).exists()  # raises if the name is too long
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    special = path.is_symlink() and Path("/dev") in path.absolute().parents  # /dev/stdout, which may lead to a file
+    if path.exists() and (special or not path.is_file()):  # as /dev/null, which would be a file from then on
+        raise OSError(errno.EEXIST, "it is no file, and must not become one", str(path))
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{os.getpid()}.{path.name}")
+
+
 @contextmanager
 def write_atomically(path: AnyPath) -> Iterator[Path]:
     """Yield a temporary path (same directory and suffix) to write to; it becomes `path` if the block succeeds.
@@ -55,7 +75,9 @@ def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
 
     An interrupt (SIGINT, SIGTERM, SIGHUP) acts when all have them.
     """
-    temporaries = [path.with_name(f".{os.getpid()}.{path.name}") for path in paths]
+    for path in paths:
+        _check_replaceable(path)
+    temporaries = [_temporary(path) for path in paths]
     try:
         yield temporaries
         with interrupts_wait():

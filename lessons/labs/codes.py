@@ -1,22 +1,32 @@
 """What is wrong with the codes of lab 7, and with their means: the first fault of a run, in the lab's words."""
 
+from dataclasses import dataclass
+
 import torch
 
-from lessons.lab import Run, is_close
+from lessons.lab import Case, Run, is_close
 from lessons.sums import coefficients, describe
 
 STEPS = 3
+COMPRESS, DECOMPRESS, EXCHANGE = "compress", "decompress", "exchange"
+
+
+@dataclass(frozen=True)
+class Part(Case):
+    """A case that calls the lab's functions up to one of them, so that each is judged before the next is written."""
+
+    until: str = EXCHANGE
 
 
 def first_fault(run: Run) -> str:
     """Return what is wrong first, in one line; "" if nothing is."""
-    case, k = run.case, int(run.inputs[0]["k"])
+    case, k, until = run.case, int(run.inputs[0]["k"]), until_of(run.case)
     begin = f"{case}, k = {k}"
     for s in range(1, STEPS + 1):
         for rank in range(case.n):
             if fault := _wrong_code(run, rank, s, min(k, case.length)):
                 return f"{begin}, step {s}: rank {rank}: {fault}"
-    for s in range(1, STEPS + 1):
+    for s in range(1, STEPS + 1 if until == EXCHANGE else 1):
         for rank in range(case.n):
             if fault := _wrong_mean(run, rank, s):
                 return f"{begin}, step {s}: rank {rank}: {fault}"
@@ -27,6 +37,11 @@ def first_fault(run: Run) -> str:
                         "for they added the codes in different orders: add in the order of ranks, so that replicas "
                         "stay alike")  # fmt: skip
     return ""
+
+
+def until_of(case: Case) -> str:
+    """Return the last function that is called in a case."""
+    return case.until if isinstance(case, Part) else EXCHANGE
 
 
 def _wrong_code(run: Run, rank: int, s: int, k: int) -> str:
@@ -43,7 +58,8 @@ def _wrong_code(run: Run, rank: int, s: int, k: int) -> str:
         _wrong_values(values, indices, came, g)
         or _wrong_choice(indices, came, g)
         or _wrong_rest(before, g, after, indices, values)
-        or _wrong_decoded(result[f"decoded{s}"], indices, values)
+        or (until_of(run.case) != COMPRESS and _wrong_decoded(result[f"decoded{s}"], indices, values))
+        or ""
     )
 
 
@@ -125,17 +141,14 @@ def _wrong_decoded(decoded: torch.Tensor, indices: torch.Tensor, values: torch.T
 def _wrong_mean(run: Run, rank: int, s: int) -> str:
     """Return what the result of an exchange is made of, where it is not the mean of all codes."""
     N, result = run.case.n, run.results[rank]
-    codes = torch.stack([one[f"decoded{s}"] for one in run.results])
-    senders = torch.zeros(run.case.length, dtype=codes.dtype)
-    for one in run.results:
-        senders[one[f"indices{s}"]] += 1
+    codes, senders = _codes(run, s)
     mean, total = result[f"mean{s}"], codes.sum(0)
     if not is_close(result[f"left{s}"], result[f"kept{s}"]):
         return ("exchange leaves another residual than compress does for the same gradients: call compress once in a "
                 "step, with the residual that you are given")  # fmt: skip
     if is_close(mean, total / N):
         return ""
-    if is_close(mean, total):
+    if is_close(mean, total) and not _divides_by_senders(run, rank):
         return "exchange returns the sum of the codes; expected their mean: divide by N"
     if is_close(mean, total / senders.clamp(min=1)):
         i = int(((senders > 0) & (senders < N)).long().argmax())
@@ -151,6 +164,26 @@ def _wrong_mean(run: Run, rank: int, s: int) -> str:
         return f"exchange returns {text}; expected the mean of all {N}, each rank's own being one of them"
     i = int((mean - total / N).abs().argmax())
     return f"exchange returns {float(mean[i]):.4g} for element {i}; the mean of the codes is {float(total[i] / N):.4g}"
+
+
+def _codes(run: Run, s: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the codes of a step as vectors [N, P], and by how many ranks each element was sent [P]."""
+    codes = torch.stack([one[f"decoded{s}"] for one in run.results])
+    senders = torch.zeros(run.case.length, dtype=codes.dtype)
+    for one in run.results:
+        senders[one[f"indices{s}"]] += 1
+    return codes, senders
+
+
+def _divides_by_senders(run: Run, rank: int) -> bool:
+    """Whether each element is divided by the number of its senders, in a run where that is not 1 for all."""
+    several = False
+    for s in range(1, STEPS + 1):
+        codes, senders = _codes(run, s)
+        if not is_close(run.results[rank][f"mean{s}"], codes.sum(0) / senders.clamp(min=1)):
+            return False
+        several = several or bool((senders > 1).any())
+    return several
 
 
 def _overwritten(total: torch.Tensor, codes: torch.Tensor, senders: torch.Tensor) -> str:

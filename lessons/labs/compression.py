@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
-from lessons.labs.codes import STEPS, first_fault
+from lessons.labs.codes import COMPRESS, DECOMPRESS, EXCHANGE, STEPS, Part, first_fault, until_of
 
 INDEX_BYTES = 4
 _OF_WHOLE_NUMBERS = 10  # elements: shorter vectors have magnitudes that are equal
@@ -23,8 +23,12 @@ class Compression(Lab):
     """
 
     name = "compression"
-    functions = ("compress", "decompress", "exchange")
+    functions = (COMPRESS, DECOMPRESS, EXCHANGE)
     cases = (
+        Part(1, 24, until=COMPRESS),
+        Part(1, 9, until=COMPRESS),
+        Part(1, 4, until=COMPRESS),
+        Part(1, 24, until=DECOMPRESS),
         Case(2, 24),
         Case(3, 24),
         Case(2, 9),
@@ -54,20 +58,24 @@ class Compression(Lab):
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         """Compress alone and decompress, step after step; then exchange, from the same residual again."""
-        k, length, rank = int(inputs["k"]), case.length, transport.rank
+        k, length, until = int(inputs["k"]), case.length, until_of(case)
+        begin = f"{case}: rank {transport.rank}"
         result: Vectors = {}
         residual = inputs["kept0"].clone()
         for s in range(1, STEPS + 1):
-            code = _keeping(inputs[f"g{s}"], rank, "compress", lambda g: yours.compress(g, residual, k))
-            indices, values = _checked_code(code, case, rank)
-            decoded = yours.decompress(indices.clone(), values.clone(), length)
-            _check_vector(decoded, case, rank, "decompress")
-            result |= {f"indices{s}": indices.long(), f"values{s}": values, f"decoded{s}": decoded}
-            result[f"kept{s}"] = residual.clone()
+            code = _keeping(inputs[f"g{s}"], begin, COMPRESS, lambda g: yours.compress(g, residual, k))
+            indices, values = _checked_code(code, case, begin)
+            result |= {f"indices{s}": indices.long(), f"values{s}": values, f"kept{s}": residual.clone()}
+            if until != COMPRESS:
+                decoded = yours.decompress(indices.clone(), values.clone(), length)
+                _check_vector(decoded, case, begin, DECOMPRESS)
+                result[f"decoded{s}"] = decoded
+        if until != EXCHANGE:
+            return result
         left = inputs["kept0"].clone()
         for s in range(1, STEPS + 1):
-            mean = _keeping(inputs[f"g{s}"], rank, "exchange", lambda g: yours.exchange(transport, g, left, k))
-            _check_vector(mean, case, rank, "exchange")
+            mean = _keeping(inputs[f"g{s}"], begin, EXCHANGE, lambda g: yours.exchange(transport, g, left, k))
+            _check_vector(mean, case, begin, EXCHANGE)
             result |= {f"mean{s}": mean.clone(), f"left{s}": left.clone()}
         return result
 
@@ -78,6 +86,13 @@ class Compression(Lab):
     def explain(self, run: Run, reference: Run) -> str:
         """Look at each rank's codes first, then at their means."""
         return first_fault(run)
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """Say how long a code is where k is more than there is."""
+        k, length = int(run.inputs[0]["k"]), run.case.length
+        if kind == "raised" and k > length:
+            return f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
+        return ""
 
     def figures(self, run: Run) -> list[Figure]:
         """Count per step. The best known sends each code once to everybody, as one message."""
@@ -122,22 +137,25 @@ class Compression(Lab):
         return f"code {message.rank}" if packed else f"indices {message.rank}"
 
 
-def _keeping(given: torch.Tensor, rank: int, name: str, call: Callable[[torch.Tensor], Any]) -> Any:
+def _keeping(given: torch.Tensor, begin: str, name: str, call: Callable[[torch.Tensor], Any]) -> Any:
     """Return what the call returns for a copy of a gradient. Raises Fault if it has changed it."""
     g = given.clone()
     returned = call(g)
     if not torch.equal(g, given):
-        raise Fault("damage", f"rank {rank}: {name} changed g, which belongs to the caller; change the residual only")
+        raise Fault("damage", f"{begin}: {name} changed g, which belongs to the caller; change the residual only")
     return returned
 
 
-def _checked_code(code: Any, case: Case, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the indices and the values of a code. Raises Fault if it is none."""
-    begin = f"{case}: rank {rank}: compress returned"
+    begin = f"{begin}: compress returned"
     if not (isinstance(code, tuple | list) and len(code) == 2 and all(isinstance(one, torch.Tensor) for one in code)):
         raise Fault("returned", f"{begin} {_kind(code)}; expected two tensors: (indices, values)")
     indices, values = code
-    if indices.dtype not in (torch.int32, torch.int64):
+    if indices.dtype == torch.int64:
+        raise Fault("returned", f"{begin} indices of int64; expected int32, as they are counted and unpacked: "
+                                "indices.int()")  # fmt: skip
+    if indices.dtype != torch.int32:
         raise Fault("returned", f"{begin} {_kind(indices)} for the indices; expected int32, and they come first")
     if indices.dim() != 1 or indices.shape != values.shape:
         raise Fault("returned", f"{begin} {_kind(indices)} and {_kind(values)}; expected as many values as indices")
@@ -148,11 +166,11 @@ def _checked_code(code: Any, case: Case, rank: int) -> tuple[torch.Tensor, torch
     return indices, values
 
 
-def _check_vector(vector: Any, case: Case, rank: int, name: str) -> None:
+def _check_vector(vector: Any, case: Case, begin: str, name: str) -> None:
     """Check that a function has returned a vector like g. Raises Fault."""
     if not isinstance(vector, torch.Tensor) or vector.shape != (case.length,) or vector.dtype != case.dtype:
         expected = f"a vector [{case.length}] of {_name(case.dtype)}"
-        raise Fault("returned", f"{case}: rank {rank}: {name} returned {_kind(vector)}; expected {expected}")
+        raise Fault("returned", f"{begin}: {name} returned {_kind(vector)}; expected {expected}")
 
 
 def _name(dtype: torch.dtype) -> str:

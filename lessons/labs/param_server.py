@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.spoiled import is_spoiled
 from lessons.sums import coefficients, describe
 from strategies.param_server import ParamServer
 
@@ -50,7 +51,7 @@ class Server(Lab):
             def update(gradient: torch.Tensor, step: int = step) -> None:
                 if not isinstance(gradient, torch.Tensor) or gradient.shape != x.shape or gradient.dtype != x.dtype:
                     raise Fault("update", f"update was given {_kind(gradient)}; expected {_kind(x)}: a gradient")
-                if gradient.isnan().any():
+                if is_spoiled(gradient):
                     raise Fault("update", "update was given NaN, which is what received.vector holds after its "
                                           "release: use it inside the with block, or copy it")  # fmt: skip
                 parameter.grad = gradient.clone()

@@ -55,6 +55,7 @@ class Sharding(Lab):
                 raise Fault("returned", f"rank {transport.rank}: step returned a tensor; write the new parameters "
                                         "into x, in place: x.copy_(...)")  # fmt: skip
             result |= {f"x{s}": x.clone(), f"g{s}": g.clone(), f"given{s}": optimizer.given.clone()}
+            result[f"updated{s}"] = optimizer.updated.clone()
             result[f"calls{s}"] = torch.tensor([optimizer.calls, optimizer.of_copies])
         return result | {"state": torch.tensor(optimizer.elements)}
 

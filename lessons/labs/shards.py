@@ -15,8 +15,8 @@ STEPS = 2  # momentum is seen in the second
 class Optimizer:
     """SGD with momentum on parts of one rank's x: what `update` stands for. A part has its state from its first step.
 
-    Of the step that was begun last: `given` [P] are the gradients, NaN where there was none; `calls` and `of_copies`
-    count the updates, and those of what is no part of x.
+    Of the step that was begun last: `given` [P] are the gradients, and `updated` [P] says where there were some;
+    `calls` and `of_copies` count the updates, and those of what is no part of x.
     """
 
     def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
@@ -26,7 +26,8 @@ class Optimizer:
 
     def begin_step(self) -> None:
         """Forget what was given in the step before."""
-        self.given = torch.full_like(self._x, torch.nan)
+        self.given = torch.zeros_like(self._x)
+        self.updated = torch.zeros_like(self._x, dtype=torch.bool)
         self.calls = self.of_copies = 0
 
     @property
@@ -62,6 +63,7 @@ class Optimizer:
             self._parts[where] = _new_optimizer(part)
         _take_step(self._parts[where], gradient)
         self.given[where[0] : where[1]] = gradient
+        self.updated[where[0] : where[1]] = True
 
 
 def _new_optimizer(part: torch.Tensor) -> torch.optim.SGD:
@@ -150,8 +152,7 @@ def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
     if int(result[f"calls{s}"][1]):
         return ("called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step; "
                 "give it the slice of x itself, such as a chunk of torch.tensor_split(x, N)")  # fmt: skip
-    mean, given = _mean(run, x), result[f"given{s}"]
-    has = ~given.isnan()
+    mean, given, has = _mean(run, x), result[f"given{s}"], result[f"updated{s}"]
     if _same(given[has], mean[has]):
         return ""
     for c, start, stop in _spans(case):
@@ -170,23 +171,25 @@ def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
         else:
             text = (f"{begin} {describe(found, [f'g of rank {k}' for k in range(case.n)])}; expected the mean of all "
                     f"{case.n}")  # fmt: skip
-        return text + _where_finished(run, rank, s, mean)
+        return text + _where_finished(run, rank, s, mean, c)
     return "updated x with something else than the mean gradient"
 
 
-def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor) -> str:
-    """Return which chunk of a rank's g is a finished sum, or mean."""
+def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: int) -> str:
+    """Return which chunk of a rank's g is a finished sum, or mean, after the step in which it updated one."""
     g = run.results[rank][f"g{s}"]
     for c, start, stop in _spans(run.case):
         part, wanted = g[start:stop], mean[start:stop]
         if _same(part, wanted) or _same(part, wanted * run.case.n):
+            if c == updated:
+                return ". When it was updated, the sum of that chunk was not finished: reduce-scatter first"
             return f". On this rank the reduced chunk is chunk {c}: update that one"
     return ". No chunk of g on this rank is the sum over all ranks: reduce-scatter first"
 
 
 def _wrong_parts(run: Run, s: int) -> str:
     """Return which elements no rank has updated in a step, or several have."""
-    updated = torch.stack([~result[f"given{s}"].isnan() for result in run.results])  # [N, P]
+    updated = torch.stack([result[f"updated{s}"] for result in run.results])  # [N, P]
     if missing := _first_elements(~updated.any(0)):
         silent = [str(rank) for rank, result in enumerate(run.results) if not int(result[f"calls{s}"][0])]
         if silent:

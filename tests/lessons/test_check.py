@@ -92,7 +92,10 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "clears_everything": ("wrong", "the residual is zero everywhere, so element"),
         "compresses_twice": ("wrong", "exchange leaves another residual than compress does"),
         "divides_by_senders": ("wrong", "expected a division by N = 2: a rank that does not send an element sends 0"),
-        "does_not_cap_k": ("raised", "selected index k out of range, line 11 of does_not_cap_k.py"),
+        "does_not_cap_k": (
+            "raised",
+            "N = 1, 4 elements: rank 0 raised RuntimeError: selected index k out of range",
+        ),
         "forgets_to_divide": ("wrong", "exchange returns the sum of the codes; expected their mean: divide by N"),
         "forgets_what_was_kept": ("wrong", "which is g alone; "),
         "keeps_what_it_sent": ("wrong", "though it was sent: it would be sent again"),
@@ -100,9 +103,14 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "overwrites": ("wrong", "holds the part of one of them: where codes have an element in common, add"),
         "rebinds_the_residual": ("wrong", "the residual is as it was before, so what is not sent is lost"),
         "replaces_the_residual": ("wrong", "the residual has forgotten what it held before the step"),
+        "returns_long_indices": (
+            "returned",
+            "rank 0: compress returned indices of int64; expected int32",
+        ),
         "sends_long_indices": ("costly", "the indices travel as int64, 8 bytes each, where int32 has 4"),
         "sends_magnitudes": ("wrong", "compress sends magnitudes, without their signs"),
         "sends_two_messages": ("costly", "a code is two messages, where one can carry both"),
+        "unpacks_k_of_fewer": ("raised", "here k = 7 and P = 4: a code has 4 elements, also for unpack"),
         "sends_zeros": ("costly", "rank 0 sends 160,000 bytes, a whole vector, where a code has 3,200"),
     },
     "sharding": {
@@ -118,6 +126,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "takes_its_own_gradient": ("wrong", "No chunk of g on this rank is the sum over all ranks: reduce-scatter"),
         "updates_a_copy": ("wrong", "called update with a tensor that is no slice of x, such as a copy"),
         "updates_all_of_x": ("wrong", "ranks 0 and 1 both updated elements 0 to 11 of x, so both keep their state"),
+        "updates_before_it_reduces": ("wrong", "When it was updated, the sum of that chunk was not finished"),
         "updates_another_chunk": ("wrong", "On this rank the reduced chunk is chunk 1: update that one"),
     },
 }

@@ -22,9 +22,9 @@ def made(n: int, length: int, cuts: list[int], seed: int) -> Run:
         result: Vectors = {}
         for s in range(1, STEPS + 1):
             mean = torch.stack([xs[s - 1] - one["c"] for one in inputs]).mean(0)
-            updated = torch.full_like(mean, torch.nan)
-            updated[start:stop] = mean[start:stop]
-            result |= {f"x{s}": xs[s].clone(), f"g{s}": mean, f"given{s}": updated}
+            updated = torch.zeros(length, dtype=torch.bool)
+            updated[start:stop] = True
+            result |= {f"x{s}": xs[s].clone(), f"g{s}": mean, f"given{s}": mean * updated, f"updated{s}": updated}
             result[f"calls{s}"] = torch.tensor([1, 0])
         run.results.append(result)
     return run
@@ -49,11 +49,11 @@ def test_any_cut_of_x_is_right(run: Run) -> None:
 @given(runs, st.integers(0, 2**16), st.integers(1, STEPS))
 def test_an_element_that_nobody_updates_or_two_do_is_found(run: Run, element: int, s: int) -> None:
     i = element % run.case.length
-    (owner,) = [result for result in run.results if not result[f"given{s}"][i].isnan()]
+    (owner,) = [result for result in run.results if result[f"updated{s}"][i]]
     other = next(result for result in run.results if result is not owner)
-    other[f"given{s}"][i] = owner[f"given{s}"][i]
+    other[f"given{s}"][i], other[f"updated{s}"][i] = owner[f"given{s}"][i], True
     assert f"both updated element {i} of x" in first_fault(run)
-    other[f"given{s}"][i] = owner[f"given{s}"][i] = torch.nan
+    other[f"updated{s}"][i] = owner[f"updated{s}"][i] = False
     assert f"no rank updated element {i} of x" in first_fault(run)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from records.files import (
+    check_output,
     check_writable,
     git_commit,
     load_events,
@@ -154,6 +155,17 @@ def test_write_atomically_keeps_the_suffix_and_replaces_only_on_success(tmp_path
         half_written()
     assert os.listdir(tmp_path) == ["model.pt"]
     assert target.read_text() == "first"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in ((tmp_path / "pipe", "it is no file"), (tmp_path, "directory"), (tmp_path / ("a" * 250), "long")):
+        with pytest.raises(OSError, match=said):
+            check_output(path)
+        with pytest.raises(OSError, match=said), write_atomically(path) as temporary:
+            temporary.write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    check_output(tmp_path / "folder" / "new")
 
 
 def test_check_writable(tmp_path: Path) -> None:

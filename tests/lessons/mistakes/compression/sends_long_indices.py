@@ -11,7 +11,7 @@ def compress(g: torch.Tensor, residual: torch.Tensor, k: int) -> tuple[torch.Ten
     indices = residual.abs().topk(min(k, len(residual)), sorted=False).indices
     values = residual[indices]
     residual[indices] = 0
-    return indices, values
+    return indices.to(torch.int32), values
 
 
 def decompress(indices: torch.Tensor, values: torch.Tensor, length: int) -> torch.Tensor:
@@ -22,7 +22,7 @@ def exchange(transport: Transport, g: torch.Tensor, residual: torch.Tensor, k: i
     N, r = transport.world_size, transport.rank
     k = min(k, len(g))
     indices, values = compress(g, residual, k)
-    code = pack(values, indices)
+    code = pack(values, indices.long())
     for i in range(1, N):
         transport.isend(code, (r + i) % N, "code")
     total = torch.zeros_like(g)

@@ -23,9 +23,8 @@ if __name__ == "__main__":
     with interrupts_wait(), suppress(UsageError, RunFailed):  # which the first start of a rank says again
         warm_up()  # the fork server loads torch while this process does
 
-import os
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,22 +32,19 @@ from typing import Annotated, Any
 import cloudpickle
 from tyro.conf import Positional
 
-from launchers import launch
 from lessons.judge import draw, play
-from lessons.lab import Case, Fault, Lab, Run, Vectors
+from lessons.lab import Case, Fault, Lab, Run
 from lessons.labs import LABS
 from lessons.processes import Ranks
 from lessons.rank import Source
+from lessons.real import run_on_processes
 from lessons.report import Report, picture_bytes
 from lessons.spoiled import is_spoiled
 from records.errors import RunFailed, UsageError, nearest, one_line
-from records.files import check_writable, write_atomically
+from records.files import check_output, write_together
 from training.command_line import guarded, parse
-from transports.base import Transport
 
 SOLUTIONS = Path(__file__).parent / "solutions"
-REAL_LIMIT_S = 2.0  # that one rank may compute in the run on real processes, however busy the machine is
-WAIT_LIMIT_S = 30.0  # for each wait in it
 KINDS = (".png", ".svg", ".pdf")
 
 
@@ -72,7 +68,8 @@ def check_file(lab: str, path: str) -> Report:
     """Judge the functions that a file defines. Raises UsageError if there is no such lab, or no such file."""
     chosen = find_lab(lab)
     if not Path(path).is_file():
-        raise UsageError(f"{path}: there is no such file; give the file with your functions")
+        what = "is a folder" if Path(path).is_dir() else "there is no such file"
+        raise UsageError(f"{path}: {what}; give the file with your functions")
     return judge(chosen, Source(path=str(Path(path).resolve())))
 
 
@@ -93,33 +90,33 @@ def judge(lab: Lab, source: Source) -> Report:
                 for case in (*lab.cases, lab.scored):
                     seen = draw(lab, case)
                     play(ranks, seen)
-                    if not _is_right(lab, seen):
-                        raise Fault("wrong", lab.explain(seen, run_solution(lab, seen)) + _about_spoiled(seen))
+                    with _guarded(case):
+                        wrong = "" if lab.is_right(seen) else lab.explain(seen, run_solution(lab, seen))
+                    if wrong:
+                        raise Fault("wrong", wrong + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)
             finally:
                 printed = ranks.printed
-        run_on_processes(lab, source)
+        real = run_on_processes(lab, source)
+        with _guarded(real.case):
+            if not lab.is_right(real):
+                raise Fault("real", f"right in virtual time, but on {real.case.n} real processes the results are "
+                                    "others: is something changed that is still being sent, or kept after its "
+                                    "release?")  # fmt: skip
     except Fault as fault:
         assert seen is not None
         reference = run_solution(lab, seen)
-        return Report(
-            lab, fault.kind, f"{fault}{lab.comment(fault.kind, seen, reference)}", (), seen, reference, printed
-        )
+        try:
+            comment = lab.comment(fault.kind, seen, reference)
+        except (LookupError, TypeError, ValueError, RuntimeError):  # of what the ranks have forged
+            comment = ""
+        return Report(lab, fault.kind, f"{fault}{comment}", (), seen, reference, printed)
     assert seen is not None
     figures = tuple(lab.figures(seen))
     missed = [one for one in figures if not one.is_best]
     verdict = f"right, but not the best. {lab.advise(seen, missed)}" if missed else "right, and as good as is known"
     return Report(lab, "costly" if missed else "right", verdict, figures, seen, run_solution(lab, seen), printed)
-
-
-def _is_right(lab: Lab, run: Run) -> bool:
-    try:
-        return lab.is_right(run)
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:  # no rank ends with such by itself
-        raise Fault(
-            "forged", f"{run.case}: the lab cannot read what the ranks ended with: {one_line(error)}"
-        ) from error
 
 
 def _about_spoiled(run: Run) -> str:
@@ -129,40 +126,21 @@ def _about_spoiled(run: Run) -> str:
 
 
 def run_solution(lab: Lab, run: Run) -> Run:
-    """Return the run of the reference solution on the same inputs."""
-    with Ranks(lab, Source(path=str(SOLUTIONS / f"{lab.name}.py"))) as ranks:
-        return play(ranks, Run(run.case, run.inputs))
-
-
-def run_on_processes(lab: Lab, source: Source) -> None:
-    """Run the functions once on processes that share memory, with a `Transport`. Raises Fault."""
-    case = lab.real
-    run = draw(lab, case)
-    where = f"on {case.n} real processes"
+    """Return the run of the reference solution on the same inputs. Raises RunFailed."""
     try:
-        run.results = launch(_be_real, case.n, lab.name, source, case, run.inputs, timeout=WAIT_LIMIT_S)
-    except RunFailed as error:
-        said = str(error).splitlines()[0].partition(": if a step")[0].replace(" (worker)", "")
-        if " raised Fault: " in said:  # what the lab has found is a line for itself
-            said = said.partition(" raised Fault: ")[2].partition("; meanwhile")[0]
-        said = said.replace("was killed by SIGPROF", f"has not returned within {REAL_LIMIT_S:g} s of computing")
-        raise Fault("real", f"right in virtual time, but {where}: {said}") from error
-    if not _is_right(lab, run):
-        raise Fault("real", f"right in virtual time, but {where} the results are others: is something changed that is "
-                            "still being sent, or kept after its release?")  # fmt: skip
+        with Ranks(lab, Source(path=str(SOLUTIONS / f"{lab.name}.py"))) as ranks:
+            return play(ranks, Run(run.case, run.inputs))
+    except Fault as fault:
+        raise RunFailed(f"the lab's own solution has failed, so nothing was judged: {fault}") from fault
 
 
-def _be_real(transport: Transport, lab_name: str, source: Source, case: Case, inputs: Sequence[Vectors]) -> Vectors:
-    """Be one rank, in a process that is killed if it does not return: no `except` of the student's catches that."""
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, REAL_LIMIT_S)
-    silent = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):  # what it prints was shown already
-        os.dup2(silent, number)
-    lab = LABS[lab_name]
-    result = lab.run(source.load(lab.functions), transport, case, inputs[transport.rank])
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    return {name: vector.clone() for name, vector in result.items()}
+@contextmanager
+def _guarded(case: Case) -> Iterator[None]:
+    """In the block, the lab reads what ranks have ended with, which need not be what a rank ends with by itself."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise Fault("forged", f"{case}: the lab cannot read what the ranks ended with: {one_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -199,29 +177,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check_outputs(settings: Settings) -> None:
     """Find what cannot be written before anything is run. Raises UsageError."""
-    for option in ("json", "gradescope", "picture"):
-        path = getattr(settings, option)
-        try:
-            if path:
-                check_writable(Path(path).parent)
-        except OSError as error:
-            raise UsageError(f"--{option} {path}: cannot be written: {error.strerror or error}") from error
     if settings.picture and Path(settings.picture).suffix not in KINDS:
         raise UsageError(f"--picture {settings.picture}: must end with {', '.join(KINDS)}")
+    taken = {Path(settings.file).resolve(): "your file"}
+    for option in ("json", "gradescope", "picture"):
+        path = getattr(settings, option)
+        if not path:
+            continue
+        try:
+            check_output(path)
+        except OSError as error:
+            raise UsageError(f"--{option} {path}: cannot be written: {error.strerror or error}") from error
+        if (other := taken.setdefault(Path(path).resolve(), f"--{option}")) != f"--{option}":
+            raise UsageError(f"--{option} {path}: is {other}; give another name")
 
 
 def write(settings: Settings, report: Report) -> None:
-    """Write what was asked for. Without a message there is no picture, which is said."""
-    picture = report.picture if settings.picture else None
-    files = {settings.json: report.as_json().encode(), settings.gradescope: report.as_gradescope().encode()}
-    if picture is not None:
-        files[settings.picture] = picture_bytes(picture, Path(settings.picture).suffix[1:])
+    """Write what was asked for: all of it or nothing. Without a message there is no picture, which is said."""
+    contents = {settings.json: report.as_json().encode(), settings.gradescope: report.as_gradescope().encode()}
+    if settings.picture and report.picture is not None:
+        contents[settings.picture] = picture_bytes(report.picture, Path(settings.picture).suffix[1:])
     elif settings.picture:
         print(f"no picture in {settings.picture}: nothing was sent")
-    for path, content in files.items():
-        if path:
-            with write_atomically(path) as temporary:
+    contents.pop("", None)
+    try:
+        with write_together([Path(path) for path in contents]) as temporaries:
+            for temporary, content in zip(temporaries, contents.values(), strict=True):
                 temporary.write_bytes(content)
+    except OSError as error:
+        raise RunFailed(f"cannot write {error.filename or 'the scores'}: {error.strerror or error}") from error
 
 
 if __name__ == "__main__":

@@ -15,15 +15,14 @@ import torch
 
 from launchers.virtual import VirtualTime
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
-from lessons.processes import SILENT_S, Process, Ranks
+from lessons.processes import Process, Ranks
 from records.errors import RunFailed
 from transports.base import ANY, PeerLost, Transport
 from transports.network import OneSwitch
 from transports.simulated import Deadlock, Simulated
-from transports.timing import now
 
-CASE_S = 6.0  # how long a case may take, in which a right solution needs some hundredths of a second
 _MOST_REQUESTS = 20_000  # of a rank in one case
+_MOST_SLEEP = 1e6  # virtual seconds
 _RELEASE = "use `with transport.recv(...) as received`, or copy_to"
 
 
@@ -53,7 +52,6 @@ class _Game:
         self.waits: dict[int, tuple[int, str]] = {}  # who waits for whom (or ANY), and for what
         self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
         self.fault: Fault | None = None
-        self.deadline = now() + CASE_S
 
     def play(self) -> Run:
         """Run the case. Raises Fault."""
@@ -100,7 +98,7 @@ class _Game:
         rank = transport.rank
         process.answer((rank, self.case, self.run.inputs[rank]))
         for _ in range(_MOST_REQUESTS):
-            request = process.next(self.ranks.source, min(SILENT_S, self.deadline - now()))
+            request = process.next(self.ranks.source, self.ranks.patience)
             match request["what"]:
                 case "isend":
                     self._send(transport, request)
@@ -116,11 +114,13 @@ class _Game:
                 case "wrote":
                     self._check_held(self.by_id[int(request["src"]), int(request["id"])])
                 case "sleep":
-                    transport.sleep(float(request["seconds"]))
+                    if not 0 <= (seconds := float(request["seconds"])) <= _MOST_SLEEP:
+                        raise ValueError(seconds)
+                    transport.sleep(seconds)
                 case "printed":
                     self.ranks.keep(rank, request)
                 case "result":
-                    return dict(_unpacked(request["vectors"], request["payload"]))
+                    return dict(unpacked(request["vectors"], request["payload"]))
                 case other:
                     raise ValueError(other)
         raise Fault("loop", f"{self.case}: rank {rank} sends, receives or prints without end: an endless loop?")
@@ -269,7 +269,8 @@ def _vector(dtype: str, payload: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8).view(kind) if payload else torch.empty(0, dtype=kind)
 
 
-def _unpacked(header: Sequence[Any], payload: bytes) -> Iterator[tuple[str, torch.Tensor]]:
+def unpacked(header: Sequence[Any], payload: bytes) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a rank ends with, by name, of a result that it has sent."""
     ends = itertools.accumulate(int(size) for *_, size in header)
     for (name, dtype, size), end in zip(header, ends, strict=True):
         yield str(name), _vector(str(dtype), payload[end - int(size) : end])

@@ -5,6 +5,8 @@ import linecache
 import os
 import re
 import signal
+import socket
+import struct
 import tempfile
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -16,26 +18,38 @@ from launchers.by_value import hidden_main
 from launchers.child import Child
 from launchers.fork_server import preload, start_context, starting, warm_up
 from lessons.lab import Fault, Lab
+from lessons.patience import Patience
 from lessons.rank import Source, rank_main
+from lessons.transport import LARGEST
+from transports.pipes import wire
+from transports.segments import remove_segments
 from transports.timing import now, sleep
 
-SILENT_S = 5.0  # how long a rank may load its functions, or compute before it asks for something
-_TRACE_S = 1.0  # how long it may take to write where it is
 _START_S = 60.0  # for the processes, which may have to load torch
-_LARGEST = 2**26  # bytes of a message
+_END_S = 5.0  # for those that are killed
+_SEND_S = 5  # for a rank to take what it has asked for
+_TRACE_S = 1.0  # how long a rank may take to write where it is
 _MOST_PRINTED = 2000  # characters that are kept
+_LONGEST = 1000  # characters of what a rank says
+_OF_THE_JUDGE = ("right", "costly")  # kinds of a verdict that no rank can give itself
 
 preload("lessons.labs")
 
 
 class Ranks:
-    """The processes of ranks that run one student's functions: as many as the largest case so far needed."""
+    """The processes of ranks that run one student's functions: as many as the largest case so far needed.
 
-    def __init__(self, lab: Lab, source: Source) -> None:
+    With `real`, they send to each other by shared memory, and there is one case.
+    """
+
+    def __init__(self, lab: Lab, source: Source, real: bool = False) -> None:
         self.lab = lab
         self.source = source
+        self.real = real
+        self.patience = Patience()
         self.printed = ""
         self._processes: list[Process] = []
+        self._notices: list[Connection] = []
         self._folder = tempfile.TemporaryDirectory(prefix="lesson-")
 
     def __enter__(self) -> Self:
@@ -44,6 +58,8 @@ class Ranks:
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for process in self._processes:
             process.end()
+        for notice in self._notices:
+            notice.close()
         self._folder.cleanup()
 
     def start(self, n: int) -> list["Process"]:
@@ -54,20 +70,23 @@ class Ranks:
         warm_up()
         context = start_context()
         with starting(_START_S):
+            endpoints, self._notices = wire(n, context) if self.real else (None, [])
             for rank in new:
                 mine, theirs = context.Pipe()
                 trace = Path(self._folder.name, f"{rank}.trace")
-                args = (theirs, self.source, self.lab.functions, self.lab.name, str(trace))
+                endpoint = endpoints[rank] if endpoints else None
+                args = (theirs, self.source, self.lab.functions, self.lab.name, str(trace), endpoint)
                 process = context.Process(target=rank_main, args=args, daemon=True)
                 with hidden_main():
                     process.start()
                 theirs.close()
+                if endpoint:
+                    endpoint.close()  # only the rank may hold its ends: then their closing is its end
                 self._processes.append(Process(rank, mine, Child(process), trace))
         for rank in new:
-            self._processes[rank].next(self.source, _START_S)  # it has started
+            self._processes[rank].next(self.source, Patience(_START_S, _START_S))  # it has started
         for rank in new:
-            deadline = now() + SILENT_S
-            while (request := self._processes[rank].next(self.source, deadline - now()))["what"] != "loaded":
+            while (request := self._processes[rank].next(self.source, self.patience))["what"] != "loaded":
                 self.keep(rank, request)
             self._processes[rank].has_loaded = True
         return self._processes[:n]
@@ -75,7 +94,7 @@ class Ranks:
     def keep(self, rank: int, request: dict[str, Any]) -> None:
         """Keep what a rank has printed."""
         if request["what"] == "printed" and len(self.printed) < _MOST_PRINTED:
-            text = str(request["text"])
+            text = printable(request["text"])
             begins = not self.printed or self.printed.endswith("\n")
             self.printed += f"rank {rank} printed: {text}" if begins and text.strip() else text
             if len(self.printed) >= _MOST_PRINTED:
@@ -86,24 +105,31 @@ class Process:
     """One rank's process, and the pipe to it."""
 
     def __init__(self, rank: int, pipe: Connection, child: Child, trace: Path) -> None:
-        self.rank, self._pipe, self._child, self._trace = rank, pipe, child, trace
+        self.rank, self.pid = rank, child.pid
+        self.pipe, self._child, self._trace = pipe, child, trace
         self.has_loaded = False
+        with socket.socket(fileno=os.dup(pipe.fileno())) as ends:  # a rank that reads nothing stops nobody
+            ends.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S, 0))
 
-    def next(self, source: Source, limit: float) -> dict[str, Any]:
-        """Return what the rank asks for next, within `limit` seconds, its "payload" being bytes or None.
+    def next(self, source: Source, patience: Patience) -> dict[str, Any]:
+        """Return what the rank asks for next, its "payload" being bytes or None.
 
-        Raises Fault if it has failed, or asks for nothing.
+        Raises Fault if it has failed, or asks for nothing, or writes half of a request, for longer than `patience`.
         """
+        patience.begin()
         try:
-            if limit <= 0 or not self._pipe.poll(limit):
-                self._silent(source)
-            request: dict[str, Any] = json.loads(self._pipe.recv_bytes(_LARGEST))
-            request["payload"] = self._pipe.recv_bytes(_LARGEST) if request["payload"] else None
+            header = json.loads(self._receive(source, patience))
+            request: dict[str, Any] = {"kind": "", "text": "", "type": "", "where": None, "call": "", **header}
+            request["payload"] = self._receive(source, patience) if header["payload"] else None
         except (EOFError, OSError) as error:
-            how = self._child.how_it_ended(SILENT_S)
+            how = self._child.how_it_ended(_END_S)
             raise Fault("died", f"rank {self.rank}: its process {how}") from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise Fault("forged", f"rank {self.rank} sends the judge what is no request") from error
         if request["what"] == "fault":
-            raise Fault(str(request["kind"]), str(request["text"]))
+            if (kind := str(request["kind"])) in _OF_THE_JUDGE:
+                raise Fault("forged", f"rank {self.rank} gives itself the verdict {kind!r}")
+            raise Fault(kind, printable(request["text"]))
         if request["what"] == "raised":
             self._raised(request, source)
         return request
@@ -111,19 +137,27 @@ class Process:
     def answer(self, value: Any) -> None:
         """Give the rank what it asked for, or ask it for something."""
         with suppress(OSError):  # `next` tells that it is gone
-            self._pipe.send(value)
+            self.pipe.send(value)
+
+    def has_spoken(self, seconds: float) -> bool:
+        """Return whether there is something to read, within so many seconds."""
+        return self.pipe.poll(seconds)
 
     def end(self) -> None:
-        """Kill the process: it has nothing to finish."""
-        self._pipe.close()
+        """Kill the process, which has nothing to finish, and those that it has started."""
+        self.pipe.close()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # a rank leads a group of its own
         self._child.kill()
-        self._child.wait(SILENT_S)
-        self._child.is_reaped(SILENT_S)
+        self._child.wait(_END_S)
+        self._child.is_reaped(_END_S)
+        remove_segments(self.pid)
         self._child.close()
 
-    def _silent(self, source: Source) -> NoReturn:
+    def tell_loop(self, source: Source) -> NoReturn:
+        """Raise the Fault of a rank that does not come to an end, with the line where it is."""
         with suppress(ProcessLookupError):
-            os.kill(self._child.pid, signal.SIGUSR1)  # upon which it writes where it is
+            os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
         deadline = now() + _TRACE_S
         while not (text := self._trace.read_text()).endswith("\n") and now() < deadline:
             sleep(0.02)
@@ -132,19 +166,45 @@ class Process:
         at = f" at {_place(*where)}" if where else ""
         raise Fault("loop", f"rank {self.rank} does not come to an end{at}: an endless loop?")
 
+    def _receive(self, source: Source, patience: Patience) -> bytes:
+        """Return one message of the pipe, in the format of `Connection.send_bytes`."""
+        # Not by recv_bytes, which would wait for ever for the rest of a message.
+        (size,) = struct.unpack("!i", self._read(4, source, patience))
+        if not 0 <= size <= LARGEST:
+            raise ValueError(size)
+        return self._read(size, source, patience)
+
+    def _read(self, size: int, source: Source, patience: Patience) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            if not patience.wait(self.has_spoken, [self.pid]):
+                self.tell_loop(source)
+            parts.append(os.read(self.pipe.fileno(), size))
+            if not parts[-1]:
+                raise EOFError
+            size -= len(parts[-1])
+        return b"".join(parts)
+
     def _raised(self, request: dict[str, Any], source: Source) -> NoReturn:
         where = request["where"]
         at = _place(str(where[0]), int(where[1])) if where else "in the lab's own code, called from yours"
-        text = f"{request['type']}: {request['text']}".removesuffix(": ")
+        text = printable(f"{str(request['type'])[:100]}: {request['text']}").removesuffix(": ")
         if not self.has_loaded:
             raise Fault("import", f"cannot be imported: {text}, {at}")
-        if request["type"] == "NotImplementedError":
-            raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {request['text'] or 'a hole'}")
-        raise Fault("raised", f"{request['call']} raised {text}, {at}")
+        if request["type"] == "NotImplementedError" and request.get("hole"):
+            hole = printable(request["text"]) or "a hole"
+            raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {hole}")
+        raise Fault("raised", f"{printable(request['call'])} raised {text}, {at}")
+
+
+def printable(text: object) -> str:
+    """Return what a rank says as it can be printed anywhere: escapes of a terminal, say, are written out."""
+    said = str(text)[:_LONGEST]
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in said)
 
 
 def _place(file: str, line: int) -> str:
     """Return a line of the student's, for people: its number, its file, its text."""
     name = "the cell" if "ipykernel" in file or file.startswith("<") else Path(file).name
-    text = linecache.getline(file, line).strip()
+    text = printable(linecache.getline(file, line).strip())
     return f"line {line} of {name}" + (f" ({text})" if text else "")

@@ -5,7 +5,6 @@ update, the gradients that were used, and every x that a worker had. In virtual 
 took what came first, and answered as soon as it could.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,9 +42,7 @@ def served(run: Run) -> Served:
     """Return what the ranks have ended with, in its form."""
     P, server = run.case.length, run.results[0]
     workers = range(1, run.case.n)
-    staleness = [
-        int(late) if late == int(late) else late for late in server["staleness"].tolist() if math.isfinite(late)
-    ]
+    staleness = [int(late) if late.is_integer() else late for late in server["staleness"].tolist()]
     return Served(
         run, server["before"].reshape(-1, P), server["used"].reshape(-1, P), staleness,
         {k: run.results[k]["had"].reshape(-1, P) for k in workers}, {k: run.inputs[k]["c"] for k in workers},

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
 from lessons.spoiled import is_spoiled
 from lessons.sums import coefficients, describe
 from strategies.param_server import ParamServer
@@ -64,9 +64,7 @@ class Server(Lab):
                 torch.sub(x, inputs["c"], out=g)
                 before = g.clone()
                 returned = yours.work(transport, x, g)
-                if isinstance(returned, torch.Tensor) and returned is not x:
-                    raise Fault("returned", f"rank {transport.rank}: work returned a tensor; write the new parameters "
-                                            "into x, in place: x.copy_(...)")  # fmt: skip
+                check_in_place(f"rank {transport.rank}: work", returned, x, inputs["x"])
                 if not torch.equal(before, g):
                     raise Fault("damage", f"rank {transport.rank}, step {step + 1}: work changed g, which it is only "
                                           "to send")  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, normal
 from lessons.labs.ring import chunk_spans
 from lessons.labs.shards import STEPS, Optimizer, first_fault, is_finished_gradient
 from strategies.sharded_ring import ShardedRing
@@ -51,9 +51,7 @@ class Sharding(Lab):
             torch.sub(x, inputs["c"], out=g)
             optimizer.begin_step()
             returned = yours.step(transport, x, g, optimizer.update)
-            if isinstance(returned, torch.Tensor) and returned is not x:
-                raise Fault("returned", f"rank {transport.rank}: step returned a tensor; write the new parameters "
-                                        "into x, in place: x.copy_(...)")  # fmt: skip
+            check_in_place(f"rank {transport.rank}: step", returned, x, inputs["x"])
             result |= {f"x{s}": x.clone(), f"g{s}": g.clone(), f"given{s}": optimizer.given.clone()}
             result[f"updated{s}"] = optimizer.updated.clone()
             result[f"calls{s}"] = torch.tensor([optimizer.calls, optimizer.of_copies])

@@ -55,6 +55,17 @@ def body(text: str) -> str:
         (body("transport.isend(vector, 1 - transport.rank, 5)"), "raised", "the tag of a message is a string"),
         (body("transport.barrier()"), "raised", "has no attribute 'barrier', line 9 of mine.py"),
         (body("vector.fill_(float('nan'))"), "wrong", "rank 0 ends with NaN or infinity"),
+        (body("vector.data = vector.double()"), "damage", "its vector [12], float32, one that is [12], float64"),
+        (body("vector.resize_(3)"), "damage", "its vector [12], float32, one that is [3], float32"),
+        (body("yield vector"), "returned", "all_reduce returned a generator: with `yield` in it, a function does noth"),
+        (body("raise EOFError"), "raised", "N = 3, 12 elements: rank 0 raised EOFError, line 9 of mine.py"),
+        (body("torch.linalg.inv(torch.zeros(2, 2, dtype=torch.half))"), "raised", "raised NotImplementedError: "),
+        (body("transport.isend(torch.zeros(20_000_000), 1 - transport.rank % 2, 'x')"), "raised",
+         "isend was given 80,000,000 bytes; here a message has 67,108,864 at most"),
+        (body("transport.recv(1 - transport.rank % 2, None)"), "raised", "the tag of a message is a string"),
+        (body("transport.recv(1 - transport.rank % 2, ())"), "raised", "the tag of a message is a string"),
+        (body("transport.sleep(float('inf'))"), "raised", "sleep(inf): expected seconds from 0 to 1,000,000"),
+        (body("raise type('E' * 3_000, (Exception,), {})('\\ud800')"), "raised", "EEE: \\ud800, line 9 of mine.py"),
         (body("if transport.rank == 0:\n    transport.recv(1, 'x')"), "deadlock",
          "rank 0 waits for rank 1 (for 'x'), which has returned without sending it"),
         (body("N, r = transport.world_size, transport.rank\ntransport.isend(vector, (r + 1) % N, 'a')\n"
@@ -82,6 +93,11 @@ def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text:
         (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "rank"),
         ("while True:\n    pass\n", "of mine.py"),
         (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
+        (body("for i in range(9):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
+        (
+            body("import struct\nos.write(transport._judge._pipe.fileno(), struct.pack('!i', 99))\ntime.sleep(99)"),
+            "of mine.py",
+        ),
     ],
     ids=named,
 )
@@ -106,10 +122,19 @@ def test_what_differs_on_real_processes_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path) -> None:
-    loop = "    if type(transport).__name__ != 'LabTransport':\n        while True:\n            pass\n"
-    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop))
-    assert found.kind == "real"
-    assert "has not returned within" in found.verdict
+    loop = "    if type(transport).__name__ != 'LabTransport':\n        {}\n"
+    for code in ("while True: pass", "__import__('time').sleep(1000)", "transport.recv(left, 'never')"):
+        found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop.format(code)))
+        assert found.kind == "real"
+        assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
+
+
+@pytest.mark.slow
+def test_processes_that_a_file_has_started_are_ended_with_it(tmp_path: Path) -> None:
+    start = "    import subprocess, sys\n    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1e4)'])\n"
+    found = judged(tmp_path, SOLVED.replace("    N, r =", start + "    N, r ="))
+    assert found.points == 100, found.verdict
+    assert not [one for one in psutil.process_iter(["cmdline"]) if "sleep(1e4)" in str(one.info["cmdline"])]
 
 
 # What lies
@@ -145,6 +170,11 @@ def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) ->
         found = judged(tmp_path, body(f"transport._judge.tell({request})"))
         assert (found.kind, found.points) == ("forged", 0), found.verdict
         assert "asked for what no transport does" in found.verdict
+    by_pipe = "transport._judge.tell('fault', kind='costly', text='right')\nos._exit(0)"
+    for verdict in ("from lessons.lab import Fault\nraise Fault('right', 'as good as is known')", by_pipe):
+        found = judged(tmp_path, body(verdict))
+        assert (found.kind, found.points) == ("forged", 0), found.verdict
+        assert "gives itself the verdict" in found.verdict
     found = judged(tmp_path, body(f"transport._judge.tell({done})\nos._exit(0)"))
     assert (found.kind, found.points) == ("forged", 0), found.verdict
 

@@ -1,0 +1,59 @@
+"""Runs a student's functions once on real processes that share memory, each with a `Transport`."""
+
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from lessons.judge import draw, unpacked
+from lessons.lab import Fault, Lab, Run
+from lessons.processes import Process, Ranks
+from lessons.rank import Source
+
+
+def run_on_processes(lab: Lab, source: Source) -> Run:
+    """Return a run of the lab's case for processes; what was sent in it is not counted. Raises Fault, RunFailed."""
+    case = lab.real
+    run = draw(lab, case)
+    with Ranks(lab, source, real=True) as ranks:
+        try:
+            processes = ranks.start(case.n)
+            for process in processes:
+                process.answer((process.rank, case, run.inputs[process.rank]))
+            results = _gather(ranks, processes)
+        except Fault as fault:
+            text = str(fault).removeprefix(f"{case}: ")
+            raise Fault("real", f"right in virtual time, but on {case.n} real processes: {text}") from None
+    run.results = [dict(unpacked(one["vectors"], one["payload"])) for _, one in sorted(results.items())]
+    return run
+
+
+def _gather(ranks: Ranks, processes: list[Process]) -> dict[int, dict[str, Any]]:
+    """Return the result of each rank. Raises the Fault that came first, but for those who lost a peer by it."""
+    results: dict[int, dict[str, Any]] = {}
+    lost: Fault | None = None
+    silent = list(processes)
+    while silent:
+        pipes = [one.pipe for one in silent]
+        if not ranks.patience.wait(partial(_is_any_ready, pipes), [one.pid for one in silent]):
+            if lost is not None:
+                raise lost
+            silent[0].tell_loop(ranks.source)
+        for process in [one for one in silent if one.has_spoken(0)]:
+            try:
+                request = process.next(ranks.source, ranks.patience)
+            except Fault as fault:
+                if "raised PeerLost" not in str(fault):
+                    raise
+                lost = lost or fault
+                silent.remove(process)
+                continue
+            if request["what"] == "result":
+                results[process.rank] = request
+                silent.remove(process)
+    if lost is not None:
+        raise lost
+    return results
+
+
+def _is_any_ready(pipes: list[Connection], seconds: float) -> bool:
+    return bool(wait(pipes, seconds))

@@ -1,5 +1,6 @@
 """One rank's process: it runs the student's functions, by a transport that asks the judge for all, or a real one."""
 
+import dis
 import faulthandler
 import importlib.util
 import io
@@ -121,4 +122,12 @@ def _tell_of(error: BaseException, judge: Judge, source: Source, where: str) -> 
         own = [(error.filename, error.lineno or 0, "")]
     notes = getattr(error, "__notes__", [])
     judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None,
-               call=str(notes[-1])[:100] if notes else where, hole=frames[-1:] == own[-1:])  # fmt: skip
+               call=str(notes[-1])[:100] if notes else where, hole=_is_raised_there(error) and frames[-1:] == own[-1:])  # fmt: skip
+
+
+def _is_raised_there(error: BaseException) -> bool:
+    """Whether a `raise` has raised it, and not a function of a library in C++, such as torch's, on that line."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]

@@ -121,8 +121,10 @@ def _tell_of(error: BaseException, judge: Judge, source: Source, where: str) -> 
     if isinstance(error, SyntaxError) and error.filename is not None and source.is_of_student(error.filename):
         own = [(error.filename, error.lineno or 0, "")]
     notes = getattr(error, "__notes__", [])
-    judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None,
-               call=str(notes[-1])[:100] if notes else where, hole=_is_raised_there(error) and frames[-1:] == own[-1:])  # fmt: skip
+    call = str(notes[-1])[:100] if notes else where
+    hole = frames[-1:] == own[-1:] and _is_raised_there(error)
+    judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None, call=call,
+               hole=hole)  # fmt: skip
 
 
 def _is_raised_there(error: BaseException) -> bool:

@@ -218,21 +218,25 @@ class _Game:
         return Fault("deadlock", f"{self.case}: deadlock: {self._describe_deadlock()}")
 
     def _describe_deadlock(self) -> str:
-        """Return the cycle of who waits for whom."""
-        start = min(self.waits)
-        path = [start]
-        while (following := self.waits.get(path[-1], (ANY, ""))[0]) != ANY and following not in path:
-            path.append(following)
-        if following in path:
-            path = [*path[path.index(following) :], following]
-        first, *others = path
-        text = f"rank {first} waits for {self._waited(first)}" + "".join(
-            f", which waits for {self._waited(rank)}" for rank in others[:-1]
+        """Return the cycle of who waits for whom; without one, begin with a rank that waits for a definite other."""
+        paths = [self._follow(start) for start in sorted(self.waits)]
+        path = max(paths, key=lambda path: (len(path) > len(set(path)), len(path) > 1))
+        text = f"rank {path[0]} waits for {self._waited(path[0])}" + "".join(
+            f", which waits for {self._waited(rank)}" for rank in path[1:] if rank in self.waits and rank != path[0]
         )
         held = [one for rank in path if (one := self.to_be_read.get(rank)) and one.arrived is not None]
         text += "".join(f"; rank {one.dst} has received it, but not released it: {_RELEASE}" for one in held[:1])
         other = [one for one in self.run.sent if one.arrived is None and self._is_awaited(one)]
         return text + "".join(f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}" for one in other[:1])
+
+    def _follow(self, start: int) -> list[int]:
+        """Return who waits for whom from a rank on, up to who waits for anybody; of a cycle only that, closed."""
+        path = [start]
+        while (following := self.waits.get(path[-1], (ANY, ""))[0]) != ANY:
+            if following in path:
+                return [*path[path.index(following) :], following]
+            path.append(following)
+        return path
 
     def _is_awaited(self, message: Sent) -> bool:
         """Whether its receiver waits for its sender, and so for another tag."""

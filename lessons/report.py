@@ -90,9 +90,17 @@ class Report:
             parts.append(f"<pre>{html.escape(self.printed)}</pre>")
         if self.picture is not None:
             data = base64.b64encode(picture_bytes(self.picture, "png")).decode()
+            assert self.yours is not None
+            assert self.reference is not None
+            if self.kind == "wrong" and self._schedule(self.yours) == self._schedule(self.reference):
+                parts.append("<p>Who sends what to whom is as in the reference: look at what is computed.</p>")
             about = html.escape(f"The messages of your {self.lab.name} above, those of the reference below.")
             parts.append(f'<img alt="{about}" style="max-width:100%" src="data:image/png;base64,{data}">')
         return "".join(parts)
+
+    def _schedule(self, run: Run) -> list[tuple[int, int, int, str, int]]:
+        """Return what the picture shows of a run but its times."""
+        return sorted((one.rank, one.step, one.dst, self.lab.label(one, run.case), one.nbytes) for one in run.sent)
 
     # For programs
 

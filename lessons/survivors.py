@@ -20,14 +20,15 @@ def count_survivors(push: Callable[..., Any], fetch: Callable[..., Any], apply: 
                     clients: tuple[int, ...] = (1, 2, 4, 8), rounds: int = UPDATES) -> pd.DataFrame:  # fmt: skip
     """Return how many updates are in the server's x when clients fetch, add 1 to an element of their own, and push.
 
-    Each does so `rounds` times, and waits for a random time, of up to 0.3 ms, before it pushes. Raises RunFailed.
+    Each does so `rounds` times, and waits for a random time, of up to 0.3 ms, before it pushes. Last in the table: how
+    many of each client are kept. Raises RunFailed.
     """
 
-    def be(transport: Transport) -> float:
+    def be(transport: Transport) -> list[int]:
         x = torch.zeros(transport.world_size)
         if transport.rank == SERVER:
             serve(transport, x, apply)
-            return float(x.sum())
+            return [round(float(element)) for element in x[1:]]
         base, chance = x.clone(), torch.Generator().manual_seed(transport.rank)
         for _ in range(rounds):
             fetch(transport, x, base)
@@ -35,11 +36,13 @@ def count_survivors(push: Callable[..., Any], fetch: Callable[..., Any], apply: 
             x[transport.rank] += 1
             push(transport, x, base)
         transport.isend(None, SERVER, "goodbye")
-        return 0.0
+        return []
 
     rows = []
     for k in clients:
         time = VirtualTime(OneSwitch(k + 1, BANDWIDTH, LATENCY), lambda *_: 0.0)
-        kept = round(time.launch(be, k + 1)[SERVER])
-        rows.append({"clients": k, "updates": k * rounds, "kept": kept, "kept, %": round(100 * kept / (k * rounds), 1)})
+        of_each = time.launch(be, k + 1)[SERVER]
+        kept = sum(of_each)
+        rows.append({"clients": k, "updates": k * rounds, "kept": kept, "kept, %": round(100 * kept / (k * rounds), 1),
+                     "of each client": ", ".join(map(str, of_each))})  # fmt: skip
     return pd.DataFrame(rows).set_index("clients")

@@ -18,6 +18,7 @@ STEP, PUSH, FETCH = range(3)  # what a client does
 BLOCKS = ((STEP, PUSH, STEP, PUSH, FETCH), (STEP, FETCH, STEP, PUSH), (STEP, STEP, PUSH, FETCH))
 UPDATES = sum(block.count(STEP) for block in BLOCKS)  # of a client
 _NOTHING = "nothing of"
+_REBOUND = "`base = ...` does not change the caller's base"
 _LOOK = 1e-2  # how exactly float32 tells what a vector is made of
 Amounts: TypeAlias = tuple[float, torch.Tensor]  # of the first x, and of each update [clients, UPDATES]
 
@@ -78,6 +79,18 @@ def count_lost(run: Run) -> str:
     return f". In the server's x, of {found[1].numel()} updates, {', '.join(counted)}" if counted else ""
 
 
+def explain_minus(run: Run, k: int) -> str:
+    """Return which push takes updates of others off, which they then push again; "" if none does."""
+    sent = [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
+    for i, vector in enumerate(sent):
+        found = amounts(run, vector)
+        taken_off = [j for j in clients(run) if found and j != k and bool((found[1][j - 1] < -_LOOK).any())]
+        if taken_off:
+            return (f"push {i + 1} of rank {k} holds updates of rank {taken_off[0]} with a minus: a fetch has put them "
+                    "into base, and not into x (`x = ...` names a new tensor; write into x: copy_, add_)")  # fmt: skip
+    return ""
+
+
 def explain_pushes(run: Run, k: int) -> str:
     """Return what is wrong in a client's pushes, the root of it first; "" if nothing is, or it cannot be told."""
     expected = pushes_of(run, k)
@@ -95,6 +108,7 @@ def explain_pushes(run: Run, k: int) -> str:
         return ""
     _, i, text = min(wrong)
     text += _explain_again(held, expected, k) if text.endswith("; ") else ""
+    text += _explain_missing(run, k, i, held[i]) if text.startswith(_NOTHING) else ""
     return f"push {i + 1} of rank {k} holds {text}"
 
 
@@ -111,10 +125,9 @@ def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> 
     others = [j + 1 for j in range(len(updates)) if j != k - 1 and bool((updates[j].abs() > _LOOK).any())]
     if others:
         return (f"updates of rank {others[0]} as well, which came with a fetch: the server has them already; base "
-                "is to take in what was fetched, too")  # fmt: skip
+                f"is to take in what was fetched, too ({_REBOUND})")  # fmt: skip
     if missing := [j for j in wanted if mine[j] < _LOOK]:
-        return (f"{_NOTHING} {_named(missing)}, made before a fetch: that fetch has thrown away what was not pushed "
-                "yet")  # fmt: skip
+        return f"{_NOTHING} {_named(missing)}, "
     share = 1 / len(updates)
     if wanted and share < 1 and all(abs(mine[j] - share) < _LOOK for j in wanted):
         return (f"{_named(list(wanted))} divided by the {len(updates)} clients: gradients of one step have a mean, "
@@ -134,12 +147,29 @@ def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[rang
         within |= any(fetches[j] == fetched for j in old)
         could |= any(fetches[j] == fetched for j in range(wanted.start))
     if across and within:
-        return "it is all that the client has added since it began: base never moves, neither by a push nor a fetch"
+        return (
+            "it is all that the client has added since it began: base never moves, neither by a push nor a fetch "
+            f"({_REBOUND})"
+        )
     if across and could:
         return "they came back with a fetch: the server has them already; base is to take in what was fetched, too"
     if across:
         return "they came back with a fetch, or base never moves: a push is to move base, and so is a fetch"
-    return "what is pushed is to be taken off: a push is to move base, and not only a fetch"
+    return f"what is pushed is to be taken off: a push is to move base, and not only a fetch ({_REBOUND})"
+
+
+def _explain_missing(run: Run, k: int, i: int, found: Amounts | None) -> str:
+    """Return what became of updates that push i lacks: a fetch has thrown them away, or base has them too early."""
+    wanted, fetches = pushes_of(run, k)[i]
+    missing = [j for j in wanted if found is not None and found[1][k - 1][j] < _LOOK]
+    made = fetches_of(run, k)[fetches - 1][1] if fetches else 0  # before the last fetch that came before the push
+    if missing[-1] >= made:
+        return "though no fetch has come since: where base is moved first, x - base is 0"
+    fetched = amounts(run, run.results[k]["fetched"].view(-1, run.case.length)[fetches - 1])
+    if fetched is not None and fetched[1][k - 1][missing[-1]] > 1 - _LOOK:
+        return ("made before a fetch: x still has it after that fetch, but base has it too, as if the server did; base "
+                "is to be the server's x alone")  # fmt: skip
+    return "made before a fetch: that fetch has thrown away what was not pushed yet"
 
 
 def explain_server(run: Run) -> str:
@@ -167,7 +197,9 @@ def explain_fetches(run: Run, k: int) -> str:
     """Return what is wrong first in a client's x after a fetch: the server's x, and its own updates once, is right."""
     replies = [one.vector for one in run.of_rank(SERVER) if one.dst == k]
     xs = run.results[k]["fetched"].view(-1, run.case.length)
+    before, done = run.inputs[k]["x"], 0  # x as the client has made it by itself since the last fetch
     for i, (x, (pushed, made)) in enumerate(zip(xs, fetches_of(run, k), strict=True)):
+        before = before + increments_of(run, k)[done:made].sum(0)
         begin = f"after fetch {i + 1} of rank {k} its x"
         if found := amounts(run, x):
             mine = found[1][k - 1]
@@ -180,7 +212,10 @@ def explain_fetches(run: Run, k: int) -> str:
         unpushed = increments_of(run, k)[pushed:made].sum(0)
         reply = replies[i] if i < len(replies) else None
         if reply is not None and len(replies) == len(xs) and not is_close(x, reply + unpushed):
-            return f"{begin} is not the x that the server sent, and what rank {k} has not pushed yet"
+            if is_close(x, before):
+                return f"{begin} is as before: `x = ...` names a new tensor; write into x (copy_, add_)"
+            return f"{begin} is not the sum of the x that the server sent and its own updates that are not pushed yet"
+        before, done = x, made
     return ""
 
 

@@ -19,6 +19,7 @@ from lessons.labs.increments import (
     clients,
     count_lost,
     explain_fetches,
+    explain_minus,
     explain_pushes,
     explain_server,
     fetches_of,
@@ -113,17 +114,21 @@ class LostUpdates(Lab):
 
     def explain(self, run: Run, reference: Run) -> str:
         """Look at what was pushed first, then at the server's x, then at what each client has after a fetch."""
-        looks = [*(partial(explain_pushes, run, k) for k in clients(run)), partial(explain_server, run),
+        looks = [*(partial(explain_minus, run, k) for k in clients(run)),
+                 *(partial(explain_pushes, run, k) for k in clients(run)), partial(explain_server, run),
                  *(partial(explain_fetches, run, k) for k in clients(run))]  # fmt: skip
         found = next((text for look in looks if (text := look())), "the server's x is not x + the sum of all updates")
         return f"{run.case}: {found}{count_lost(run)}"
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """Name a tag that the server does not take."""
-        other = {one.tag for one in run.sent if one.dst == SERVER} - {"push", "fetch", "goodbye"}
-        if kind not in ("deadlock", "unread") or not other:
+        """Name a tag that the server does not take, or what no client has asked for."""
+        if kind not in ("deadlock", "unread"):
             return ""
-        return f"; the server takes messages with the tags 'push' and 'fetch', and none with {min(other)!r}"
+        tags = {one.tag for one in run.sent if one.dst == SERVER}
+        if other := tags - {"push", "fetch", "goodbye"}:
+            return ("; the server takes messages with the tags 'push', 'fetch' and 'goodbye', and none with "
+                    f"{min(other)!r}")  # fmt: skip
+        return "" if "fetch" in tags else "; no client has sent 'fetch', which the server answers with 'parameters'"
 
     def label(self, message: Sent, case: Case) -> str:
         """What it is for; from the server it is x."""
@@ -137,7 +142,7 @@ class LostUpdates(Lab):
         most = max(p + f + 1 for p, f in zip(pushes, fetches, strict=True))
         return [
             Figure("messages of a client", max(run.messages[1:]), most, "pushes + fetches + a goodbye"),
-            Figure("bytes of a client", max(run.nbytes[1:]), max(pushes) * size, "pushes P"),
+            Figure("bytes of a client", max(run.nbytes[1:]), max(pushes) * size, "pushes P; only sent bytes count"),
             Figure("messages of the server", run.messages[SERVER], sum(fetches), "fetches of all clients"),
             Figure("bytes of the server", run.nbytes[SERVER], sum(fetches) * size, "fetches of all clients x P"),
         ]

@@ -11,30 +11,11 @@ import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
 from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, mean_of_all, plan_of
+from lessons.labs.replicas import ask, draw_replicas, explain_verdicts, name_kind
 from lessons.labs.ring import Ring
 from strategies.ring_all_reduce import RingAllReduce
 
 LR = 0.1
-TOLERANCE = 1e-4
-_VERDICTS = {  # what verify must say of replicas, and why
-    "alike, and a rounding away from the oracle": (
-        True,
-        "float32 sums in another order have other last bits: ask for closeness, not for the same bits",
-    ),
-    "alike, and in an element near 0 a rounding away from the oracle": (
-        True,
-        "rounding there is small beside the vector's largest element, not beside the element itself",
-    ),
-    "not alike: one element of one replica has another last bit": (
-        False,
-        "replicas that take the same steps have the same bits; a difference of one bit says that they do not",
-    ),
-    "alike, and 1 % away from the oracle": (
-        False,
-        "that all ranks agree does not make them right: mean of means, on all of them alike, agrees too",
-    ),
-    "NaN, all of them": (False, "NaN is close to nothing"),
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,7 @@ class Oracle(Lab):
         if case.function == "one_process":
             return [_draw_plan(case, chance)]
         if case.function == "verify":
-            return [_draw_replicas(case, chance)]
+            return [draw_replicas(case, chance)]
         inputs = [{"g": normal(case.length, case.dtype, chance), "n": torch.tensor([n])}
                   for n in chance.sample(range(8, 48), case.n)]  # fmt: skip
         for rank in chance.sample(range(case.n), case.empty):
@@ -105,15 +86,13 @@ class Oracle(Lab):
         if case.function == "one_process":
             return _run_one_process(yours.one_process, inputs)
         if case.function == "verify":
-            oracle = inputs["oracle"]
-            trials = inputs["replicas"].reshape(-1, RANKS, case.length)
-            return {"verdicts": torch.tensor([_verdict(yours.verify, list(xs), oracle, case) for xs in trials])}
+            return ask(yours.verify, inputs, case)
         g = transport.allocate(case.length, case.dtype)
         g.copy_(inputs["g"])
         total = yours.average(transport, g, int(inputs["n"]))
         if not isinstance(total, int):
-            raise Fault("returned", f"rank {transport.rank}: average returned {_kind(total)}; write the mean into g, "
-                                    "in place, and return the number of the samples of all ranks, an int")  # fmt: skip
+            raise Fault("returned", f"rank {transport.rank}: average returned {name_kind(total)}; write the mean into "
+                                    "g, in place, and return the number of all ranks' samples, an int")  # fmt: skip
         return {"g": g, "total": torch.tensor([total])}
 
     def is_right(self, run: Run) -> bool:
@@ -178,10 +157,7 @@ class Oracle(Lab):
             return next((text for text in found if text), "")
         if case.function == "one_process":
             return explain_one_process(inputs, result)
-        for kind, (replicas, (expected, why)) in enumerate(_VERDICTS.items()):
-            if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
-                return f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
-        return ""
+        return explain_verdicts(inputs, result)
 
 
 # What is drawn
@@ -213,31 +189,6 @@ def _draw_plan(case: Case, chance: random.Random) -> Vectors:
     return {"parts": torch.tensor(parts), "samples": samples, "x": normal(case.length, case.dtype, chance)}
 
 
-def _draw_replicas(case: Case, chance: random.Random) -> Vectors:
-    """Return an oracle, and in random order two trials of each kind: the x of each of several replicas."""
-    oracle = normal(case.length, case.dtype, chance)
-    least = int(oracle.abs().argmin())
-    oracle[least] *= 1e-9
-    eps = torch.finfo(case.dtype).eps
-    kinds = [*range(len(_VERDICTS))] * 2
-    chance.shuffle(kinds)
-    trials = []
-    for kind in kinds:
-        x = oracle * (1 + 2 * eps * normal(case.length, case.dtype, chance).sign())
-        if kind == 1:
-            x[least] += 4 * eps
-        elif kind == 3:
-            x = oracle + 0.01 * oracle.abs().max() * normal(case.length, case.dtype, chance).sign()
-        elif kind == 4:
-            x = torch.full_like(oracle, torch.nan)
-        xs = x.repeat(RANKS, 1)
-        if kind == 2:
-            rank, i = chance.randrange(RANKS), chance.randrange(case.length)
-            xs[rank, i] = torch.nextafter(xs[rank, i], torch.tensor(torch.inf, dtype=case.dtype))
-        trials.append(xs.flatten())
-    return {"oracle": oracle, "kinds": torch.tensor(kinds), "replicas": torch.cat(trials)}
-
-
 # What the one rank does
 
 
@@ -246,11 +197,11 @@ def _flattened(plan: Any, N: int) -> Vectors:
     try:
         steps = [[[int(sample) for sample in part] for part in parts] for parts in plan]
     except (TypeError, ValueError):
-        raise Fault("returned", f"cut returned {_kind(plan)}; expected a list with an element for each step: a list of "
-                                "N ranges, one for each rank") from None  # fmt: skip
+        raise Fault("returned", f"cut returned {name_kind(plan)}; expected a list with an element for each step: a "
+                                "list of N ranges, one for each rank") from None  # fmt: skip
     for s, parts in enumerate(steps):
         if len(parts) != N:
-            raise Fault("returned", f"cut returned {len(parts)} parts in step {s + 1}, for N = {N}; expected one for "
+            raise Fault("returned", f"cut returned {len(parts)} parts in step {s}, for N = {N}; expected one for "
                                     "each rank, also if it is empty")  # fmt: skip
     parts = list(itertools.chain.from_iterable(steps))
     return {"parts": torch.tensor([len(part) for part in parts], dtype=torch.int64),
@@ -271,7 +222,7 @@ def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vector
 
     def update(g: Any) -> None:
         if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
-            raise Fault("update", f"update was given {_kind(g)}; expected {_kind(x)}: a gradient")
+            raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
         before.append(x.clone())
         used.append(g.clone())
         x.sub_(LR * g)
@@ -279,18 +230,3 @@ def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vector
     one_process(plan_of(inputs), gradient, update)
     nothing = x.new_zeros(0)
     return {"before": torch.cat([nothing, *before]), "used": torch.cat([nothing, *used])}
-
-
-def _verdict(verify: Callable[..., Any], xs: list[torch.Tensor], oracle: torch.Tensor, case: Case) -> bool:
-    """Return what verify says. Raises Fault if it says nothing."""
-    tolerance = TOLERANCE if case.dtype == torch.float32 else TOLERANCE**2
-    returned = verify(xs, oracle.clone(), tolerance)
-    if not isinstance(returned, bool) and not (isinstance(returned, torch.Tensor) and returned.numel() == 1):
-        raise Fault("returned", f"verify returned {_kind(returned)}; expected True or False")
-    return bool(returned)
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return "nothing" if value is None else f"a {type(value).__name__}"
-    return f"a vector {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"

@@ -31,6 +31,9 @@ def explain_average(run: Run) -> str:
     for rank, g in enumerate(results):
         if is_close(g[~nan], mean[~nan]) and bool(g[nan].isnan().all()):
             continue
+        if ns[rank] and torch.equal(g.nan_to_num(), run.inputs[rank]["g"].nan_to_num()):
+            return (f"{samples}: rank {rank}'s g is as it was; write the mean into g, in place: `g = ...` makes a new "
+                    "tensor, and the caller's does not change")  # fmt: skip
         if g[~nan].isnan().any():
             empty = [str(k) for k, n_k in enumerate(ns) if not n_k]
             if empty:
@@ -104,32 +107,42 @@ def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: to
     """Return what is wrong with a plan, given by the sizes of its parts and all its samples; "" if nothing is."""
     begin = f"cut({n_samples}, {B}, {N}):"
     sizes = parts.reshape(-1, N).tolist()
-    steps = [chunk.tolist() for chunk in torch.split(samples, [sum(step) for step in sizes])]
-    counts = Counter(samples.tolist())
-    strange = [sample for sample in counts if not 0 <= sample < n_samples]
-    if strange:
-        return f"{begin} there is no sample {strange[0]}; they are 0 to {n_samples - 1}, and the last batch ends there"
+    ranges = iter(torch.split(samples, parts.tolist()))
+    steps = [[next(ranges).tolist() for _ in range(N)] for _ in sizes]
+    batches = [range(start, min(start + B, n_samples)) for start in range(0, n_samples, B)]
+    found = (_explain_step(s, steps, batches) for s in range(max(len(steps), len(batches))))
+    return next((f"{begin} {text}" for text in found if text), "")
+
+
+def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Sequence[range]) -> str:
+    """Return what is wrong with step s, of the parts of the ranks; "" if nothing is."""
+    n_samples = batches[-1].stop
+    if s >= len(batches):
+        return f"there is a step {s}, and the samples, 0 to {n_samples - 1}, are used up after step {s - 1}"
+    batch = batches[s]
+    if s >= len(steps) or not any(steps[s]):
+        lost = f"samples {batch[0]} to {batch[-1]}" if len(batch) > 1 else f"sample {batch[0]}"
+        smaller = "; it is a smaller batch, but one" if len(batch) < len(batches[0]) else ""
+        return f"the {'last batch' if s == len(batches) - 1 else f'batch of step {s}'}, {lost}, is lost{smaller}"
+    for rank, part in enumerate(steps[s]):
+        if beyond := [sample for sample in part if sample not in batch]:
+            whose = next((f"which is of step {t}" for t, other in enumerate(batches) if beyond[0] in other),
+                         "and there is none")  # fmt: skip
+            return (f"in step {s} rank {rank} takes sample {beyond[0]}, {whose}; the batch of step {s} is samples "
+                    f"{batch[0]} to {batch[-1]}")  # fmt: skip
+    counts = Counter(sample for part in steps[s] for sample in part)
     if twice := [sample for sample, count in counts.items() if count > 1]:
-        where = [str(s + 1) for s, step in enumerate(steps) if twice[0] in step]
-        return (f"{begin} sample {twice[0]} is taken {counts[twice[0]]} times (step {' and '.join(where)}); each is to "
-                "count once, so parts that lack a sample stay smaller")  # fmt: skip
-    missing = [sample for sample in range(n_samples) if not counts[sample]]
-    rest = n_samples % B
-    if rest and missing == [*range(n_samples - rest, n_samples)]:
-        return f"{begin} the last batch, samples {missing[0]} to {missing[-1]}, is lost; it is a smaller batch, but one"
-    if missing:
-        lost = missing[0] // B
-        size = min(B, n_samples - lost * B)
-        return (f"{begin} sample {missing[0]} is in no part: step {lost + 1} has {size} samples for {N} ranks, and "
-                f"{size} // {N} each leave {size % N} over; some parts have one more")  # fmt: skip
-    for s, step in enumerate(steps):
-        batch = [*range(s * B, min((s + 1) * B, n_samples))]
-        if sorted(step) != batch:
-            of_batch = f"samples {batch[0]} to {batch[-1]}" if batch else "nothing, for the samples are used up"
-            return f"{begin} step {s + 1} takes {_listed(step)}; expected {of_batch}"
-        if max(sizes[s]) - min(sizes[s]) > 1:
-            return (f"{begin} the parts of step {s + 1} have {', '.join(map(str, sizes[s]))} samples: all wait for the "
-                    "largest; sizes are to differ by at most one")  # fmt: skip
+        return (f"sample {twice[0]} is taken {counts[twice[0]]} times in step {s}; each is to count once, so parts "
+                "that lack a sample stay smaller")  # fmt: skip
+    N = len(steps[s])
+    if missing := [sample for sample in batch if not counts[sample]]:
+        why = (f"{len(batch)} // {N} each leave {len(batch) % N} over; some parts have one more" if len(batch) % N
+               else f"expected samples {batch[0]} to {batch[-1]}")  # fmt: skip
+        return f"sample {missing[0]} is in no part: step {s} has {len(batch)} samples for {N} ranks; {why}"
+    sizes = [len(part) for part in steps[s]]
+    if max(sizes) - min(sizes) > 1:
+        return (f"the parts of step {s} have {', '.join(map(str, sizes))} samples: all wait for the largest; sizes are "
+                "to differ by at most one")  # fmt: skip
     return ""
 
 
@@ -155,7 +168,7 @@ def explain_one_process(inputs: Vectors, result: Vectors) -> str:
         return (f"one_process made {len(used)} updates in {len(steps)} steps, one for each part; the samples of a step "
                 "make one gradient, and one update")  # fmt: skip
     for s, batch in enumerate(steps[: len(used)]):
-        begin = f"one_process, step {s + 1}:"
+        begin = f"one_process, step {s}:"
         if used[s].isnan().any():
             return f"{begin} the gradient is NaN: gradient() was asked for the mean of a part without samples"
         if is_close(used[s], before[s] - samples[batch].mean(0)):
@@ -163,10 +176,9 @@ def explain_one_process(inputs: Vectors, result: Vectors) -> str:
         parts = [part for part in plan[s] if part]
         means = torch.stack([samples[part].mean(0) for part in parts])
         if is_close(used[s], before[s] - means.mean(0)):
-            smallest, largest = min(map(len, parts)), max(map(len, parts))
-            return (f"{begin} a sample of the part of {smallest} counts {largest / smallest:.2g} times as much as one "
-                    f"of that of {largest}: the mean of the parts' means was taken; expected the mean over all "
-                    f"{len(batch)} samples")  # fmt: skip
+            sizes = " and ".join(str(len(part)) for part in parts)
+            return (f"{begin} the parts had {sizes} samples, and each part got the same weight; expected the same "
+                    f"weight for each of the {len(batch)} samples")  # fmt: skip
         if is_close(used[s], len(parts) * before[s] - means.sum(0)):
             return f"{begin} the sum of the parts' gradients was taken; expected the mean over all {len(batch)} samples"
         if s and is_close(used[s], x0 - samples[batch].mean(0)):

@@ -38,12 +38,24 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "adds_its_own_again": ("wrong", "of its own twice: the server's x has what was pushed; only what was not"),
         "goes_on_without_its_steps": ("wrong", "of its own, not pushed yet: the client goes on without its own work"),
         "moves_base_by_fetch_only": ("wrong", "again, already pushed; what is pushed is to be taken off: a push is to"),
-        "never_moves_base": ("wrong", "base never moves, neither by a push nor a fetch. In the server's x, of 6 "),
+        "moves_base_first": ("wrong", "though no fetch has come since: where base is moved first, x - base is 0"),
+        "names_a_new_x": ("wrong", "with a minus: a fetch has put them into base, and not into x (`x = ...` names a"),
+        "names_new_tensors": ("wrong", "its x is as before: `x = ...` names a new tensor; write into x (copy_, add_)"),
+        "never_moves_base": (
+            "wrong",
+            "by a push nor a fetch (`base = ...` does not change the caller's base). In the server's x, of 6 ",
+        ),
         "pushes_values": ("wrong", "push 1 of rank 1 holds x itself, a value, and not what rank 1 has added to it"),
         "pushes_what_it_fetched": ("wrong", "with a fetch"),
         "takes_a_mean": ("wrong", "divided by the 2 clients: gradients of one step have a mean, steps that were taken"),
         "takes_a_mean_on_the_server": ("wrong", "counts 0.031 in the end: apply takes a mean of x and what was pushed"),
+        "takes_its_own_into_base": ("wrong", "x still has it after that fetch, but base has it too, as if the server"),
         "throws_steps_away": ("wrong", "made before a fetch: that fetch has thrown away what was not pushed yet"),
+        "waits_before_it_asks": (
+            "deadlock",
+            "deadlock: rank 1 waits for rank 0 (for 'parameters'), which waits for anybody (for ('push', 'fetch', "
+            "'goodbye')); no client has sent 'fetch', which the server answers with 'parameters'",
+        ),
         "writes_over_x": ("wrong", "the x that the server began with is gone: apply writes what was pushed over it"),
     },
     "not_waiting": not_waiting.EXPECTED,
@@ -268,6 +280,12 @@ def test_a_function_of_a_notebook_is_judged() -> None:
     assert "2 (N - 1) P / N" in shown
     assert 'src="data:image/png;base64,' in shown
     assert str(found).splitlines()[0] == "ring: right, and as good as is known"
+
+
+@pytest.mark.parametrize(("stem", "same"), [("forgets_to_divide", True), ("hops_once", False)])
+def test_beside_the_picture_it_says_whether_the_messages_are_those_of_the_reference(stem: str, same: bool) -> None:
+    found = check.check_file("ring", str(MISTAKES / "ring" / f"{stem}.py"))
+    assert ("is as in the reference: look at what is computed" in found._repr_html_()) == same
 
 
 # The command

@@ -1,4 +1,4 @@
-"""Lab 5: what is drawn has the traps, values lose all but one update a round, and training by increments is better."""
+"""Lab 5: what is drawn has the traps, values keep those of one client, and training by increments is better."""
 
 import random
 from dataclasses import dataclass
@@ -66,12 +66,15 @@ def test_every_client_meets_every_trap(seed: int) -> None:
         assert any(len(updates) > 1 for updates, _ in pushes), "several updates in one push"
 
 
-def test_of_values_one_update_a_round_is_left_and_of_increments_all() -> None:
+def test_of_values_those_of_one_client_are_left_and_of_increments_all() -> None:
     values = count_survivors(push_value, fetch_value, write_over, clients=(1, 2, 5), rounds=10)
     assert values["kept"].tolist() == [10, 10, 10]
     assert values["updates"].tolist() == [10, 20, 50]
+    each = [[int(one) for one in text.split(", ")] for text in values["of each client"]]
+    assert [sorted(one) for one in each] == [[10], [0, 10], [0, 0, 0, 0, 10]], "all are of the one that wrote last"
     sums = count_survivors(lost_updates.push, lost_updates.fetch, lost_updates.apply, clients=(1, 2, 5), rounds=10)
     assert sums["kept"].tolist() == [10, 20, 50]
+    assert sums["of each client"].tolist() == ["10", "10, 10", "10, 10, 10, 10, 10"]
 
 
 def test_a_training_by_increments_is_better_and_sends_as_much() -> None:

@@ -53,7 +53,7 @@ def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more(tmp_path: 
     [
         ("return total", "return None", "returned", "average returned nothing; write the mean into g, in place"),
         ("return plan", "return plan[0]", "returned", "cut returned"),
-        ("for k in range(N)]", "for k in range(N - 1)]", "returned", "parts in step 1, for N = "),
+        ("for k in range(N)]", "for k in range(N - 1)]", "returned", "parts in step 0, for N = "),
         ("return alike and bool(", "return torch.stack([xs[0], oracle]) if alike else bool(", "returned",
          "verify returned a vector [2, 48]"),
         ("update(gradient([sample for part in parts for sample in part]))", "update(gradient(parts))", "gradient",
@@ -64,6 +64,8 @@ def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more(tmp_path: 
          "expected one in each: the last batch is lost"),
         ("[sample for part in parts for sample in part]", "parts[0] or parts[1]", "wrong",
          "the gradient is that of samples"),
+        ("(xs[0] - oracle).abs().max()", "(oracle - xs[0]).max()", "wrong",
+         "in one element 100 tolerances more or less than the oracle; expected False"),
         ("    g.div_(total)\n", "    g.div_(total * transport.world_size)\n", "wrong",
          "the right mean, divided once more by N = 3"),
         ("    g.div_(total)\n", "", "wrong", "the weighted sum, not divided; divide by the number of all samples"),

@@ -118,7 +118,7 @@ def test_commands_run_as_printed_one_after_the_other(path: Path, tmp_path: Path)
             continue
         done = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, env=os.environ | AS_ROOT | {"PATH": search}, capture_output=True,
-            text=True, timeout=2 * LIMIT, check=False,
+            text=True, timeout=4 * LIMIT, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 

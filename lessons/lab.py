@@ -199,20 +199,20 @@ class Lab(ABC):
         return f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
 
 
-def check_in_place(call: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:
+def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:
     """Check that a function has worked in place on `vector`, which was as long as `like`. Raises Fault.
 
-    `call` names it in the line: "rank 1: all_reduce".
+    `call` names it in the line, "rank 1: all_reduce"; `cure` is what it is to do.
     """
     if isinstance(returned, torch.Tensor) and returned is not vector:
-        raise Fault("returned", f"{call} returned a tensor; write into the one that it is given, in place: copy_(...)")
+        raise Fault("returned", f"{call} returned a tensor; {cure}")
     if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
         word = "yield" if inspect.isgenerator(returned) else "async"
         raise Fault("returned", f"{call} returned a {type(returned).__name__}: with `{word}` in it, a function does "
                                 "nothing when it is called")  # fmt: skip
     if vector.shape != like.shape or vector.dtype != like.dtype:
         raise Fault("damage", f"{call} has made of its vector {list(like.shape)}, {_name(like)}, one that is "
-                              f"{list(vector.shape)}, {_name(vector)}; write into it, in place")  # fmt: skip
+                              f"{list(vector.shape)}, {_name(vector)}; {cure}")  # fmt: skip
 
 
 def _name(vector: torch.Tensor) -> str:

@@ -122,7 +122,7 @@ def _tell_of(error: BaseException, judge: Judge, source: Source, where: str) -> 
         own = [(error.filename, error.lineno or 0, "")]
     notes = getattr(error, "__notes__", [])
     call = str(notes[-1])[:100] if notes else where
-    hole = frames[-1:] == own[-1:] and _is_raised_there(error)
+    hole = (not own or frames[-1:] == own[-1:]) and _is_raised_there(error)
     judge.tell("raised", type=type(error).__name__, text=str(error)[:500], where=own[-1] if own else None, call=call,
                hole=hole)  # fmt: skip
 

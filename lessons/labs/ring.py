@@ -11,6 +11,8 @@ from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, i
 from lessons.sums import coefficients, describe
 from strategies.ring_all_reduce import RingAllReduce
 
+_CURE = "write the mean into `vector`, in place: vector.copy_(...)"
+
 
 class Ring(Lab):
     """The student writes `all_reduce(transport, vector)`."""
@@ -42,7 +44,7 @@ class Ring(Lab):
         vector = transport.allocate(case.length, case.dtype)
         vector.copy_(inputs["vector"])
         returned = yours.all_reduce(transport, vector)
-        check_in_place(f"rank {transport.rank}: all_reduce", returned, vector, inputs["vector"])
+        check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
         return {"vector": vector}
 
     def is_right(self, run: Run) -> bool:

@@ -12,6 +12,8 @@ from lessons.labs.ring import chunk_spans
 from lessons.labs.shards import STEPS, Optimizer, first_fault, is_finished_gradient
 from strategies.sharded_ring import ShardedRing
 
+_CURE = "write the new parameters into x, in place: x.copy_(...)"
+
 
 class Sharding(Lab):
     """The student writes `step(transport, x, g, update)`.
@@ -51,7 +53,7 @@ class Sharding(Lab):
             torch.sub(x, inputs["c"], out=g)
             optimizer.begin_step()
             returned = yours.step(transport, x, g, optimizer.update)
-            check_in_place(f"rank {transport.rank}: step", returned, x, inputs["x"])
+            check_in_place(f"rank {transport.rank}: step", _CURE, returned, x, inputs["x"])
             result |= {f"x{s}": x.clone(), f"g{s}": g.clone(), f"given{s}": optimizer.given.clone()}
             result[f"updated{s}"] = optimizer.updated.clone()
             result[f"calls{s}"] = torch.tensor([optimizer.calls, optimizer.of_copies])

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -194,6 +194,8 @@ def _draw_plan(case: Case, chance: random.Random) -> Vectors:
 
 def _flattened(plan: Any, N: int) -> Vectors:
     """Return the sizes of a plan's parts, and all its samples, in order. Raises Fault."""
+    if isinstance(plan, Iterator):  # which is empty when it is read again
+        raise Fault("returned", f"cut returned a {type(plan).__name__}; expected a list, which can be read many times")
     try:
         steps = [[[int(sample) for sample in part] for part in parts] for parts in plan]
     except (TypeError, ValueError):

@@ -338,6 +338,16 @@ def test_a_wrong_solution_ends_with_1_and_its_results_are_written(
         (("ring", "nothing.py"), "nothing.py: there is no such file"),
         (("ring", "lessons/ring.py", "--picture", "x.bmp"), "--picture x.bmp: must end with .png, .svg, .pdf"),
         (("ring", "lessons/ring.py", "--json", "/dev/null/x/y.json"), "--json /dev/null/x/y.json: cannot be written"),
+        (("ring", "lessons"), "lessons: is a folder; give the file with your functions"),
+        (("ring", "lessons/ring.py", "--json", "lessons"), "--json lessons: cannot be written: Is a directory"),
+        (
+            ("ring", "lessons/ring.py", "--json", "lessons/ring.py"),
+            "--json lessons/ring.py: is your file; give another",
+        ),
+        (
+            ("ring", "lessons/ring.py", "--json", "x.json", "--gradescope", "./x.json"),
+            "--gradescope ./x.json: is --json;",
+        ),
         (("ring", "lessons/ring.py", "--jsn", "x"), "--jsn: there is no such option; did you mean --json?"),
     ],
 )

@@ -52,6 +52,7 @@ def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more(tmp_path: 
     ("old", "new", "kind", "text"),
     [
         ("return total", "return None", "returned", "average returned nothing; write the mean into g, in place"),
+        ("return plan", "return iter(plan)", "returned", "cut returned a list_iterator; expected a list, which can be"),
         ("return plan", "return plan[0]", "returned", "cut returned"),
         ("for k in range(N)]", "for k in range(N - 1)]", "returned", "parts in step 0, for N = "),
         ("return alike and bool(", "return torch.stack([xs[0], oracle]) if alike else bool(", "returned",

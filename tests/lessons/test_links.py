@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lessons import picture
 from lessons.compare import compare
-from lessons.lab import Run
+from lessons.lab import Run, Sent
 from lessons.labs import LABS, estimates
 from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster, measure, predict, seconds, share_of
 from lessons.labs.links import Links, Part, draw_clusters, draw_to_choose
@@ -148,3 +149,12 @@ def test_a_wrong_mean_is_told_by_what_it_is_made_of(combine: Callable[..., torch
 
 def test_the_same_bits_of_the_mean_are_right() -> None:
     assert Links().is_right(draw_vectors(lambda v, r: torch.stack(v).mean(0)))
+
+
+@pytest.mark.parametrize(("messages", "labels"), [(20, 20), (21, 0)])
+def test_many_messages_with_one_label_are_drawn_without_it(messages: int, labels: int) -> None:
+    run = Run(Part(8, 64), [])
+    run.sent = [Sent(0, i, 1, "", torch.zeros(64), None, 256, 1, 1e-4 * i, 1e-4 * i + 5e-5) for i in range(messages)]
+    panel = picture.draw(Links(), run, run).axes[1]
+    assert [text.get_text() for text in panel.texts].count("the vector") == labels
+    assert panel.get_xlabel().endswith("; each arrow carries the vector")

@@ -25,6 +25,8 @@ def compare(
 ) -> pd.DataFrame | str:
     """Return for each strategy the accuracy on the held-out digits, and the virtual seconds and MB of the training.
 
+    Also the virtual milliseconds a step: the seconds by the steps that the records count, the ends of epochs included.
+
     Only if `report` says that the functions are right: a training by others could hang. A step of a worker computes
     for `compute`. Raises UsageError, RunFailed.
     """
@@ -42,5 +44,6 @@ def compare(
             "accuracy, %": round(100 * totals["test_accuracy"], 1),
             "virtual seconds": round(totals["seconds"] or 0.0, 3),
             "MB sent": round((totals["bytes_sent"] or 0) / 1e6, 2),
+            "ms a step": round(1000 * (totals["seconds"] or 0.0) / int(table["step"].max()), 2),
         }
     return pd.DataFrame(rows).T

@@ -22,7 +22,7 @@ def seconds_of_server(N: int, nbytes: int, bandwidth: float, latency: float) -> 
     """
     raise NotImplementedError(
         "seconds_of_server: draw two steps of one server and two workers. What passes the server's card one after the "
-        "other, from a gradient's last byte to the next step's? Which latencies pass together?"
+        "other, from a gradient's last byte to the next step's? Which latencies does nobody wait for?"
     )
 
 
@@ -41,7 +41,7 @@ def choose(N: int, nbytes: int, bandwidth: float, latency: float, compute: float
     """Return the fastest way to take a step on N ranks: "server", "4 servers" or "ring".
 
     `compute` is the seconds in which one machine computes the gradient of the whole batch. The workers share it evenly;
-    with four servers N - 4 ranks work, and each server has a quarter of x.
+    with four servers N - 4 ranks work, and each server has a quarter of x. N is 6 or more.
     """
     raise NotImplementedError(
         "choose: the seconds of a step are computing and messages; which ranks compute in each of the three, and what "
@@ -50,7 +50,10 @@ def choose(N: int, nbytes: int, bandwidth: float, latency: float, compute: float
 
 
 def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
-    """Replace `vector` [P] on every rank by the mean over all N ranks, in place; N is a power of two."""
+    """Replace `vector` [P] on every rank by the mean over all N ranks, in place; N is a power of two.
+
+    All ranks end with the same bits, as the replicas of a model must.
+    """
     raise NotImplementedError(
         "all_reduce: in log2 N rounds. After a round two ranks that have exchanged hold the same sum; with whom is "
         "each to exchange in the next, so that nothing is added twice?"

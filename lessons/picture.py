@@ -7,6 +7,7 @@ from lessons.lab import Lab, Run
 
 _MOST = 200  # messages that are drawn of a run
 _LABELLED = 60  # a run of no more has the label of each message beside its arrow
+_LABELLED_ALIKE = 20  # the same, where all messages have one label
 _COLOURS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1", "#b3565f", "#4f8f97", "#8a7a4d", "#6b6b6b")
 
 
@@ -17,6 +18,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
     # One colour for each label, in the order in which the reference sends.
     labels = dict.fromkeys(lab.label(message, run.case) for run in (reference, yours) for message in run.sent[:_MOST])
     colours = {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
+    most = _LABELLED if len(labels) > 1 else _LABELLED_ALIKE
     latest = 0.0
     panels = figure.subplots(2, 1, sharex=True)
     for axes, name, run in zip(panels, ("yours", "reference"), (yours, reference), strict=True):
@@ -31,7 +33,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
                 "", (1000 * end, message.dst), (1000 * message.sent, message.rank),
                 arrowprops={"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 0, "shrinkB": 0, **style},
             )  # fmt: skip
-            if len(shown) <= _LABELLED:
+            if len(shown) <= most:
                 # Near its beginning, where arrows that cross are apart.
                 x = 1000 * (message.sent + 0.2 * (end - message.sent))
                 y = message.rank + 0.2 * (message.dst - message.rank)
@@ -50,7 +52,8 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
         axes.spines[["top", "right", "left"]].set_visible(False)
     panels[-1].set_xlim(-0.02 * 1000 * latest, 1.02 * 1000 * max(latest, 1e-6))
     chunks = "; numbers are chunks where a message carries one" if any("chunk" in label for label in labels) else ""
-    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}")
+    alike = f"; each arrow carries {label}" if len(labels) == 1 else ""
+    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}{alike}")
     return figure
 
 

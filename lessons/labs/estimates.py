@@ -4,21 +4,21 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster, measure, predict, seconds
+from lessons.labs.clusters import CHOICES, RING, SERVER, SERVERS, Cluster, measure, predict, seconds, share_of
 
 _NEAR = 1e-3
 Term = Callable[[int], float]  # of N
+_WAITED = "while one message is on its way the next one leaves: only one x and one gradient are waited for"
 
 # What a student's function counts, as a multiple of the latency, or of P / bandwidth, and what is to be said of it.
 LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
     SERVER: (
         (lambda N: 0, "no latency is counted; every message takes one"),
         (lambda N: 1, "one latency is counted; a step is a way there, and then a way back"),
-        (lambda N: N - 1, "N - 1 latencies are counted; all workers send at once, so their latencies pass together"),
-        (lambda N: 2 * (N - 1), "2 (N - 1) latencies are counted, one for each message; all workers send at once, so "
-                                "their latencies pass together"),
-        (lambda N: N, "N latencies are counted; all workers send at once, so their latencies pass together"),
-        (lambda N: 2 * N, "2 N latencies are counted; all workers send at once, so their latencies pass together"),
+        (lambda N: N - 1, f"N - 1 latencies are counted; {_WAITED}"),
+        (lambda N: 2 * (N - 1), f"2 (N - 1) latencies are counted, one for each message; {_WAITED}"),
+        (lambda N: N, f"N latencies are counted; {_WAITED}"),
+        (lambda N: 2 * N, f"2 N latencies are counted; {_WAITED}"),
     ),
     RING: (
         (lambda N: 0, "no latency is counted; every message takes one"),
@@ -61,13 +61,20 @@ RIGHT: dict[str, tuple[Term, Term]] = {
     SERVER: (lambda N: 2, lambda N: N),
     RING: (lambda N: 2 * (N - 1), lambda N: 2 * (N - 1) / N),
 }
-# What a student may have left out who chooses as one would in another world.
-WORLDS: dict[str, Callable[[Cluster], Cluster]] = {
-    "computing took no time: servers compute nothing, and fewer workers take longer for the batch": lambda c: (
-        c._replace(compute=0.0)
+# What a student may have left out: the seconds of a step, by choice and cluster, in another world.
+WORLDS: dict[str, Callable[[str, Cluster], float]] = {
+    "computing took no time, or equally long in all three: servers compute nothing, and fewer workers take longer for "
+    "the batch": lambda choice, c: predict(choice, c._replace(compute=0.0)),
+    "messages had no latency: a ring has 2 (N - 1) messages one after the other": lambda choice, c: predict(
+        choice, c._replace(latency=0.0)
     ),
-    "messages had no latency: a ring has 2 (N - 1) messages one after the other": lambda c: c._replace(latency=0.0),
-    "the bandwidth were bytes a second: it is bits": lambda c: c._replace(bandwidth=8 * c.bandwidth),
+    "the bandwidth were bytes a second: it is bits": lambda choice, c: predict(
+        choice, c._replace(bandwidth=8 * c.bandwidth)
+    ),
+    "N - 3 quarters passed a card one after the other: a worker's own card takes in four of them before the worker can "
+    "go on, which makes N": lambda choice, c: (
+        predict(choice, c) - (0.75 * c.nbytes / c.bytes_per_second if choice == SERVERS else 0.0)
+    ),
 }
 
 
@@ -84,6 +91,10 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     i, ns = wrong[0], [cluster.n for cluster in clusters]
     yours, measured = float(estimates[i, 0]), measure(choice, clusters[i])
     begin = f"{clusters[i]}: yours is {seconds(yours)}, and {seconds(measured)} were measured"
+    of_all = [float(three[0]) / measure(choice, one) for three, one in zip(estimates, clusters, strict=True)]
+    for times in (1000, 1_000_000):
+        if all(near(found, times) for found in of_all):
+            return f"{begin}; yours is {times:,} times as long in every cluster: return seconds"
     latencies = [float(three[1] - three[0]) / one.latency for three, one in zip(estimates, clusters, strict=True)]
     vectors = [
         float(three[2] - three[0]) * one.bytes_per_second / one.nbytes
@@ -94,8 +105,11 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
         return f"{begin}; {text}"
     if text := _hint(vectors, ns, of_bytes, VECTORS[choice]):
         return f"{begin}; {text}"
-    return (f"{begin}; with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
-            f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
+    which = {True: "which is right", False: "which is not right"}
+    of_latency_is, of_bytes_is = (which[near(found[i], right(ns[i]))]
+                                  for found, right in ((latencies, of_latency), (vectors, of_bytes)))  # fmt: skip
+    return (f"{begin}; with twice the latency yours grows by {latencies[i]:.3g} latencies, {of_latency_is}; with twice "
+            f"the bytes by {vectors[i]:.3g} times P / bandwidth, {of_bytes_is}")  # fmt: skip
 
 
 def _hint(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> str:
@@ -138,19 +152,24 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
     worst = max(range(len(found)), key=found.__getitem__)
     cluster, choice = clusters[worst], chosen[worst]
     best = fastest(cluster)
-    text = (f"{cluster}: you chose {choice!r}, {seconds(measure(choice, cluster))} a step; {best!r} takes "
-            f"{seconds(measure(best, cluster))}")  # fmt: skip
-    for what, other in WORLDS.items():
-        if list(chosen) == [best_in_theory(other(one)) for one in clusters]:
+    text = (f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes "
+            f"{_parts(best, cluster)}")  # fmt: skip
+    for what, world in WORLDS.items():
+        if list(chosen) == [best_in_theory(one, world) for one in clusters]:
             return f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
         return (
             f"{text}; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
         )
-    workers = {name: CHOICES[name].count_workers(cluster.n) for name in (choice, best)}
-    return f"{text} (the batch is shared by {workers[choice]} workers, and by {workers[best]})"
+    return text
 
 
-def best_in_theory(cluster: Cluster) -> str:
-    """Return the choice whose step is the shortest in closed form, also where there is no compute or latency."""
-    return min(CHOICES, key=lambda choice: predict(choice, cluster))
+def _parts(choice: str, cluster: Cluster) -> str:
+    """Return the seconds of a step as measured, and what they are made of."""
+    whole, computing = measure(choice, cluster), share_of(choice, cluster)
+    return f"{seconds(whole)} (computing {seconds(computing)}, messages {seconds(whole - computing)})"
+
+
+def best_in_theory(cluster: Cluster, world: Callable[[str, Cluster], float] = predict) -> str:
+    """Return the choice whose step is the shortest in closed form, in this world or another one."""
+    return min(CHOICES, key=lambda choice: world(choice, cluster))

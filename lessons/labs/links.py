@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -9,7 +10,20 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.lab import (
+    BANDWIDTH,
+    LATENCY,
+    Case,
+    Fault,
+    Figure,
+    Lab,
+    Run,
+    Sent,
+    Vectors,
+    check_in_place,
+    is_close,
+    normal,
+)
 from lessons.labs import clusters, estimates
 from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster
 from lessons.sums import coefficients, describe
@@ -17,8 +31,10 @@ from lessons.sums import coefficients, describe
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
 CHOOSE, ALL_REDUCE, BOTH = "choose", "all_reduce", "choose and all_reduce"
 _OF_EACH = 3  # clusters for which a choice is the fastest
+_TRIES = 1000  # clusters that are tried before all is drawn anew
 _MARGIN = 1.05  # the next best takes so many times as long, at least
 _ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
+_CURE = "write the mean into `vector`, in place: vector.copy_(...)"
 
 
 @dataclass(frozen=True)
@@ -75,20 +91,18 @@ class Links(Lab):
             vector = transport.allocate(case.length, case.dtype)
             vector.copy_(inputs["vector"])
             returned = yours.all_reduce(transport, vector)
-            if isinstance(returned, torch.Tensor) and returned is not vector:
-                raise Fault("returned", f"rank {transport.rank}: all_reduce returned a tensor; write the mean into "
-                                        "`vector`, in place: vector.copy_(...)")  # fmt: skip
+            check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
             result["vector"] = vector
         return result
 
     def is_right(self, run: Run) -> bool:
-        """Whether estimates are as measured, choices as fast as any, and all ranks hold the mean."""
+        """Whether estimates are as measured, choices as fast as any, and all ranks hold the mean, in the same bits."""
         what = _part(run.case).what
         if what in ESTIMATES:
             return not self._explain_estimates(run)
         if what in (CHOOSE, BOTH) and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
             return False
-        return what == CHOOSE or not wrong_ranks(run)
+        return what == CHOOSE or not (wrong_ranks(run) or other_bits(run))
 
     def explain(self, run: Run, reference: Run) -> str:
         """Say which term of an estimate is wrong, what a choice has left out, or what a vector is made of."""
@@ -97,7 +111,17 @@ class Links(Lab):
             return f"{what}: {self._explain_estimates(run)}"
         if what in (CHOOSE, BOTH) and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
             return f"choose: {estimates.explain_choices(*choices_of(run))}"
-        return self._explain_vector(run, wrong_ranks(run)[0])
+        if wrong := wrong_ranks(run):
+            return self._explain_vector(run, wrong[0])
+        rank, element = other_bits(run)[0]
+        return (f"all_reduce: {run.case}: all ranks hold the mean, but element {element} has other bits on rank {rank} "
+                "than on rank 0, for they add in another order: let both of a pair add the same two sums")  # fmt: skip
+
+    def comment(self, kind: str, run: Run, reference: Run) -> str:
+        """Waiting at once for a Work that was not waited for is the next mistake."""
+        if kind != "damage" or not run.results:  # without results it is another damage, which has ended the run
+            return ""
+        return "; two that wait before they receive are a deadlock: send vector.clone(), which nobody changes"
 
     def label(self, message: Sent, case: Case) -> str:
         """How much of the vector it carries."""
@@ -122,8 +146,8 @@ class Links(Lab):
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         """Say what a message more costs that this network does not count."""
         if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
-            return (f"{super().advise(run, missed)}: a message costs nothing here but its time; real cards and "
-                    "processors take a microsecond or more for each")  # fmt: skip
+            return (f"{super().advise(run, missed)}; yours is faster here, for a message costs its sender nothing but "
+                    "the time on the card; real cards and processors take a microsecond or more for each")  # fmt: skip
         return super().advise(run, missed)
 
     def _explain_estimates(self, run: Run) -> str:
@@ -142,11 +166,21 @@ class Links(Lab):
             return f"{begin} something else than the mean of all {case.n} ranks"
         if case.n > 1 and all(abs(a - 1) < 1e-3 for a in found):
             return f"{begin} the sum; expected the mean: divide by N, once"
-        text = describe(found, [f"rank {k}" for k in range(case.n)])
+        names, counts = [f"rank {k}" for k in range(case.n)], [case.n * a for a in found]
+        twice = any(round(count) > 1 for count in counts) and all(abs(count - round(count)) < 1e-2 for count in counts)
+        shared = twice and any(abs(a - round(a)) > 1e-3 for a in found)  # a mean: how often each is in its sum
+        text = f"({describe(counts, names)}) / {case.n}" if shared else describe(found, names)
         if missing := [str(k) for k, a in enumerate(found) if not a]:
             return (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
                     "2^s ranks, if both of a pair know different ones")  # fmt: skip
-        return f"{begin} {text}; expected each rank once, divided by {case.n}: some parts have come on two ways"
+        if all(abs(a - found[0]) < 1e-3 for a in found):
+            if found[0] < 1 / case.n:
+                return (f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N "
+                        "once, after the last round, or by 2 in each")  # fmt: skip
+            return (f"{begin} {text}; expected each rank once, divided by {case.n}: all parts have come on several "
+                    "ways, or the sum is divided by less")  # fmt: skip
+        return (f"{begin} {text}; expected each rank once, divided by {case.n}: some parts have come on several ways, "
+                "or are divided less often than others")  # fmt: skip
 
 
 def _part(case: Case) -> Part:
@@ -158,11 +192,11 @@ def _ask(yours: SimpleNamespace, what: str, cluster: Cluster) -> float:
     """Return what a student's function says of a cluster: seconds, or the number of its choice. Raises Fault."""
     if what in ESTIMATES:
         said = getattr(yours, what)(cluster.n, cluster.nbytes, cluster.bandwidth, cluster.latency)
-        if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
+        if isinstance(said, bool) or not isinstance(said, (int, float)) or not abs(said) <= sys.float_info.max:
             raise Fault("returned", f"{what} returned {said!r}; expected seconds, a number")
         return float(said)
     said = yours.choose(*cluster)
-    if said not in CHOICES:
+    if not isinstance(said, str) or said not in CHOICES:
         raise Fault("returned", f"choose returned {said!r}; expected one of {', '.join(map(repr, CHOICES))}")
     return list(CHOICES).index(said)
 
@@ -184,6 +218,13 @@ def wrong_ranks(run: Run) -> list[int]:
     return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], mean)]
 
 
+def other_bits(run: Run) -> list[tuple[int, int]]:
+    """Return the ranks that have ended with other bits than rank 0, each with the first such element."""
+    first = run.results[0]["vector"]
+    different = [(rank, result["vector"] != first) for rank, result in enumerate(run.results)]
+    return [(rank, int(where.nonzero()[0])) for rank, where in different if where.any()]
+
+
 # What is drawn
 
 
@@ -201,20 +242,34 @@ def draw_clusters(choice: str, chance: random.Random) -> list[Cluster]:
 def draw_to_choose(chance: random.Random) -> list[Cluster]:
     """Return clusters, each choice being the fastest for as many, in which nothing may be left out."""
     while True:
-        found: dict[str, list[Cluster]] = {choice: [] for choice in CHOICES}
-        while any(len(some) < _OF_EACH for some in found.values()):
+        drawn: list[Cluster] = []
+        best: list[str] = []
+        others: list[list[str]] = [[] for _ in estimates.WORLDS]  # what is best in another world
+        for _ in range(_TRIES):
             one = _draw_cluster(chance.randint(6, 16), chance)
             one = one._replace(latency=_whole_nanoseconds(10 ** chance.uniform(-5.5, -2.5)),
-                               compute=_whole_nanoseconds(10 ** chance.uniform(-2, 1)))  # fmt: skip
-            times = sorted((clusters.predict(choice, one), choice) for choice in CHOICES)
-            if times[1][0] > _MARGIN * times[0][0] and len(found[times[0][1]]) < _OF_EACH:
-                found[times[0][1]].append(one)
-        drawn = [one for some in found.values() for one in some]
-        chance.shuffle(drawn)
-        best = [estimates.best_in_theory(one) for one in drawn]
-        others = [[estimates.best_in_theory(of(one)) for one in drawn] for of in estimates.WORLDS.values()]
-        if all(other != best and len(set(other)) > 1 for other in others):
+                               compute=_whole_nanoseconds(10 ** chance.uniform(-4, 1)))  # fmt: skip
+            (fastest, choice), (second, _), _ = sorted((clusters.predict(choice, one), choice) for choice in CHOICES)
+            if second <= _MARGIN * fastest or best.count(choice) == _OF_EACH:
+                continue
+            theirs = [estimates.best_in_theory(one, world) for world in estimates.WORLDS.values()]
+            longer = [[*other, its] for other, its in zip(others, theirs, strict=True)]
+            told = _count_told(others, best)
+            if told < 2 * len(others) and _count_told(longer, [*best, choice]) == told:
+                continue  # first those that tell the worlds apart
+            drawn, best, others = [*drawn, one], [*best, choice], longer
+            if len(drawn) == _OF_EACH * len(CHOICES):
+                break
+        else:
+            continue
+        if _count_told(others, best) == 2 * len(others) and all(others.count(other) == 1 for other in others):
+            chance.shuffle(drawn)
             return drawn
+
+
+def _count_told(others: Sequence[Sequence[str]], best: Sequence[str]) -> int:
+    """Count the worlds in which another choice is the best somewhere, and those with more than one best choice."""
+    return sum(other != best for other in others) + sum(len(set(other)) > 1 for other in others)
 
 
 def _draw_cluster(n: int, chance: random.Random) -> Cluster:

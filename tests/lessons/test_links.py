@@ -1,16 +1,22 @@
 """Lab 6: the closed forms are what is measured, every hint is given to whom it is for, and what is drawn is fair."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons.labs import estimates
-from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster, measure, predict
-from lessons.labs.links import draw_clusters, draw_to_choose
+from lessons import picture
+from lessons.compare import compare
+from lessons.lab import Run, Sent
+from lessons.labs import LABS, estimates
+from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster, measure, predict, seconds, share_of
+from lessons.labs.links import Links, Part, draw_clusters, draw_to_choose
+from lessons.report import Report
 from lessons.solutions import links
+from strategies.param_server import ParamServer
 
 HINTS = [
     (choice, of_latency, of_bytes, text)
@@ -62,7 +68,19 @@ def test_hints_are_told_apart() -> None:
 
 def test_a_count_that_is_like_no_other_is_told_in_numbers() -> None:
     said = explain(RING, lambda N: 17, lambda N: 2 * (N - 1) / N, seed=3)
-    assert "with twice the latency yours grows by 17 latencies" in said
+    assert "with twice the latency yours grows by 17 latencies, which is not right; with twice the bytes by 1." in said
+    assert said.endswith(" times P / bandwidth, which is right")
+    said = explain(RING, lambda N: 2 * (N - 1), lambda N: 17, seed=3)
+    assert said.endswith(
+        " latencies, which is right; with twice the bytes by 17 times P / bandwidth, which is not right"
+    )
+
+
+@pytest.mark.parametrize(("factor", "text"), [(1000, "1,000"), (1_000_000, "1,000,000")])
+def test_another_unit_is_named(factor: int, text: str) -> None:
+    of_latency, of_bytes = estimates.RIGHT[SERVER]
+    said = explain(SERVER, lambda N: factor * of_latency(N), lambda N: factor * of_bytes(N), seed=3)
+    assert said.endswith(f"; yours is {text} times as long in every cluster: return seconds")
 
 
 @settings(max_examples=10, deadline=None)
@@ -72,5 +90,71 @@ def test_each_choice_is_the_fastest_as_often_and_nothing_may_be_left_out(seed: i
     best = [estimates.best_in_theory(one) for one in drawn]
     assert {choice: best.count(choice) for choice in CHOICES} == dict.fromkeys(CHOICES, 3)
     assert [links.choose(*one) for one in drawn] == best
-    for of in estimates.WORLDS.values():
-        assert [estimates.best_in_theory(of(one)) for one in drawn] != best
+    others = [[estimates.best_in_theory(one, world) for one in drawn] for world in estimates.WORLDS.values()]
+    assert best not in others
+    assert all(others.count(other) == 1 for other in others), "each is told apart"
+    for what, other in zip(estimates.WORLDS, others, strict=True):
+        assert estimates.explain_choices(drawn, other).endswith(f"; you choose as if {what}")
+
+
+def test_a_choice_that_is_like_no_other_is_told_by_computing_and_messages() -> None:
+    drawn = draw_to_choose(random.Random(4))
+    chosen = [estimates.best_in_theory(one) for one in drawn]
+    i = chosen.index(SERVER)
+    chosen[i] = RING
+    computing, whole = share_of(RING, drawn[i]), measure(RING, drawn[i])
+    said = estimates.explain_choices(drawn, chosen)
+    assert f"you chose 'ring', {seconds(whole)} (computing {seconds(computing)}, messages " in said
+    assert said.endswith(f"messages {seconds(measure(SERVER, drawn[i]) - share_of(SERVER, drawn[i]))})")
+
+
+def test_a_step_of_a_trained_server_is_counted_by_the_records_and_its_epoch_has_ends() -> None:
+    """N - 2 vectors more than its steps: no x goes out with the first gradients, no gradient comes in with the last."""
+    right = Report(LABS["links"], "right", "")
+    table = compare(right, {"server": ParamServer()}, epochs=1, bandwidth="10mbit", latency="0us", compute="0ms")
+    assert not isinstance(table, str)
+    N, seconds, nbytes = 4, table["virtual seconds"]["server"], 1e6 * table["MB sent"]["server"]
+    steps = round(1000 * seconds / table["ms a step"]["server"])
+    vector = nbytes / (2 * (N - 1) * steps) * 8 / 10e6
+    assert seconds == pytest.approx((N * steps + N - 2) * vector, rel=2e-3)
+
+
+def draw_vectors(combine: Callable[[list[torch.Tensor], int], torch.Tensor]) -> Run:
+    run = Run(Part(4, 12), Links().draw(Part(4, 12), random.Random(5)))
+    vectors = [inputs["vector"] for inputs in run.inputs]
+    run.results = [{"vector": combine(vectors, rank)} for rank in range(4)]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("combine", "text"),
+    [
+        (lambda v, r: sum(v) / 16, ": every rank is in it once, but divided by 16: divide by N once, after the last"),
+        (
+            lambda v, r: sum(v) / 2,
+            "/ 4; expected each rank once, divided by 4: all parts have come on several ways, or",
+        ),
+        (lambda v, r: (sum(v) + v[r]) / 4, "(2 x rank 0 + rank 1 + rank 2 + rank 3) / 4; expected each rank once"),
+        (lambda v, r: (v[0] + v[1]) / 4, "ends with (rank 0 + rank 1) / 4, without rank 2, 3: after s rounds"),
+        (lambda v, r: v[r], "ends with rank 0, without rank 1, 2, 3: after s rounds"),
+        (lambda v, r: sum(v), "ends with the sum; expected the mean: divide by N, once"),
+        (lambda v, r: sum(v[:r] + v[r + 1 :], v[r]) / 4, "other bits on rank"),
+    ],
+)
+def test_a_wrong_mean_is_told_by_what_it_is_made_of(combine: Callable[..., torch.Tensor], text: str) -> None:
+    run = draw_vectors(combine)
+    assert not Links().is_right(run)
+    assert text in Links().explain(run, run)
+
+
+def test_the_same_bits_of_the_mean_are_right() -> None:
+    assert Links().is_right(draw_vectors(lambda v, r: torch.stack(v).mean(0)))
+
+
+@pytest.mark.parametrize(("messages", "labels"), [(20, 20), (21, 0)])
+def test_many_messages_with_one_label_are_drawn_without_it(messages: int, labels: int) -> None:
+    run = Run(Part(8, 64), [])
+    run.sent = [Sent(0, i, 1, "", torch.zeros(64), None, 256, 1, 1e-4 * i, 1e-4 * i + 5e-5) for i in range(messages)]
+    panel = picture.draw(Links(), run, run).axes[1]
+    assert [text.get_text() for text in panel.texts].count("the vector") == labels
+    assert panel.get_xlabel().endswith("; each arrow carries the vector")

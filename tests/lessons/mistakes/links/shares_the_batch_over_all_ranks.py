@@ -1,0 +1,34 @@
+"""Has all ranks compute, also servers."""
+
+import torch
+
+from transports.base import Transport
+
+
+def seconds_of_server(N: int, nbytes: int, bandwidth: float, latency: float) -> float:
+    return 2 * latency + N * nbytes * 8 / bandwidth
+
+
+def seconds_of_ring(N: int, nbytes: int, bandwidth: float, latency: float) -> float:
+    return 2 * (N - 1) * (latency + nbytes / N * 8 / bandwidth)
+
+
+def choose(N: int, nbytes: int, bandwidth: float, latency: float, compute: float) -> str:
+    steps = {
+        "server": compute / N + seconds_of_server(N, nbytes, bandwidth, latency),
+        "4 servers": compute / N + 2 * latency + N * nbytes / 4 * 8 / bandwidth,
+        "ring": compute / N + seconds_of_ring(N, nbytes, bandwidth, latency),
+    }
+    return min(steps, key=steps.__getitem__)
+
+
+def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
+    N, r = transport.world_size, transport.rank
+    distance = 1
+    while distance < N:
+        peer = r ^ distance
+        transport.isend(vector.clone(), peer, f"distance {distance}")
+        with transport.recv(peer, f"distance {distance}") as received:
+            vector.add_(received.vector)
+        distance *= 2
+    vector.div_(N)

@@ -82,8 +82,9 @@ def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
     Steps count from 1. Two runs are on one clock, on which both begin their first epoch at the same time. Raises
     BadRun, also for a page of more than MAX_BYTES.
     """
+    of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
     facts = {
-        "runs": [_facts(run, runs[0].begins - run.begins, steps) for run in runs],
+        "runs": of_runs,
         "view": _first_view(runs[0], steps) if len(runs) == 1 else _first_steps(runs),
         "phases": PHASES,
         "ops": OPS,
@@ -104,8 +105,8 @@ def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
     if (size := len(text.encode())) > MAX_BYTES:
         what, room = " and ".join(run.path for run in runs), 0.9 * MAX_BYTES / size
         raise BadRun(
-            f"{what}: the page has {size / 1e6:.1f} MB, and may have {MAX_BYTES / 1e6:g}; ask for fewer steps, such as "
-            + _fewer(runs, steps, [int(room * one["n"]) for one in facts["runs"]])
+            f"{what}: a page of {size / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} is the most; ask for fewer steps, such as "
+            + _fewer(runs, steps, [int(room * one["n"]) for one in of_runs])
         )
     return text
 

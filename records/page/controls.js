@@ -153,12 +153,16 @@ async function start() {
     .text((phase) => phase);
   connect();
   new ResizeObserver(() => {
-    for (const one of lanes) one.resize();
+    for (const one of lanes) { // at once, for a canvas of another size is blank
+      one.resize();
+      one.drawEvents();
+      one.drawMoment();
+    }
     changed("view");
   }).observe(element("runs"));
   look(...facts.view);
   goTo(facts.view[0]);
-  globalThis.page = Object.assign(page, { lanes, goTo, look }); // for a console, or who takes pictures
+  globalThis.page = Object.assign(page, { lanes, goTo, look, isFree }); // for a console, or who takes pictures
 }
 
 await start();

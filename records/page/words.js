@@ -1,9 +1,11 @@
 const COUNT = d3.format(",");
 
-/** Return a time in words, while so many seconds are in view; with digits for what is so many seconds apart. */
+/** Return a time in words, while so many seconds are in view; with digits for what is so many seconds apart.
+ * The unit is that of the whole view, and not much smaller than the times there. */
 function inWords(seconds, inView, apart = inView / 1000) {
-  const [unit, scale] = inView >= 2 ? ["s", 1] : inView >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
-  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(apart * scale) - 1e-9)));
+  const large = Math.max(inView, page.view[1] / 10);
+  const [unit, scale] = large >= 2 ? ["s", 1] : large >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(apart * scale) - 1e-9)));
   return `${d3.format(`,.${digits}f`)(seconds * scale)} ${unit}`;
 }
 

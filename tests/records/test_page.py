@@ -219,22 +219,36 @@ from strategies.common.traffic import Traffic
 from strategies.ring_all_reduce import RingAllReduce
 
 
+import greeting
+
+
 @dataclass(kw_only=True)
 class Mine(RingAllReduce):
     """A ring that says hello first."""
 
     traffic = {"worker": Traffic("2 (N - 1) + 1", "2 (N - 1) P / N")}
 
+    @classmethod
+    def sources(cls):
+        return super().sources() | {greeting.__file__}
+
     def step(self, n_samples):
-        self.transport.isend(None, (self.transport.rank + 1) % self.transport.world_size, "hello")
-        self.transport.recv((self.transport.rank - 1) % self.transport.world_size, "hello")
+        greeting.greet(self.transport)
         super().step(n_samples)
 '''
+HELPER = """def greet(transport):
+    transport.isend(None, (transport.rank + 1) % transport.world_size, "hello")
+    transport.recv((transport.rank - 1) % transport.world_size, "hello")
+"""
 
 
 @pytest.mark.slow
-def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+@pytest.mark.parametrize("named", [True, False])
+def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, named: bool) -> None:
+    """With the line in a helper's file if the strategy names it, else with that of its caller."""
+    own = OWN if named else OWN.replace(" | {greeting.__file__}", "")
+    (tmp_path / "mine.py").write_text(own)
+    (tmp_path / "greeting.py").write_text(HELPER)
     options = ["--strategy", "mine:Mine", "--n_gpus", "2", "--epochs", "1", "--run_name", "own", "--device", "cpu"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *options], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT,
@@ -243,12 +257,13 @@ def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
     file = str((tmp_path / "mine.py").resolve())
-    assert set(run["sources"]) >= {file, "strategies/common/collectives.py"}
+    helper = str((tmp_path / "greeting.py").resolve())
+    assert set(run["sources"]) >= {helper if named else file, "strategies/common/collectives.py"}
     hello = spans(tmp_path / "results" / "own").query("tag == 'hello' and op == 'send'")["line"].unique()
-    assert list(hello) == [f"{file}:{OWN[: OWN.index('isend')].count(chr(10)) + 1}"]
-    (tmp_path / "mine.py").write_text(OWN.replace("hello first", "hello"))
+    assert list(hello) == [f"{helper}:2" if named else f"{file}:{own[: own.index('greet(')].count(chr(10)) + 1}"]
+    Path(helper if named else file).write_text(f"# new\n{own}")
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
-    assert file in run["missing"]
+    assert (helper if named else file) in run["missing"]
 
 
 @pytest.mark.slow

@@ -103,6 +103,36 @@ def test_all_times_of_the_second_run_are_moved(browser: Browser, ring: page.Run,
     assert browser.run("return page.end - page.start") < 1
 
 
+def test_numbers_of_workers_do_not_cover_each_other(browser: Browser, bereaved: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, bereaved)
+    pins = [{"at": at, "level": level} for at, level in ((0, 0), (10, 40), (14, 50), (30, 50), (40, 0), (55.5, 3))]
+    free = browser.run("return arguments[0].map((_, k) => page.isFree(arguments[0], k))", pins)
+    assert free == [True, False, False, True, False, False]
+
+
+def test_a_moment_has_the_unit_that_its_time_needs(browser: Browser, ring: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, ring)
+    end = browser.run("return page.end")
+    assert end > 0.02
+    browser.run("page.goTo(page.end); page.look(page.end - 1e-4, page.end)")
+    assert float(browser.text("#time").split(" ms,")[0]) == pytest.approx(1e3 * end, abs=1e-3)
+    browser.run("page.goTo(page.start); page.look(page.start, page.start + 1e-4)")
+    assert " µs," in browser.text("#time")
+
+
+def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, ring: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, ring)
+    browser.run(  # this observer is told after the page's, in the frame of the change
+        "const { canvas } = page.lanes[0], all = () => [0, 0, canvas.width, canvas.height];"
+        "const look = () => canvas.getContext('2d').getImageData(...all()).data.some((one) => one);"
+        "const box = document.getElementById('runs'); box.style.width = '900px';"
+        "new ResizeObserver(() => { globalThis.drawn ??= [look(), canvas.width]; }).observe(box);"
+    )
+    drawn, width = browser.until("return globalThis.drawn")
+    assert width < 900, "the canvas has its new size"
+    assert drawn
+
+
 @pytest.mark.parametrize("width", [320, 360, 480, 1000])
 def test_the_box_of_keys_is_in_the_window(browser: Browser, ring: page.Run, tmp_path: Path, width: int) -> None:
     open_page(browser, tmp_path, ring, width=width)

@@ -39,19 +39,18 @@ def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[i
     spans["life"] = _lives(spans, died)
     message = ["src", "dst", "tag", "life"]
     spans["k"] = spans.groupby([*message, "op"]).cumcount()
-    message += ["k", "read"]
-    # Of what a dead rank sent or received nothing is here: a receipt may have no sending, or that of another message.
-    sent = spans["t0"].where(spans["op"] == "send").groupby([spans[one] for one in message]).transform("max")
-    of_dead = spans["rank"].isin(died) | spans["peer"].isin(died)
-    spans["early"] = of_dead & received & (spans["t1"] < sent)
-    spans["message"] = spans[moved].groupby([*message, "bytes", "early"]).ngroup().reindex(spans.index).fillna(-1)
+    # Where events are missing, the k-th may be another: then it mostly has another length.
+    spans["message"] = spans[moved].groupby([*message, "k", "read", "bytes"]).ngroup().reindex(spans.index).fillna(-1)
     spans["chunk"] = _chunks(spans, moved, len(roles))
     spans["version"] = _versions(spans, moved, [rank for rank, role in enumerate(roles) if role == SERVER])
     return spans.astype({"message": "int64", "chunk": "int64", "version": "int64"})
 
 
 def _lives(spans: pd.DataFrame, died: Collection[int]) -> pd.Series:
-    """Return 1 for the events that belong to the last life of a rank that has died and returned, else 0."""
+    """Return 1 for the events that belong to the last life of a rank that has died and returned, else 0.
+
+    Where no server has welcomed it, that is only what it recorded itself: whose messages the others got is not known.
+    """
     life = pd.Series(0, spans.index)
     for k in died:
         welcomed = spans.loc[(spans["op"] == "send") & (spans["peer"] == k) & (spans["tag"] == POSITION), "t0"].max()

@@ -73,7 +73,8 @@ def test_of_a_dead_rank_it_says_that_its_events_are_lost(browser: Browser, berea
     assert "Rank 1 died" not in said
     browser.element("#fit").click()
     browser.frame()
-    assert browser.run("return page.lanes[0].labels.filter(([, top]) => top > page.lanes[0].y(1)).length") >= 2
+    labels = "const lanes = page.lanes[0]; return lanes.labels.filter(([, top]) => top === lanes.y(2) - 7)"
+    assert len(browser.run(labels)) == 1, "and nothing else is in its lane"
     both_ends = events.groupby("message")["op"].transform("nunique") == 2
     alone = events[(events["message"] >= 0) & ~both_ends]
     for rank, of_rank in alone.groupby("peer"):

@@ -22,6 +22,7 @@ x_k does not change meanwhile; here they follow the gradient, so that a step's t
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import getfile
 from typing import ClassVar
 
 import torch
@@ -73,6 +74,11 @@ class Gossip(Drifting):
             raise UsageError(
                 "--replay: with --asynchronous every rank takes messages in an order of its own; leave it out"
             )
+
+    @classmethod
+    def sources(cls) -> set[str]:
+        """Also of what sends with `asynchronous`."""
+        return super().sources() | {getfile(Exchanges)}
 
     def setup(self) -> None:
         """Make a vector for what is averaged; with `asynchronous`, know the partners."""

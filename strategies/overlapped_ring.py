@@ -57,7 +57,7 @@ class Bucket:
     missing: set[int] = field(default_factory=set)  # whose gradients are not here yet
     ring: Ring | None = None  # while it goes round
     has_begun: bool = False
-    total: int = 0  # samples of all ranks, when it has been round
+    total: int = 0  # samples of all ranks, when its sum is finished
     sent: list[Work] = field(default_factory=list)
 
 

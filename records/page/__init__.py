@@ -6,11 +6,12 @@
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -19,13 +20,14 @@ from pygments.lexers import PythonLexer
 from records.events import OPS, PHASES
 from records.files import AnyPath
 from records.finished import BadRun
-from records.page.columns import encode, with_messages
+from records.page.columns import encode, ring_before, with_messages
 from records.sources import unchanged
 from records.timeline import COLOURS, describe, load, middle, window, worker_spans
 
-MAX_EVENTS = 200_000  # of a page: more would make it slow
+MAX_EVENTS = 200_000  # of a run: more would make the page slow
+MAX_BYTES = 5_000_000
 _HERE = Path(__file__).parent
-_SCRIPTS = ("run", "words", "scene", "lanes", "strips", "chunks", "code", "messages", "controls")
+_SCRIPTS = ("run", "words", "lost", "scene", "lanes", "strips", "chunks", "code", "messages", "controls")
 """Parts of one script, in their order."""
 
 
@@ -33,7 +35,7 @@ _SCRIPTS = ("run", "words", "scene", "lanes", "strips", "chunks", "code", "messa
 class Page:
     """A page as text; a notebook shows it in its cell."""
 
-    text: str
+    text: str = field(repr=False)  # which a notebook would keep a second time
     height: int
 
     def _repr_html_(self) -> str:
@@ -68,15 +70,21 @@ class Run:
         """When the first epoch begins."""
         return float(worker_spans(self.events, self.roles)["t0"].min())
 
+    @property
+    def died(self) -> set[int]:
+        """The ranks that have died, perhaps to return: what they recorded until then is lost."""
+        return {death["rank"] for death in self.metadata.get("deaths", ())}
+
 
 def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
     """Return the text of the page of one run or two, with all their events or those of `steps`: the first, how many.
 
     Steps count from 1. Two runs are on one clock, on which both begin their first epoch at the same time. Raises
-    BadRun.
+    BadRun, also for a page of more than MAX_BYTES.
     """
+    of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
     facts = {
-        "runs": [_facts(run, runs[0].begins - run.begins, steps) for run in runs],
+        "runs": of_runs,
         "view": _first_view(runs[0], steps) if len(runs) == 1 else _first_steps(runs),
         "phases": PHASES,
         "ops": OPS,
@@ -94,6 +102,12 @@ def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
         before, mark, after = text.partition(f"<!--{name}-->")
         assert mark, name
         text = before + part + after
+    if (size := len(text.encode())) > MAX_BYTES:
+        what, room = " and ".join(run.path for run in runs), 0.9 * MAX_BYTES / size
+        raise BadRun(
+            f"{what}: a page of {size / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} is the most; ask for fewer steps, such as "
+            + _fewer(runs, steps, [int(room * one["n"]) for one in of_runs])
+        )
     return text
 
 
@@ -105,17 +119,31 @@ def _window(run: Run, steps: tuple[int, int]) -> tuple[float, float]:
         raise BadRun(f"--step {steps[0]} --steps {steps[1]}: {error}; ask for one or more of these") from error
 
 
+def _fewer(runs: Sequence[Run], steps: tuple[int, int] | None, most: Sequence[int]) -> str:
+    """Return the options for so many steps that of no run more than `most` events are on the page, or for one step."""
+    of_workers = [worker_spans(run.events, run.roles) for run in runs]
+    first = steps[0] if steps else 1 + max(int(spans["step"].min()) for spans in of_workers)
+    n = []
+    for run, spans, limit in zip(runs, of_workers, most, strict=True):
+        later = spans[spans["step"] >= first - 1]
+        body = run.events[run.events["phase"].isin(PHASES)]
+        ended_before = (body["t1"] < later["t0"].min()).sum()
+        ends = later.groupby("step")["t1"].max().cummax()  # of the last worker; another may be steps ahead
+        n.append(int((np.searchsorted(np.sort(body["t0"]), ends, "right") - ended_before <= limit).sum()))
+    return f"--step {first} --steps {max(1, min(n))}"
+
+
 def _facts(run: Run, shift: float, steps: tuple[int, int] | None) -> dict[str, Any]:
     """Return all that the page knows of a run, its times later by `shift` seconds. Raises BadRun."""
-    spans = with_messages(run.events, len(run.roles))
-    if steps is not None:
-        start, stop = _window(run, steps)
-        spans = spans[(spans["t1"] >= start) & (spans["t0"] <= stop)].reset_index(drop=True)
+    spans = with_messages(run.events, run.roles, run.died)
+    begins = spans.groupby("rank")["t0"].min()
+    start, stop = (0.0, float(spans["t1"].max())) if steps is None else _window(run, steps)
+    before = ring_before(spans, start, len(run.roles))
+    spans = spans[(spans["t1"] >= start) & (spans["t0"] <= stop)].reset_index(drop=True)
     if len(spans) > MAX_EVENTS:
-        n = (run.events["step"].max() + 1 if steps is None else steps[1]) * MAX_EVENTS * 9 // (10 * len(spans))
         raise BadRun(
             f"{run.path}: {len(spans):,} events, and a page holds {MAX_EVENTS:,}; ask for fewer steps, such as "
-            f"--step {steps[0] if steps else 1} --steps {max(1, n)}"
+            + _fewer([run], steps, [MAX_EVENTS])
         )
     texts, missing = _sources(spans["line"], run.metadata.get("sources"))
     return {
@@ -123,6 +151,8 @@ def _facts(run: Run, shift: float, steps: tuple[int, int] | None) -> dict[str, A
         "about": describe(run.metadata),
         "roles": run.roles,
         "shift": shift,
+        "lost": {rank: begins.get(rank) for rank in run.died},
+        "ring_before": before,
         "sources": texts,
         "missing": missing,
         **encode(spans),

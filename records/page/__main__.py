@@ -4,13 +4,16 @@ RUN_NAME.page.html is one file that any browser opens, without a server and with
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from records.files import write_atomically
+from records.files import EVENTS_SUFFIX, write_atomically
 from records.finished import BadRun, Parser, run_command
 from records.page import Run, make_page
 from records.timeline import load
+
+_RECORDS = (".csv", ".json", EVENTS_SUFFIX)
 
 
 def _write(given: argparse.Namespace) -> str:
@@ -18,8 +21,10 @@ def _write(given: argparse.Namespace) -> str:
     steps = None
     if given.step is not None or given.steps is not None:
         steps = (1 if given.step is None else given.step, 1 if given.steps is None else given.steps)
-    text = make_page(runs, steps)
     path = given.out or f"{runs[0].path}.page.html"
+    if os.path.realpath(path).endswith(_RECORDS):
+        raise BadRun(f"--out {path}: the name of a run's records, which a page would replace; end it with .html")
+    text = make_page(runs, steps)
     try:
         with write_atomically(path) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ function chunkInk(chunk) { return colour(`chunk-ink-${chunk % CHUNKS}`); }
 class Chunks {
   constructor(run, box) {
     this.run = run;
+    this.before = run.facts.ring_before; // what came before the page
     this.box = box;
     const ring = run.messages.filter((message) => run.chunk[message.i] >= 0);
     this.sent = this.byRank(ring, "send", "src", "share-reduce");
@@ -55,14 +56,14 @@ class Chunks {
 
   /** The ranks whose parts are in chunk c of a rank: as [rank][c], an array. */
   state(passed) {
-    const N = this.run.ranks, round = N - 1;
+    const N = this.run.ranks, round = N - 1, { before } = this;
     return d3.range(N).map((rank) => {
       const own = d3.range(N).map(() => [rank]);
-      const begun = Math.ceil(d3.bisectLeft(this.sent[rank], passed) / round);
+      const begun = Math.ceil((before.sent[rank] + d3.bisectLeft(this.sent[rank], passed)) / round);
       if (!begun) return own;
-      const before = (begun - 1) * round;
-      const added = d3.bisectLeft(this.added[rank], passed) - before;
-      const copied = d3.bisectLeft(this.copied[rank], passed) - before;
+      const earlier = (begun - 1) * round;
+      const added = before.added[rank] + d3.bisectLeft(this.added[rank], passed) - earlier;
+      const copied = before.copied[rank] + d3.bisectLeft(this.copied[rank], passed) - earlier;
       for (let s = 0; s < added; s++) { // step s brings chunk (r - s - 1) with the parts of s + 1 ranks
         own[mod(rank - s - 1, N)] = d3.range(s + 2).map((k) => mod(rank - s - 1 + k, N));
       }

@@ -27,8 +27,9 @@ class Code {
     if (!place) {
       this.mark(null);
       const doing = mine >= 0 ? `rank ${this.run.rank[mine]}: ${this.run.phaseOf(mine)}` : "Nothing has begun";
-      this.title.textContent = `${doing}, in the training loop, outside the algorithm`;
       if (!this.shown) this.show(this.main);
+      const file = this.shown ? ` (below: ${this.shown})` : "";
+      this.title.textContent = `${doing}, in the training loop, outside the algorithm${file}`;
       return;
     }
     if (!this.files.has(place.file)) {

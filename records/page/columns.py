@@ -2,16 +2,18 @@
 
 import base64
 import gzip
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from records.events import OPS, PHASES
-from records.tables import applied, dropped
+from records.tables import SERVER, applied, dropped
 
 SHARE_REDUCE, SHARE_ONLY = "share-reduce", "share-only"  # the tags of the halves of a ring all-reduce
+POSITION = "position"  # the tag of what a server sends first to a worker that begins, or that has returned
+PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of what a server sends of x
 TYPES = {
     "t0": "<f8", "t1": "<f8", "bytes": "<f8",
     "message": "<i4", "version": "<i4", "version_read": "<i4", "version_applied": "<i4", "step": "<i4", "peer": "<i4",
@@ -20,26 +22,40 @@ TYPES = {
 """The columns of a page, the widest first, so that each begins where its type may lie."""
 
 
-def with_messages(events: pd.DataFrame, world_size: int) -> pd.DataFrame:
+def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[int] = ()) -> pd.DataFrame:
     """Return the spans of `events` in the order of their start, with three more columns.
 
-    message: the number of the message that the event sends, receives or reads; the k-th sent of a tag between two ranks
-    is the k-th received. chunk: which one that message carries, of a ring all-reduce. version: of x, what a gradient
-    was computed on, or what its server had when it sent the message. -1 where there is none.
+    `roles` are those of the ranks; of those that `died` only the events since their return are here. message: the
+    number of the message that the event sends, receives or reads; the k-th sent of a tag between two ranks is the k-th
+    received. chunk: which one that message carries, of a ring all-reduce. version: of x, what a gradient was computed
+    on, or what its server sent. -1 where there is none.
     """
     spans = events[events["phase"].isin(PHASES)].sort_values("t0", kind="stable").reset_index(drop=True)
     received = spans["op"] == "recv"
     spans["src"] = spans["peer"].where(received | (spans["op"] == "read"), spans["rank"])
     spans["dst"] = spans["rank"].where(received | (spans["op"] == "read"), spans["peer"])
     moved = spans["op"].isin(("send", "recv", "read"))
-    message = ["src", "dst", "tag"]
+    spans["read"] = spans["op"] == "read"
+    spans["life"] = _lives(spans, died)
+    message = ["src", "dst", "tag", "life"]
     spans["k"] = spans.groupby([*message, "op"]).cumcount()
-    keys = spans.loc[moved, [*message, "k"]].assign(read=spans["op"] == "read")
-    spans["message"] = pd.Series(keys.groupby(list(keys.columns)).ngroup(), index=keys.index)
-    spans["message"] = spans["message"].fillna(-1)
-    spans["chunk"] = _chunks(spans, moved, world_size)
-    spans["version"] = _versions(spans, moved)
+    # Where events are missing, the k-th may be another: then it mostly has another length.
+    spans["message"] = spans[moved].groupby([*message, "k", "read", "bytes"]).ngroup().reindex(spans.index).fillna(-1)
+    spans["chunk"] = _chunks(spans, moved, len(roles))
+    spans["version"] = _versions(spans, moved, [rank for rank, role in enumerate(roles) if role == SERVER])
     return spans.astype({"message": "int64", "chunk": "int64", "version": "int64"})
+
+
+def _lives(spans: pd.DataFrame, died: Collection[int]) -> pd.Series:
+    """Return 1 for the events that belong to the last life of a rank that has died and returned, else 0.
+
+    Where no server has welcomed it, that is only what it recorded itself: whose messages the others got is not known.
+    """
+    life = pd.Series(0, spans.index)
+    for k in died:
+        welcomed = spans.loc[(spans["op"] == "send") & (spans["peer"] == k) & (spans["tag"] == POSITION), "t0"].max()
+        life[(spans["rank"] == k) | ((spans["peer"] == k) & (spans["t0"] >= welcomed))] = 1
+    return life
 
 
 def _chunks(spans: pd.DataFrame, moved: pd.Series, N: int) -> pd.Series:
@@ -55,7 +71,7 @@ def _chunks(spans: pd.DataFrame, moved: pd.Series, N: int) -> pd.Series:
     return chunk
 
 
-def _versions(spans: pd.DataFrame, moved: pd.Series) -> pd.Series:
+def _versions(spans: pd.DataFrame, moved: pd.Series, servers: Sequence[int]) -> pd.Series:
     """Return the version of x that each message belongs to."""
     version = pd.Series(-1, index=spans.index)
     used = pd.concat([applied(spans), dropped(spans)]).sort_index()
@@ -63,21 +79,31 @@ def _versions(spans: pd.DataFrame, moved: pd.Series) -> pd.Series:
         at = applied(gradients)
         if len(at):  # an update is made with the last gradient of its version; what is sent then is of the next
             last = at[at["version_applied"] != at["version_applied"].shift(-1)]
-            sent = spans.index[moved & (spans["src"] == server) & (spans["rank"] == server)]
+            of_x = spans["tag"].isin(PARAMETERS) & (spans["op"] == "send")
+            sent = spans.index[of_x & (spans["rank"] == server)]
             made = np.searchsorted(last.index, sent)
             known = last["version_applied"].to_numpy()
             version[sent] = np.where(made == 0, known[0], known[np.maximum(made, 1) - 1] + 1)
         for worker, of_worker in gradients.groupby("peer"):
-            came = spans[(spans["rank"] == server) & (spans["peer"] == worker) & (spans["op"] == "recv")]
-            before_first = came[came.index < of_worker.index[0]]
-            if len(before_first):  # the k-th of this tag that came is the k-th that was applied or dropped
-                tag = before_first["tag"].iloc[-1]
-                of_messages = came[came["tag"] == tag].index
-                k = min(len(of_messages), len(of_worker))
-                version[of_messages[:k]] = of_worker["version_read"].to_numpy()[:k]
-    known = version[version >= 0]  # the two ends of a message have the same
-    of_message = known.groupby(spans.loc[known.index, "message"]).first()
-    return spans["message"].map(of_message).fillna(-1).where(moved, -1)
+            came = spans.index[(spans["rank"] == server) & (spans["peer"] == worker) & (spans["op"] == "recv")]
+            k = np.searchsorted(came, of_worker.index) - 1  # the last that came is what is applied or dropped
+            version[came[k[k >= 0]]] = of_worker["version_read"].to_numpy()[k >= 0]
+    # The two ends of a message have the same; so have its parts to or from several servers, of which one records.
+    same = spans.assign(**{end: spans[end].where(~spans[end].isin(servers), -1) for end in ("src", "dst")})[moved]
+    group = same.groupby(["src", "dst", "tag", "life", "k", "read"]).ngroup()
+    known = version[version >= 0]
+    return group.map(known.groupby(group).first()).reindex(spans.index).fillna(-1)
+
+
+def ring_before(spans: pd.DataFrame, start: float, N: int) -> dict[str, list[int]]:
+    """Return, by rank, how many messages of ring all-reduces were sent, added and copied before the time `start`."""
+    before = spans[(spans["chunk"] >= 0) & (spans["t1"] < start)]
+    ends = {"sent": ("send", SHARE_REDUCE), "added": ("recv", SHARE_REDUCE), "copied": ("recv", SHARE_ONLY)}
+    counts = {}
+    for name, (op, tag) in ends.items():
+        ranks = before.loc[(before["op"] == op) & (before["tag"] == tag), "rank"]
+        counts[name] = np.bincount(ranks, minlength=N).tolist()
+    return counts
 
 
 def encode(spans: pd.DataFrame) -> dict[str, Any]:

@@ -34,7 +34,7 @@ function play(on) {
   requestAnimationFrame(advance);
 }
 
-/** Let time pass, in proportion to what is in view; or one event after another for who wants no motion. */
+/** Let time pass, in proportion to what is in view; or one event after another where the user prefers no motion. */
 function advance(now) {
   if (!page.playing) return;
   const [a, b] = page.view, speed = Number(element("speed").value), passed_s = Math.max(0, now - before) / 1000;
@@ -124,11 +124,12 @@ function build(run) {
   run.section = section;
   section.querySelector("h2").textContent = `${run.facts.name}: ${run.facts.about}`;
   section.querySelector(".lanes").ariaLabel = `Timeline of ${run.facts.name}`;
+  const note = document.createElement("small");
   if (run.facts.shift) {
-    const note = document.createElement("small");
     note.textContent = ` (its clock is moved by ${length(Math.abs(run.facts.shift))}, so that both begin together)`;
-    section.querySelector("h2").append(note);
   }
+  note.textContent += lostInWords(run);
+  section.querySelector("h2").append(note);
   return section;
 }
 
@@ -152,12 +153,16 @@ async function start() {
     .text((phase) => phase);
   connect();
   new ResizeObserver(() => {
-    for (const one of lanes) one.resize();
+    for (const one of lanes) { // at once, for a canvas of another size is blank
+      one.resize();
+      one.drawEvents();
+      one.drawMoment();
+    }
     changed("view");
   }).observe(element("runs"));
   look(...facts.view);
   goTo(facts.view[0]);
-  globalThis.page = Object.assign(page, { lanes, goTo, look }); // for a console, or who takes pictures
+  globalThis.page = Object.assign(page, { lanes, goTo, look, isFree }); // for a console, or who takes pictures
 }
 
 await start();

@@ -61,6 +61,7 @@ class Lanes {
     this.labels = [];
     page.drawn.bars = run.number ? page.drawn.bars : 0;
     for (let rank = 0; rank < run.ranks; rank++) page.drawn.bars += this.drawBars(pen, rank);
+    drawLost(pen, this);
     page.drawn.arrows = (run.number ? page.drawn.arrows : 0) + this.drawArrows(pen);
     pen.restore();
     let top = TOP + this.lane * run.ranks + 6;

@@ -1,6 +1,6 @@
 const ROWS = 200; // in the table
 
-/** The messages in view as a table, for who cannot see the lanes or wants numbers; a button selects each. */
+/** The messages in view as a table, for those who cannot see the lanes, or want numbers; a button selects each. */
 class Messages {
   constructor(details) {
     this.details = details;

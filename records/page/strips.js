@@ -53,6 +53,16 @@ function drawVersions(pen, lanes, top) {
   pen.restore();
 }
 
+/** Return whether no other pin is where the number of the k-th would be. */
+function isFree(pins, k) {
+  for (const by of [-1, 1]) {
+    for (let j = k + by; pins[j] && Math.abs(pins[j].at - pins[k].at) < 16; j += by) {
+      if (Math.abs(pins[j].level - pins[k].level) < 16) return false;
+    }
+  }
+  return true;
+}
+
 /** Draw the staleness of each gradient as a pin, with the number of its worker where there is room; what was dropped
  * as a cross. */
 function drawStaleness(pen, lanes, top) {
@@ -61,27 +71,26 @@ function drawStaleness(pen, lanes, top) {
   const most = Math.max(1, run.mostStale), y = d3.scaleLinear([0, most], [top + height - 8, top + 16]);
   frame(pen, lanes, top, height, "staleness", "versions");
   pen.save();
-  pen.textAlign = "left";
-  pen.fillStyle = colour("muted");
   for (const level of most > 1 ? [0, most] : [0, 1]) {
     pen.fillStyle = colour("line");
     pen.fillRect(LEFT, y(level), lanes.width - LEFT - RIGHT, 1);
     pen.fillStyle = colour("muted");
-    pen.fillText(String(level), LEFT + 3, y(level) - 7);
+    pen.fillText(String(level), LEFT - 3, y(level) - (level ? 5 : 0));
   }
   clip(pen, lanes, top, height);
   const room = (x.range()[1] - x.range()[0]) / Math.max(1, to - from), drawn = new Set();
   pen.textAlign = "center";
-  for (const i of run.applied.slice(from, to)) {
-    const at = x(run.t0[i]), level = y(staleness(run, i)), spot = Math.round(at) * 1e5 + Math.round(level);
+  const pins = run.applied.slice(from, to).map((i) => ({ i, at: x(run.t0[i]), level: y(staleness(run, i)) }));
+  for (const [k, { i, at, level }] of pins.entries()) {
+    const spot = Math.round(at) * 1e5 + Math.round(level), isNumbered = room > 20 && isFree(pins, k);
     if (drawn.has(spot)) continue;
     drawn.add(spot);
     pen.fillStyle = colour("backward");
     pen.fillRect(at - 0.5, level, 1, y(0) - level);
     pen.beginPath();
-    pen.arc(at, level, room > 20 ? 8 : room > 6 ? 3 : 1.5, 0, 2 * Math.PI);
+    pen.arc(at, level, isNumbered ? 8 : room > 6 ? 3 : 1.5, 0, 2 * Math.PI);
     pen.fill();
-    if (room > 20) {
+    if (isNumbered) {
       pen.fillStyle = colour("on-backward");
       pen.fillText(String(run.peer[i]), at, level + 0.5);
     }

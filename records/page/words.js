@@ -1,9 +1,11 @@
 const COUNT = d3.format(",");
 
-/** Return a time in words, while so many seconds are in view; with digits for what is so many seconds apart. */
+/** Return a time in words, while so many seconds are in view; with digits for what is so many seconds apart.
+ * The unit is that of the whole view, and not much smaller than the times there. */
 function inWords(seconds, inView, apart = inView / 1000) {
-  const [unit, scale] = inView >= 2 ? ["s", 1] : inView >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
-  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(apart * scale) - 1e-9)));
+  const large = Math.max(inView, page.view[1] / 10);
+  const [unit, scale] = large >= 2 ? ["s", 1] : large >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(apart * scale) - 1e-9)));
   return `${d3.format(`,.${digits}f`)(seconds * scale)} ${unit}`;
 }
 
@@ -58,14 +60,15 @@ function factsOf(run, i, distance) {
     if (run.chunk[i] >= 0) facts.push(["chunk", `${run.chunk[i]} (of 0 to ${run.ranks - 1})`]);
     facts.push(["bytes", COUNT(run.bytes[i])]);
     if (message.send >= 0) facts.push(["sent", inWords(message.sent, distance)]);
+    else if (run.opOf(i) === "recv") facts.push(["sent", whyMissing(run, message.src, message.sent)]);
     if (message.recv >= 0 && message.send >= 0) {
       facts.push(["received", `${inWords(message.received, distance)}, ${length(message.received - message.sent)} later`]);
-    } else if (message.recv < 0) facts.push(["received", "not on this page"]);
+    } else if (message.recv < 0) facts.push(["received", whyMissing(run, message.dst, message.sent)]);
     if (run.version[i] >= 0) facts.push(["version of x", String(run.version[i])]);
   }
   if (run.opOf(i) === "read") {
     const [before, after] = [run.version_read[i], run.version_applied[i]];
-    facts.push(["read", before === after ? `version ${before}` : `a mixture of versions ${before} to ${after}`]);
+    facts.push(["read", before === after ? `version ${before}` : `parts of versions ${before} to ${after}`]);
   }
   facts.push(["lasted", `${length(run.t1[i] - run.t0[i])}, from ${inWords(run.t0[i], distance)} on`]);
   return facts;

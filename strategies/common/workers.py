@@ -219,6 +219,7 @@ class Workers:
         """
         if self._transport.rank != SERVER:
             return
+        message.log_receipt()  # which comes first, also where it takes no time
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
             "update", now, now, peer=message.src, version_read=message.version, version_applied=version
@@ -226,6 +227,7 @@ class Workers:
 
     def drop(self, gradient: Message) -> None:
         """Record that a gradient came too late for its version, and release it."""
+        gradient.log_receipt()
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
             "communicate", now, now, "drop", gradient.src, version_read=gradient.version, version_applied=version

@@ -14,24 +14,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from launchers.virtual import VirtualTime
 from records import page, sources
-from records.events import OPS, PHASES, Recorder
+from records.events import OPS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
 from records.finished import BadRun
 from records.page.__main__ import main
-from records.page.columns import TYPES, encode, with_messages
-from records.tables import applied, dropped
+from records.page.columns import TYPES, with_messages
 from records.timeline import load
 from strategies import STRATEGIES
-from strategies.common.collectives import ring_all_reduce
-from tests.ranks import LIMIT, virtual_time
-from tests.runs import ROOT, made, n_gpus_of
+from strategies.gossip import Gossip
+from tests.ranks import LIMIT
+from tests.runs import ROOT, made, n_gpus_of, small
 from training import launch
+from training import run as perform
 from transports.base import Transport
+from transports.network import OneSwitch
 
 pytestmark = pytest.mark.xdist_group("page")  # a run of the module is made once
 
@@ -136,6 +135,7 @@ def test_the_cell_of_a_notebook_holds_the_page(results: Path) -> None:
     (source,) = re.findall(r'srcdoc="([^"]*)"', cell)
     assert "height:500px" in cell
     assert source.startswith("&lt;!DOCTYPE html&gt;")
+    assert repr(page.show(results / "ring_all_reduce.1", height=500)) == "Page(height=500)", "it keeps no second copy"
 
 
 def test_steps_choose_what_is_on_the_page(results: Path) -> None:
@@ -148,91 +148,6 @@ def test_steps_choose_what_is_on_the_page(results: Path) -> None:
     assert len(both) > 8, "messages keep their two ends"
     chunks = columns.loc[columns["chunk"] >= 0, ["t0", "rank", "chunk"]]
     assert len(chunks) == len(chunks.merge(all_columns, on=["t0", "rank", "chunk"])), "and are not counted anew"
-
-
-# Messages
-
-
-def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str, int, int]], pd.DataFrame]:
-    """Take part in so many ring all-reduces; return of each receipt tag, sender, and the chunk that changed; events."""
-    vector = torch.arange(numel, dtype=torch.float64) + 1 + 100 * transport.rank
-    receipts: list[tuple[str, int, int]] = []
-    of = torch.cat([torch.full((len(part),), c) for c, part in enumerate(vector.tensor_split(transport.world_size))])
-
-    class Watch(Recorder):
-        before = vector.clone()
-
-        def add(self, phase: str, t0: float, t1: float, op: str = "", *rest: Any, **others: Any) -> None:
-            super().add(phase, t0, t1, op, *rest, **others)
-            if op == "recv":
-                changed = of[(vector != self.before).nonzero().flatten()]
-                peer, tag = rest[:2]
-                receipts.append((tag, peer, int(changed.unique())))
-            self.before = vector.clone()
-
-    transport.recorder = Watch(transport.rank)
-    transport.recorder.clock = transport.now
-    for _ in range(rounds):
-        ring_all_reduce(vector, transport)
-    return receipts, transport.recorder.frame()
-
-
-@settings(deadline=None, max_examples=12)
-@given(world_size=st.integers(2, 6), rounds=st.integers(1, 3), more=st.integers(0, 5))
-def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds: int, more: int) -> None:
-    found: list[Any] = virtual_time(world_size).launch(truth, world_size, rounds, world_size + more)
-    events = with_messages(pd.concat([frame for _, frame in found], ignore_index=True), world_size)
-    for rank, (receipts, _) in enumerate(found):
-        received = events[(events["rank"] == rank) & (events["op"] == "recv")]
-        assert list(zip(received["tag"], received["peer"], received["chunk"], strict=True)) == receipts
-    for _, ends in events[events["message"] >= 0].groupby("message"):
-        assert sorted(ends["op"]) == ["recv", "send"]
-        assert ends["chunk"].nunique() == 1
-        assert ends["bytes"].nunique() == 1
-
-
-RANK = st.integers(0, 2)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(RANK, RANK, st.sampled_from("ab"), st.booleans()), max_size=40))
-def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str, bool]]) -> None:
-    recorders = [Recorder(rank) for rank in range(3)]
-    queues: dict[tuple[int, int, str], list[int]] = {}
-    for t, (src, dst, tag, receive) in enumerate(messages):
-        recorders[src].add("communicate", t, t, "send", dst, tag, 1000 + t)
-        queues.setdefault((src, dst, tag), []).append(1000 + t)
-        if receive:
-            recorders[dst].add("communicate", t + 0.5, t + 0.5, "recv", src, tag, queues[src, dst, tag].pop(0))
-    events = with_messages(pd.concat([one.frame() for one in recorders], ignore_index=True), 3)
-    assert events.loc[events["op"] == "send", "message"].is_unique
-    for _, ends in events.groupby("message"):
-        assert len(ends) <= 2
-        assert ends["bytes"].nunique() == 1, "the bytes tell which message it is"
-    assert (events["chunk"] == -1).all()
-
-
-def test_versions_are_those_of_the_gradients(results: Path) -> None:
-    for name in ("async_param_server.1", "param_server.1"):
-        events = with_messages(load_events(results / name), 3)
-        used = pd.concat([applied(events), dropped(events)]).sort_index()
-        assert len(used) > 10
-        for worker in (1, 2):
-            came = events[(events["op"] == "recv") & (events["peer"] == worker) & (events["tag"] == "gradient")]
-            assert list(came["version"]) == list(used.loc[used["peer"] == worker, "version_read"])
-            got = events[(events["op"] == "recv") & (events["rank"] == worker) & (events["tag"] == "parameters")]
-            later = list(used.loc[used["peer"] == worker, "version_read"])[1:]
-            assert list(got["version"])[: len(later)] == later, "computed on the version that came before it"
-
-
-def test_columns_take_what_a_long_run_has() -> None:
-    recorder = Recorder(0)
-    recorder.epoch = 1
-    recorder.add("communicate", 0.0, 1e8, "send", 1, "a", 2**40)
-    run = encode(with_messages(recorder.frame(), 2))
-    columns = unpacked(run)
-    assert columns["bytes"][0] == 2**40
-    assert columns["t1"][0] == 1e8
 
 
 # The code
@@ -254,7 +169,7 @@ def test_every_event_of_an_algorithm_has_its_line_and_no_other_has(results: Path
 def test_every_strategy_has_a_page(tmp_path: Path, name: str) -> None:
     roles = made(tmp_path, name, n_gpus=n_gpus_of(name, 2))["roles"]
     (run,) = facts(page.show(tmp_path / "run").text)["runs"]
-    events = with_messages(load_events(tmp_path / "run"), len(roles))
+    events = with_messages(load_events(tmp_path / "run"), roles)
     outside = events["phase"].isin(["data", "forward", "backward"])
     assert (events.loc[~outside, "line"] != "").all()
     assert run["missing"] == {}
@@ -304,22 +219,36 @@ from strategies.common.traffic import Traffic
 from strategies.ring_all_reduce import RingAllReduce
 
 
+import greeting
+
+
 @dataclass(kw_only=True)
 class Mine(RingAllReduce):
     """A ring that says hello first."""
 
     traffic = {"worker": Traffic("2 (N - 1) + 1", "2 (N - 1) P / N")}
 
+    @classmethod
+    def sources(cls):
+        return super().sources() | {greeting.__file__}
+
     def step(self, n_samples):
-        self.transport.isend(None, (self.transport.rank + 1) % self.transport.world_size, "hello")
-        self.transport.recv((self.transport.rank - 1) % self.transport.world_size, "hello")
+        greeting.greet(self.transport)
         super().step(n_samples)
 '''
+HELPER = """def greet(transport):
+    transport.isend(None, (transport.rank + 1) % transport.world_size, "hello")
+    transport.recv((transport.rank - 1) % transport.world_size, "hello")
+"""
 
 
 @pytest.mark.slow
-def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+@pytest.mark.parametrize("named", [True, False])
+def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, named: bool) -> None:
+    """With the line in a helper's file if the strategy names it, else with that of its caller."""
+    own = OWN if named else OWN.replace(" | {greeting.__file__}", "")
+    (tmp_path / "mine.py").write_text(own)
+    (tmp_path / "greeting.py").write_text(HELPER)
     options = ["--strategy", "mine:Mine", "--n_gpus", "2", "--epochs", "1", "--run_name", "own", "--device", "cpu"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *options], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT,
@@ -328,12 +257,26 @@ def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
     file = str((tmp_path / "mine.py").resolve())
-    assert set(run["sources"]) >= {file, "strategies/common/collectives.py"}
+    helper = str((tmp_path / "greeting.py").resolve())
+    assert set(run["sources"]) >= {helper if named else file, "strategies/common/collectives.py"}
     hello = spans(tmp_path / "results" / "own").query("tag == 'hello' and op == 'send'")["line"].unique()
-    assert list(hello) == [f"{file}:{OWN[: OWN.index('isend')].count(chr(10)) + 1}"]
-    (tmp_path / "mine.py").write_text(OWN.replace("hello first", "hello"))
+    assert list(hello) == [f"{helper}:2" if named else f"{file}:{own[: own.index('greet(')].count(chr(10)) + 1}"]
+    Path(helper if named else file).write_text(f"# new\n{own}")
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
-    assert file in run["missing"]
+    assert (helper if named else file) in run["missing"]
+
+
+@pytest.mark.slow
+def test_every_message_of_a_strategy_with_helpers_has_its_line(tmp_path: Path) -> None:
+    made(tmp_path, Gossip(asynchronous=True), n_gpus=4)
+    events = load_events(tmp_path / "run").query("op in ['send', 'recv', 'read']")
+    assert len(events) > 20
+    files = events["line"].str.rpartition(":")[0]
+    assert set(files) <= {"strategies/ad_psgd.py", "strategies/drifting.py", "strategies/gossip.py"}
+    exchanged = files[events["tag"].isin(["average", "averaged"])]
+    assert set(exchanged) == {"strategies/ad_psgd.py"}
+    (run,) = facts(page.show(tmp_path / "run").text)["runs"]
+    assert "strategies/ad_psgd.py" in run["sources"]
 
 
 # Bad input
@@ -350,12 +293,17 @@ BAD = {
     "no number": (["{own}/single.1", "--steps", "many"], "invalid int value: 'many'; see --help"),
     "nowhere": (["{own}/single.1", "--out", "{own}/no/where.html"], "give another --out"),
     "a folder": (["{own}/single.1", "--out", "{own}"], "give another --out"),
+    "its metadata": (["{own}/single.1", "--out", "{own}/single.1.json"], "end it with .html"),
+    "its table": (["{own}/single.1", "--out", "{own}/single.1.csv"], "end it with .html"),
+    "another's events": (["{own}/single.1", "--out", "{own}/silent.events.csv.gz"], "end it with .html"),
+    "a link to it": (["{own}/single.1", "--out", "{own}/link.html"], "link.html: the name of a run's records"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_line_and_writes_nothing(own: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, said = BAD[case]
+    (own / "link.html").symlink_to("single.1.json")
     before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
     assert main([argument.format(own=own) for argument in arguments]) == 2
     output = capsys.readouterr()
@@ -375,6 +323,37 @@ def test_a_run_that_is_too_long_says_which_steps_have_room(own: Path, monkeypatc
     monkeypatch.setattr(page, "MAX_EVENTS", 3)
     with pytest.raises(BadRun, match=r"--step 2 --steps 1$"):
         page.make_page([run], (2, 3))
+
+
+def test_steps_that_have_room_are_the_workers_at_the_pace_of_the_slowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server counts the updates of all, and the fastest worker is far ahead: what is proposed is not refused."""
+    cluster = VirtualTime(OneSwitch(4, 1e9, 1e-5), lambda k, phase, part: 1e-3 * (1 + 4 * k) if part else 0.0)
+    perform(small(tmp_path, "async_param_server", n_gpus=4, epochs=8), quiet=True, launcher=cluster.launcher())
+    run = page.Run(*load(str(tmp_path / "run")))
+    for most in (1000, 700, 400, 100):
+        monkeypatch.setattr(page, "MAX_EVENTS", most)
+        with pytest.raises(BadRun, match=rf"a page holds {most:,};") as refused:
+            page.make_page([run])
+        first, n = map(int, re.findall(r"--steps? (\d+)", str(refused.value)))
+        assert len(unpacked(facts(page.make_page([run], (first, n)))["runs"][0])) <= most
+        with pytest.raises(BadRun, match="a page holds"):
+            page.make_page([run], (first, n + 1))
+
+
+def test_two_long_runs_have_a_page_together_only_if_it_is_not_too_large(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [page.Run(*load(str(results / f"{name}.1"))) for name in ("ring_all_reduce", "param_server")]
+    size = len(page.make_page(runs).encode())
+    monkeypatch.setattr(page, "MAX_BYTES", size)
+    assert page.make_page(runs)
+    monkeypatch.setattr(page, "MAX_BYTES", size - 1)
+    with pytest.raises(BadRun, match=r"1 and .* MB; ask .* --step 1 --steps \d+$|ask for fewer steps") as refused:
+        page.make_page(runs)
+    first, n = map(int, re.findall(r"--steps? (\d+)", str(refused.value)))
+    assert len(page.make_page(runs, (first, n)).encode()) < size
 
 
 def test_the_largest_run_has_a_page_of_5_mb(results: Path) -> None:

@@ -54,7 +54,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def events_of(results: Path, name: str) -> pd.DataFrame:
     """The events in the order of the page, with their messages."""
-    return with_messages(load(str(results / name))[1], WORLDS[name])
+    _, events, metadata = load(str(results / name))
+    return with_messages(events, metadata["roles"])
 
 
 @pytest.fixture

@@ -1,0 +1,199 @@
+"""The messages of a page: which receipt is of which sending, which chunk and which version of x they carry."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchers.virtual import Death, VirtualTime
+from records import page
+from records.events import Recorder
+from records.page.columns import PARAMETERS, encode, with_messages
+from records.tables import applied, dropped
+from records.timeline import load
+from strategies import Strategy
+from strategies.common.collectives import ring_all_reduce
+from tests.ranks import virtual_time
+from tests.records.test_page import facts, unpacked
+from tests.runs import made, small, strategy_of
+from training import run
+from transports.base import Transport
+from transports.network import OneSwitch
+
+
+def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str, int, int]], pd.DataFrame]:
+    """Take part in so many ring all-reduces; return of each receipt tag, sender, and the chunk that changed; events."""
+    vector = torch.arange(numel, dtype=torch.float64) + 1 + 100 * transport.rank
+    receipts: list[tuple[str, int, int]] = []
+    of = torch.cat([torch.full((len(part),), c) for c, part in enumerate(vector.tensor_split(transport.world_size))])
+
+    class Watch(Recorder):
+        before = vector.clone()
+
+        def add(self, phase: str, t0: float, t1: float, op: str = "", *rest: Any, **others: Any) -> None:
+            super().add(phase, t0, t1, op, *rest, **others)
+            if op == "recv":
+                changed = of[(vector != self.before).nonzero().flatten()]
+                peer, tag = rest[:2]
+                receipts.append((tag, peer, int(changed.unique())))
+            self.before = vector.clone()
+
+    transport.recorder = Watch(transport.rank)
+    transport.recorder.clock = transport.now
+    for _ in range(rounds):
+        ring_all_reduce(vector, transport)
+    return receipts, transport.recorder.frame()
+
+
+@settings(deadline=None, max_examples=12)
+@given(world_size=st.integers(2, 6), rounds=st.integers(1, 3), more=st.integers(0, 5))
+def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds: int, more: int) -> None:
+    found: list[Any] = virtual_time(world_size).launch(truth, world_size, rounds, world_size + more)
+    events = with_messages(pd.concat([frame for _, frame in found], ignore_index=True), ["worker"] * world_size)
+    for rank, (receipts, _) in enumerate(found):
+        received = events[(events["rank"] == rank) & (events["op"] == "recv")]
+        assert list(zip(received["tag"], received["peer"], received["chunk"], strict=True)) == receipts
+    for _, ends in events[events["message"] >= 0].groupby("message"):
+        assert sorted(ends["op"]) == ["recv", "send"]
+        assert ends["chunk"].nunique() == 1
+        assert ends["bytes"].nunique() == 1
+
+
+RANK = st.integers(0, 2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(RANK, RANK, st.sampled_from("ab"), st.booleans()), max_size=40))
+def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str, bool]]) -> None:
+    recorders = [Recorder(rank) for rank in range(3)]
+    queues: dict[tuple[int, int, str], list[int]] = {}
+    for t, (src, dst, tag, receive) in enumerate(messages):
+        recorders[src].add("communicate", t, t, "send", dst, tag, 1000 + t)
+        queues.setdefault((src, dst, tag), []).append(1000 + t)
+        if receive:
+            recorders[dst].add("communicate", t + 0.5, t + 0.5, "recv", src, tag, queues[src, dst, tag].pop(0))
+    events = with_messages(pd.concat([one.frame() for one in recorders], ignore_index=True), ["worker"] * 3)
+    assert events.loc[events["op"] == "send", "message"].is_unique
+    for _, ends in events.groupby("message"):
+        assert len(ends) <= 2
+        assert ends["bytes"].nunique() == 1, "the bytes tell which message it is"
+    assert (events["chunk"] == -1).all()
+
+
+SERVED = ("param_server", "async_param_server", "downpour", "easgd", "dgs", "backup_workers")
+
+
+def simulated(folder: Path, strategy: Strategy | str, *deaths: Death, **changes: Any) -> page.Run:
+    """Make a run of four ranks in virtual time, each at its own pace."""
+    compute = {"forward": 1e-3, "backward": 2e-3}
+    cluster = VirtualTime(OneSwitch(4, 1e7, 1e-4), lambda k, phase, part: (1 + k) * compute.get(phase, 0.0), deaths)
+    run(small(folder, strategy, n_gpus=4, **changes), quiet=True, launcher=cluster.launcher())
+    return page.Run(*load(str(folder / "run")))
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("name", SERVED)
+def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str, real: bool) -> None:
+    strategy = strategy_of(name, **{"tau": 2} if name == "easgd" else {})
+    if real:
+        made(tmp_path, strategy, n_gpus=3)
+    one = page.Run(*load(str(tmp_path / "run"))) if real else simulated(tmp_path, strategy)
+    events = with_messages(one.events, one.roles)
+    used = pd.concat([applied(events), dropped(events)]).sort_index()
+    assert len(used) > 10
+    at_server = events[(events["rank"] == 0) & (events["op"] == "recv")]
+    for worker, of_worker in used.groupby("peer"):
+        came = at_server[(at_server["peer"] == worker) & (at_server["version"] >= 0)]
+        assert list(came["version"]) == list(of_worker["version_read"])
+        assert set(came["tag"]) <= {"gradient", "push", "rest"}
+        sent = events[(events["rank"] == worker) & events["message"].isin(came["message"])]
+        assert list(sent["version"]) == list(came["version"]), "also where it is sent"
+    got = events[(events["rank"] > 0) & (events["op"] == "recv")]
+    assert (got["version"].ge(0) == got["tag"].isin(PARAMETERS)).all(), "nothing else carries x"
+    if name in ("param_server", "async_param_server", "backup_workers"):  # what is computed next is computed on that
+        for worker, of_worker in used.groupby("peer"):
+            read = got.loc[(got["rank"] == worker) & (got["version"] >= 0), "version"]
+            assert set(of_worker["version_read"]) <= set(read)
+
+
+def test_what_goes_to_every_server_is_of_the_same_version(tmp_path: Path) -> None:
+    one = simulated(tmp_path, strategy_of("param_server", servers=2))
+    events = with_messages(one.events, one.roles)
+    moved = events[events["op"].isin(["send", "recv"]) & (events["rank"] >= 2)]
+    for tag in ("gradient", "parameters"):
+        first, second = (moved[(moved["peer"] == server) & (moved["tag"] == tag)] for server in (0, 1))
+        assert len(first) == len(second) > 10
+        assert (first["version"] >= 0).all()
+        for worker in (2, 3):
+            versions = [list(of.loc[of["rank"] == worker, "version"]) for of in (first, second)]
+            assert versions[0] == versions[1]
+
+
+def test_messages_of_two_lives_are_not_taken_for_one(tmp_path: Path) -> None:
+    one = simulated(tmp_path, "async_param_server", Death(3, 0.02, 0.04))
+    assert one.died == {3}
+    events = with_messages(one.events, one.roles, one.died)
+    begins = events.loc[events["rank"] == 3, "t0"].min()
+    assert begins >= 0.04
+    own = events[(events["rank"] == 3) & (events["message"] >= 0)]
+    ends = events[events["message"].isin(own["message"])].groupby("message")
+    assert (ends["op"].nunique() == 2).all(), "all that it tells of has its other end"
+    assert {"position", "initial parameters", "gradient", "parameters"} <= set(own["tag"])
+    sent, received = (events[events["op"] == op] for op in ("send", "recv"))
+    both = sent.merge(received, on="message", suffixes=("", "_received"))
+    assert (both["t0"] <= both["t1_received"]).all()
+    assert (both["bytes"] == both["bytes_received"]).all()
+    (welcomed,) = both.loc[(both["tag"] == "initial parameters") & (both["peer"] == 3), ["t0", "version"]].to_numpy()
+    assert welcomed[0] == 0.04
+    assert welcomed[1] > 0
+    alone = events[(events["peer"] == 3) & ~events["message"].isin(own["message"]) & (events["message"] >= 0)]
+    assert len(alone) >= 3
+    assert alone["t0"].max() < begins, "what has one end is of its first life"
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3), max_size=12), st.integers(0, 12), st.integers(0, 12), st.booleans())
+def test_a_receipt_is_of_no_message_of_another_length(sizes: list[int], first: int, taken: int, died: bool) -> None:
+    """Of what rank 1 sent before its `first` message that is on record nothing is known."""
+    recorders = [Recorder(0), Recorder(1)]
+    for t, size in enumerate(sizes):
+        if t >= first:
+            recorders[1].add("communicate", t, t, "send", 0, "a", size)
+        if t < taken:
+            recorders[0].add("communicate", t + 0.5, t + 0.5, "recv", 1, "a", size)
+    both = pd.concat([one.frame() for one in recorders], ignore_index=True)
+    for _, ends in with_messages(both, ["worker"] * 2, [1] if died else []).groupby("message"):
+        assert ends["bytes"].nunique() == 1
+        assert not died or len(ends) == 1, "no server says when it has returned"
+
+
+def test_columns_take_what_a_long_run_has() -> None:
+    recorder = Recorder(0)
+    recorder.epoch = 1
+    recorder.add("communicate", 0.0, 1e8, "send", 1, "a", 2**40)
+    encoded = encode(with_messages(recorder.frame(), ["worker"] * 2))
+    columns = unpacked(encoded)
+    assert columns["bytes"][0] == 2**40
+    assert columns["t1"][0] == 1e8
+
+
+def test_what_came_before_a_step_is_counted(tmp_path: Path) -> None:
+    """With the whole run's numbers, no chunk is taken for that of another round."""
+    one, N = simulated(tmp_path, "ring_all_reduce"), 4
+    (of_step,) = facts(page.make_page([one], (3, 1)))["runs"]
+    before, columns = of_step["ring_before"], unpacked(of_step)
+    tags = columns["tag"].map(dict(enumerate(of_step["tags"])))
+    ends = {"sent": (1, "share-reduce", 0), "added": (2, "share-reduce", -1), "copied": (2, "share-only", 0)}
+    for name, (op, tag, first) in ends.items():
+        for rank in range(N):
+            here = columns[(columns["rank"] == rank) & (columns["op"] == op) & (tags == tag)]
+            steps = (before[name][rank] + np.arange(len(here))) % (N - 1)
+            assert list(here["chunk"]) == list((rank + first - steps) % N)
+            assert len(here) > 0
+    assert any(n % (N - 1) for n in before["copied"]), "the page begins in the middle of a round"
+    assert facts(page.make_page([one]))["runs"][0]["ring_before"] == {name: [0] * N for name in ends}

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ def check_output(path: AnyPath) -> None:
     path = Path(path)
     check_writable(path.parent)
     _check_replaceable(path)
-    _temporary(path).exists()  # raises if the name is too long
+    with suppress(FileNotFoundError):
+        _temporary(path).stat()  # raises if the name is too long
 
 
 def _check_replaceable(path: Path) -> None:

@@ -13,7 +13,7 @@ from transports.timing import now
 SILENT_S = 5.0  # how long a rank may compute, or sleep, before it asks for something
 BUDGET_S = 6.0  # for all such waits of a check together: a right solution needs some tenths
 _SLICE_S = 0.25
-_BRIEF_S = 0.01  # what is as short is not looked into
+_BRIEF_S = 5e-4  # what is as short counts as it is
 
 
 class Patience:

@@ -22,6 +22,7 @@ from matplotlib.patches import Patch
 from records.events import HIDDEN, MARKS, OPS, PHASES
 from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_together
 from records.finished import BadRun, Parser, run_command
+from records.lives import died, lives
 from records.tables import SERVER, applied
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
@@ -172,16 +173,22 @@ def describe(metadata: Mapping[str, Any]) -> str:
 
 
 def trace(
-    events: pd.DataFrame, roles: Sequence[str], name: str = "run", about: Mapping[str, str] | None = None
+    events: pd.DataFrame,
+    roles: Sequence[str],
+    name: str = "run",
+    about: Mapping[str, str] | None = None,
+    dead: Collection[int] = (),
 ) -> dict[str, Any]:
     """Return all spans, marks and messages of a run in the JSON object format of Chrome's trace events.
 
-    A thread is a rank (tid), `name` the process, `about` whatever else is to be known. In `args`, step counts from 1
+    A thread is a rank (tid), `name` the process, `about` whatever else is to be known; of the `dead`, who may have
+    returned, no message of an earlier life has an arrow. In `args`, step counts from 1
     and what is unknown is left out. Messages counted by formula are left out: nobody knows when they were sent.
     """
     # In eighths of a microsecond, which floats hold exactly: then no rounding, here or in a viewer, makes a slice
     # reach out of the one around it. That one comes first, as viewers want it.
     known = events[events["phase"] != HIDDEN]
+    known = known.assign(life=lives(known, dead))
     known = known.assign(**{t: (known[t] * 8e6).round().astype("int64") for t in ("t0", "t1")})
     slices: list[dict[str, Any]] = []
     lanes: dict[int, list[list[int]]] = {rank: [[]] for rank in range(len(roles))}
@@ -202,7 +209,7 @@ def trace(
         what = {"name": event.phase, "cat": event.op or event.phase}
         slices.append({"ph": "X", **what, **place, "dur": (event.t1 - event.t0) / 8, "args": args})
         src, dst = (event.peer, event.rank) if event.op == "recv" else (event.rank, event.peer)
-        ends[event.op][src, dst, event.tag].append(place)
+        ends[event.op][src, dst, event.life, event.tag].append(place)
     named: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}}]
     for rank, lane_name in enumerate(_lane_names(roles)):
         for lane in range(len(lanes[rank])):
@@ -275,7 +282,7 @@ def _write(path: str, step: int | None, n_steps: int) -> str:
         given = f"--steps {n_steps}" if step is None else f"--step {step} --steps {n_steps}"
         raise BadRun(f"{given}: {error}; ask for one or more of these") from error
     about = {key: str(metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
-    text = json.dumps(trace(events, metadata["roles"], describe(metadata), about), allow_nan=False)
+    text = json.dumps(trace(events, metadata["roles"], describe(metadata), about, died(metadata)), allow_nan=False)
     picture_path, trace_path = f"{run}.timeline.png", run + TRACE_SUFFIX
     try:
         with write_together([Path(picture_path), Path(trace_path)]) as (png, chrome):

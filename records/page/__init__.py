@@ -20,6 +20,7 @@ from pygments.lexers import PythonLexer
 from records.events import OPS, PHASES
 from records.files import AnyPath
 from records.finished import BadRun
+from records.lives import died
 from records.page.columns import encode, ring_before, with_messages
 from records.sources import unchanged
 from records.timeline import COLOURS, describe, load, middle, window, worker_spans
@@ -73,7 +74,7 @@ class Run:
     @property
     def died(self) -> set[int]:
         """The ranks that have died, perhaps to return: what they recorded until then is lost."""
-        return {death["rank"] for death in self.metadata.get("deaths", ())}
+        return died(self.metadata)
 
 
 def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:

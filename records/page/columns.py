@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from records.events import OPS, PHASES
+from records.lives import lives
 from records.tables import SERVER, applied, dropped
 
 SHARE_REDUCE, SHARE_ONLY = "share-reduce", "share-only"  # the tags of the halves of a ring all-reduce
-POSITION = "position"  # the tag of what a server sends first to a worker that begins, or that has returned
 PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of what a server sends of x
 TYPES = {
     "t0": "<f8", "t1": "<f8", "bytes": "<f8",
@@ -36,7 +36,7 @@ def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[i
     spans["dst"] = spans["rank"].where(received | (spans["op"] == "read"), spans["peer"])
     moved = spans["op"].isin(("send", "recv", "read"))
     spans["read"] = spans["op"] == "read"
-    spans["life"] = _lives(spans, died)
+    spans["life"] = lives(spans, died)
     message = ["src", "dst", "tag", "life"]
     spans["k"] = spans.groupby([*message, "op"]).cumcount()
     # Where events are missing, the k-th may be another: then it mostly has another length.
@@ -44,18 +44,6 @@ def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[i
     spans["chunk"] = _chunks(spans, moved, len(roles))
     spans["version"] = _versions(spans, moved, [rank for rank, role in enumerate(roles) if role == SERVER])
     return spans.astype({"message": "int64", "chunk": "int64", "version": "int64"})
-
-
-def _lives(spans: pd.DataFrame, died: Collection[int]) -> pd.Series:
-    """Return 1 for the events that belong to the last life of a rank that has died and returned, else 0.
-
-    Where no server has welcomed it, that is only what it recorded itself: whose messages the others got is not known.
-    """
-    life = pd.Series(0, spans.index)
-    for k in died:
-        welcomed = spans.loc[(spans["op"] == "send") & (spans["peer"] == k) & (spans["tag"] == POSITION), "t0"].max()
-        life[(spans["rank"] == k) | ((spans["peer"] == k) & (spans["t0"] >= welcomed))] = 1
-    return life
 
 
 def _chunks(spans: pd.DataFrame, moved: pd.Series, N: int) -> pd.Series:

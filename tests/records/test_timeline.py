@@ -255,6 +255,23 @@ def test_messages_held_at_once_get_threads_of_their_own() -> None:
     assert sorted(order, key=lambda tid: order[tid]) == [0, 2, 1]
 
 
+def test_no_arrow_leads_from_one_life_of_a_rank_to_another() -> None:
+    server, worker = Recorder(0), Recorder(1)
+    for t in (1, 5):  # the events of the life that began at 1 are lost
+        for k, tag in enumerate(("position", "initial parameters")):
+            server.add("communicate", t + 0.1 * k, t + 0.1 * k, "send", 1, tag, 8)
+    for k, tag in enumerate(("position", "initial parameters")):
+        worker.add("communicate", 6 + 0.1 * k, 6 + 0.1 * k, "recv", 0, tag, 8)
+    worker.add("communicate", 7, 7, "send", 0, "gradient", 8)
+    server.add("communicate", 2, 2, "recv", 1, "gradient", 8)
+    server.add("communicate", 8, 8, "recv", 1, "gradient", 8)
+    found = by_phase(
+        trace(pd.concat([server.frame(), worker.frame()], ignore_index=True), ["server", "worker"], dead=[1])
+    )
+    arrows = [(start["ts"] / 1e6, end["ts"] / 1e6) for start, end in zip(found["s"], found["f"], strict=True)]
+    assert arrows == [(5, 6), (5.1, 6.1), (7, 8)]
+
+
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.floats(0, 1e-7)), max_size=20))
 def test_slices_nest_whatever_was_recorded(spans: list[tuple[int, int, float]]) -> None:
     recorder = Recorder()

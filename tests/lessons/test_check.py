@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lessons import check, report
+from lessons.judge import draw
+from lessons.lab import Figure
 from lessons.labs import LABS
 from lessons.report import Report
+from records.errors import UsageError
 from tests.lessons.mistakes import not_waiting, oracle
 from tests.runs import ROOT, handlers_kept
 
@@ -380,3 +384,40 @@ def test_points_are_a_plain_sum() -> None:
     assert Report(lab, "costly", "", tuple(figure)).points == 90
     assert Report(lab, "wrong", "", tuple(figure)).points == 0
     assert report.shown(240_000) == "240,000"
+    assert [Figure("bytes", yours, 100_000, "P").is_best for yours in (99_000, 100_050, 100_150)] == [True, True, False]
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_inputs_are_drawn_anew_for_every_check(lab: str) -> None:
+    for case in (LABS[lab].scored, LABS[lab].real):
+        first, second = (draw(LABS[lab], case).inputs for _ in range(2))
+        assert (
+            any(
+                not torch.equal(one[name], other[name])
+                for one, other in zip(first, second, strict=True)
+                for name in one
+                if one[name].shape == other[name].shape
+            )
+            or first[0].keys() != second[0].keys()
+        )
+
+
+def test_what_a_student_writes_is_text_in_a_notebook() -> None:
+    shown = Report(LABS["ring"], "wrong", "<b>mine</b>", printed="<script>1</script>")._repr_html_()
+    assert "&lt;b&gt;mine" in shown
+    assert "&lt;script&gt;1" in shown
+
+
+def test_another_number_of_functions_is_bad_usage() -> None:
+    with pytest.raises(UsageError, match=r"check\('param_server', serve, work\): 1 functions were given"):
+        check.check("param_server", len)
+
+
+def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "my_part.py").write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass A:\n    b: int = 1\n"
+    )
+    own = "@dataclass\nclass B(A):\n    c: float = 2\n"
+    begin = f"from dataclasses import dataclass\n\nfrom my_part import A\n\n\n{own}\n\n"
+    (tmp_path / "mine").write_text(SOLVED.replace("import torch\n", f"import torch\n{begin}", 1))
+    assert check.check_file("ring", str(tmp_path / "mine")).points == 100

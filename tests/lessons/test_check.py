@@ -12,150 +12,21 @@ from lessons.lab import Figure
 from lessons.labs import LABS
 from lessons.report import Report
 from records.errors import UsageError
-from tests.lessons.mistakes import not_waiting, oracle
+from tests.lessons.mistakes import compression, links, lost_updates, not_waiting, oracle, param_server, ring, sharding
 from tests.runs import ROOT, handlers_kept
 
 MISTAKES = Path(__file__).parent / "mistakes"
 
 # By lab and file: the kind of the verdict, and what must stand in its line.
 EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
-    "links": {
-        "always_takes_the_ring": ("wrong", "you chose 'ring' for all 9 clusters, and each of the three is the best"),
-        "asks_its_neighbours": ("wrong", "rank 3) / 4; expected each rank once, divided by 4: all parts have come on"),
-        "changes_what_it_sends": (
-            "damage",
-            "wait for its Work; two that wait before they receive are a deadlock: send",
-        ),
-        "counts_a_latency_for_each_worker": ("wrong", "2 (N - 1) latencies are counted, one for each message; while"),
-        "counts_a_server_of_four_by_its_workers": ("wrong", "you choose as if N - 3 quarters passed a card one after"),
-        "counts_all_ranks_in_turn": ("wrong", "N messages are counted one after the other in each step; on a ring all"),
-        "counts_n_for_n_minus_1": ("wrong", "2 N latencies are counted: in each round the chunk is there after N - 1"),
-        "counts_one_round": ("wrong", "N - 1 latencies are counted, and a ring goes round twice"),
-        "counts_the_latency_once": ("wrong", "the latency is counted once; a rank sends a chunk when it has received"),
-        "divides_in_each_round": (
-            "wrong",
-            "rank 3) / 16: every rank is in it once, but divided by 16: divide by N once",
-        ),
-        "forgets_full_duplex": ("wrong", "2 (N - 1) vectors are counted one after the other; a card is full duplex"),
-        "forgets_to_divide": ("wrong", "all_reduce: N = 2, 8 elements: rank 0 ends with the sum; expected the mean"),
-        "goes_round_the_ring": ("costly", "messages of a rank: 14; the best known needs 3, log2 N"),
-        "ignores_compute": ("wrong", "you choose as if computing took no time, or equally long in all three"),
-        "ignores_latency": ("wrong", "you choose as if messages had no latency"),
-        "returns_milliseconds": ("wrong", "yours is 1,000 times as long in every cluster: return seconds"),
-        "sends_on_to_the_next": ("wrong", "all ranks hold the mean, but element "),
-        "sends_to_everyone": ("costly", "yours is faster here, for a message costs its sender nothing but the time"),
-        "shares_the_batch_over_all_ranks": ("wrong", "equally long in all three: servers compute nothing, and fewer"),
-        "sends_whole_vectors_round": ("wrong", "whole vectors are counted, 2 (N - 1) of them; a message of a ring is"),
-        "stays_with_one_peer": ("wrong", "ends with (2 x rank 0 + 2 x rank 1) / 4, without rank 2, 3: after s rounds"),
-        "takes_bits_for_bytes": ("wrong", "bits are taken for bytes: a byte has 8 bits"),
-    },
-    "lost_updates": {
-        "adds_its_own_again": ("wrong", "of its own twice: the server's x has what was pushed; only what was not"),
-        "goes_on_without_its_steps": ("wrong", "of its own, not pushed yet: the client goes on without its own work"),
-        "moves_base_by_fetch_only": ("wrong", "again, already pushed; what is pushed is to be taken off: a push is to"),
-        "moves_base_first": ("wrong", "though no fetch has come since: where base is moved first, x - base is 0"),
-        "names_a_new_x": ("wrong", "with a minus: a fetch has put them into base, and not into x (`x = ...` names a"),
-        "names_new_tensors": ("wrong", "its x is as before: `x = ...` names a new tensor; write into x (copy_, add_)"),
-        "never_moves_base": (
-            "wrong",
-            "by a push nor a fetch (`base = ...` does not change the caller's base). In the server's x, of 6 ",
-        ),
-        "pushes_values": ("wrong", "push 1 of rank 1 holds x itself, a value, and not what rank 1 has added to it"),
-        "pushes_what_it_fetched": ("wrong", "with a fetch"),
-        "takes_a_mean": ("wrong", "divided by the 2 clients: gradients of one step have a mean, steps that were taken"),
-        "takes_a_mean_on_the_server": ("wrong", "counts 0.031 in the end: apply takes a mean of x and what was pushed"),
-        "takes_its_own_into_base": ("wrong", "x still has it after that fetch, but base has it too, as if the server"),
-        "throws_steps_away": ("wrong", "made before a fetch: that fetch has thrown away what was not pushed yet"),
-        "waits_before_it_asks": (
-            "deadlock",
-            "deadlock: rank 1 waits for rank 0 (for 'parameters'), which waits for anybody (for ('push', 'fetch', "
-            "'goodbye')); no client has sent 'fetch', which the server answers with 'parameters'",
-        ),
-        "writes_over_x": ("wrong", "the x that the server began with is gone: apply writes what was pushed over it"),
-    },
-    "not_waiting": not_waiting.EXPECTED,
+    "param_server": param_server.EXPECTED,
+    "ring": ring.EXPECTED,
     "oracle": oracle.EXPECTED,
-    "param_server": {
-        "divides_by_all_ranks": ("wrong", "the server divided by 3; there are 2 gradients"),
-        "does_not_copy": ("unreleased", "step 1: rank 1 received x of rank 0 and never released it: use `with"),
-        "leaves_one_out": ("wrong", "the server's gradient was g of rank 1; expected the mean of all 2"),
-        "replies_to_one": ("deadlock", "the server has not sent x to rank 1, but to others"),
-        "sends_the_old_x": ("wrong", "rank 1 holds the x from before the step"),
-        "takes_the_sum": ("wrong", "N = 3, step 1: the server took the sum of the gradients; expected their mean"),
-        "updates_for_each_gradient": ("wrong", "the server made 2 updates; expected 1"),
-        "updates_on_the_worker": ("wrong", "rank 1 has made a step with its own gradient besides"),
-        "waits_for_x_first": (
-            "deadlock",
-            "rank 0 waits for rank 1 (for 'gradient'), which waits for rank 0 (for 'parameters'); no worker has sent",
-        ),
-    },
-    "ring": {
-        "adds_finished_chunks": (
-            "wrong",
-            "N = 3, step 4: rank 0 sent chunk 0 to rank 1 that holds 2 x rank 0 + rank 1 + rank 2; expected rank 0 + "
-            "rank 1 + rank 2; in share-only a chunk is finished: copy it, do not add",
-        ),
-        "adds_what_was_added": ("wrong", "rank 0 ends with (rank 0 + rank 1 + 2 x rank 2) / 3 in chunk 0"),
-        "begins_with_the_wrong_chunk": ("wrong", "N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1"),
-        "changes_what_it_sends": ("damage", "changed it before rank 2 had received it: wait for its Work"),
-        "chunks_too_few": ("raised", "IndexError: tuple index out of range, line 14 of chunks_too_few.py"),
-        "cuts_by_tensor": ("costly", "the chunks differ in length: 28000 elements in the longest, 10000"),
-        "forgets_to_divide": ("wrong", "rank 0 ends with the sum; expected the mean: divide by N"),
-        "hops_once": ("wrong", "without the part of rank 1; expected the mean of all 3 ranks"),
-        "returns_a_new_vector": ("returned", "write the mean into `vector`, in place"),
-        "sends_whole_vectors": ("costly", "sends the whole vector at once; bytes of a rank: 480000; the best known"),
-        "waits_before_it_receives": (
-            "deadlock",
-            "rank 0 waits for rank 1 (to read what it sent), which waits for rank 2 (to read what it sent), which "
-            "waits for rank 0 (to read what it sent)",
-        ),
-    },
-    "compression": {
-        "begins_with_its_own": ("wrong", "hold different bits in element"),
-        "begins_with_rank_0": ("costly", "all ranks send to rank 0 first, whose card takes one code after the other"),
-        "changes_g": ("damage", "rank 0: compress changed g, which belongs to the caller"),
-        "chooses_by_g": ("wrong", "it chooses by g alone, without what was kept"),
-        "chooses_by_value": ("wrong", "it chooses the largest values; expected the largest magnitudes"),
-        "clears_everything": ("wrong", "the residual is zero everywhere, so element"),
-        "compresses_twice": ("wrong", "exchange leaves another residual than compress does"),
-        "divides_by_senders": ("wrong", "expected a division by N = 2: a rank that does not send an element sends 0"),
-        "does_not_cap_k": (
-            "raised",
-            "N = 1, 4 elements: rank 0 raised RuntimeError: selected index k out of range",
-        ),
-        "forgets_to_divide": ("wrong", "exchange returns the sum of the codes; expected their mean: divide by N"),
-        "forgets_what_was_kept": ("wrong", "which is g alone; "),
-        "keeps_what_it_sent": ("wrong", "though it was sent: it would be sent again"),
-        "leaves_itself_out": ("wrong", "rank 0: exchange returns the code of rank 1 / 2; expected the mean of all 2"),
-        "overwrites": ("wrong", "holds the part of one of them: where codes have an element in common, add"),
-        "rebinds_the_residual": ("wrong", "the residual is as it was before, so what is not sent is lost"),
-        "replaces_the_residual": ("wrong", "the residual has forgotten what it held before the step"),
-        "returns_long_indices": (
-            "returned",
-            "rank 0: compress returned indices of int64; expected int32",
-        ),
-        "sends_long_indices": ("costly", "the indices travel as int64, 8 bytes each, where int32 has 4"),
-        "sends_magnitudes": ("wrong", "compress sends magnitudes, without their signs"),
-        "sends_two_messages": ("costly", "a code is two messages, where one can carry both"),
-        "unpacks_k_of_fewer": ("raised", "here k = 7 and P = 4: a code has 4 elements, also for unpack"),
-        "sends_zeros": ("costly", "rank 0 sends 160,000 bytes, a whole vector, where a code has 3,200"),
-    },
-    "sharding": {
-        "does_not_gather": ("wrong", "rank 0 holds the old x in chunk 0: nobody has sent it the new one"),
-        "drops_the_tail": ("wrong", "N = 4, 10 elements, step 1: no rank updated elements 8 to 9 of x"),
-        "forgets_the_mean": ("wrong", "rank 0 updated chunk 1 with the sum of the gradients; expected their mean"),
-        "gathers_before_the_update": ("wrong", "rank 0 holds the old x in chunk 0, for rank 2 sent it so"),
-        "gathers_both": ("costly", "the mean gradient is sent on to others, who need only the new x"),
-        "gathers_gradients": ("wrong", "its g holds the finished gradient there, but its optimizer has no state for"),
-        "one_rank_updates": ("costly", "the optimizer of rank 0 keeps 40,000 numbers, more than its share"),
-        "shares_the_gradient_as_x": ("wrong", "rank 0 holds gradients in chunk 0 of x"),
-        "swaps_the_arguments": ("update", "update was given a slice of g to be updated"),
-        "takes_its_own_gradient": ("wrong", "No chunk of g on this rank is the sum over all ranks: reduce-scatter"),
-        "updates_a_copy": ("wrong", "called update with a tensor that is no slice of x, such as a copy"),
-        "updates_all_of_x": ("wrong", "ranks 0 and 1 both updated elements 0 to 11 of x, so both keep their state"),
-        "updates_before_it_reduces": ("wrong", "When it was updated, the sum of that chunk was not finished"),
-        "updates_another_chunk": ("wrong", "On this rank the reduced chunk is chunk 1: update that one"),
-    },
+    "not_waiting": not_waiting.EXPECTED,
+    "lost_updates": lost_updates.EXPECTED,
+    "links": links.EXPECTED,
+    "compression": compression.EXPECTED,
+    "sharding": sharding.EXPECTED,
 }
 FILES = [(lab, path.stem) for lab in LABS for path in sorted((MISTAKES / lab).glob("[a-z]*.py"))]
 

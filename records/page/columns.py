@@ -59,7 +59,7 @@ def _chunks(spans: pd.DataFrame, moved: pd.Series, N: int) -> pd.Series:
     return chunk
 
 
-def _versions(spans: pd.DataFrame, moved: pd.Series, servers: Sequence[int]) -> pd.Series:
+def _versions(spans: pd.DataFrame, moved: pd.Series, serving: Sequence[int]) -> pd.Series:
     """Return the version of x that each message belongs to."""
     version = pd.Series(-1, index=spans.index)
     used = pd.concat([applied(spans), dropped(spans)]).sort_index()
@@ -77,7 +77,7 @@ def _versions(spans: pd.DataFrame, moved: pd.Series, servers: Sequence[int]) -> 
             k = np.searchsorted(came, of_worker.index) - 1  # the last that came is what is applied or dropped
             version[came[k[k >= 0]]] = of_worker["version_read"].to_numpy()[k >= 0]
     # The two ends of a message have the same; so have its parts to or from several servers, of which one records.
-    same = spans.assign(**{end: spans[end].where(~spans[end].isin(servers), -1) for end in ("src", "dst")})[moved]
+    same = spans.assign(**{end: spans[end].where(~spans[end].isin(serving), -1) for end in ("src", "dst")})[moved]
     group = same.groupby(["src", "dst", "tag", "life", "k", "read"]).ngroup()
     known = version[version >= 0]
     return group.map(known.groupby(group).first()).reindex(spans.index).fillna(-1)

@@ -154,8 +154,8 @@ class Process:
         remove_segments(self.pid)
         self._child.close()
 
-    def tell_loop(self, source: Source) -> NoReturn:
-        """Raise the Fault of a rank that does not come to an end, with the line where it is."""
+    def find_line(self, source: Source) -> str:
+        """Return in which line of the student's the rank is, in words; "" if it is in none."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
         deadline = now() + _TRACE_S
@@ -163,8 +163,7 @@ class Process:
             sleep(0.02)
         found = re.findall(r'File "(.*)", line (\d+)', text)
         where = next(((file, int(line)) for file, line in found if source.is_of_student(file)), None)
-        at = f" at {_place(*where)}" if where else ""
-        raise Fault("loop", f"rank {self.rank} does not come to an end{at}: an endless loop?")
+        return _place(*where) if where else ""
 
     def _receive(self, source: Source, patience: Patience) -> bytes:
         """Return one message of the pipe, in the format of `Connection.send_bytes`."""
@@ -178,7 +177,7 @@ class Process:
         parts: list[bytes] = []
         while size:
             if not patience.wait(self.has_spoken, [self.pid]):
-                self.tell_loop(source)
+                raise loop(self.rank, self.find_line(source))
             parts.append(os.read(self.pipe.fileno(), size))
             if not parts[-1]:
                 raise EOFError
@@ -195,6 +194,11 @@ class Process:
             hole = printable(request["text"]) or "a hole"
             raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {hole}")
         raise Fault("raised", f"{printable(request['call'])} raised {text}, {at}")
+
+
+def loop(rank: int, line: str) -> Fault:
+    """Return the Fault of a rank that does not come to an end."""
+    return Fault("loop", f"rank {rank} does not come to an end{line and f' at {line}'}: an endless loop?")
 
 
 def printable(text: object) -> str:

@@ -6,8 +6,11 @@ from typing import Any
 
 from lessons.judge import draw, unpacked
 from lessons.lab import Fault, Lab, Run
-from lessons.processes import Process, Ranks
+from lessons.patience import Patience
+from lessons.processes import Process, Ranks, loop
 from lessons.rank import Source
+
+_SILENT_S = 1.5  # how long all may compute, or wait for each other: what they do has ended in virtual time before
 
 
 def run_on_processes(lab: Lab, source: Source) -> Run:
@@ -17,6 +20,7 @@ def run_on_processes(lab: Lab, source: Source) -> Run:
     with Ranks(lab, source, real=True) as ranks:
         try:
             processes = ranks.start(case.n)
+            ranks.patience = Patience(_SILENT_S, _SILENT_S)
             for process in processes:
                 process.answer((process.rank, case, run.inputs[process.rank]))
             results = _gather(ranks, processes)
@@ -37,7 +41,9 @@ def _gather(ranks: Ranks, processes: list[Process]) -> dict[int, dict[str, Any]]
         if not ranks.patience.wait(partial(_is_any_ready, pipes), [one.pid for one in silent]):
             if lost is not None:
                 raise lost
-            silent[0].tell_loop(ranks.source)
+            lines = {process.rank: process.find_line(ranks.source) for process in silent}
+            rank = next((rank for rank, line in lines.items() if line), silent[0].rank)  # others may wait for it
+            raise loop(rank, lines[rank])
         for process in [one for one in silent if one.has_spoken(0)]:
             try:
                 request = process.next(ranks.source, ranks.patience)

@@ -25,7 +25,8 @@ def test_a_first_run_learns(kind: Kind, tmp_path: Path) -> None:
     given: dict[str, Any] = {"n_gpus": fit(kind, 4), "device": "cpu", "results_dir": str(tmp_path), "run_name": "first"}
     run(Options(strategy=kind(), **given), quiet=True)
     facts = load_metadata(tmp_path / "first.json")
-    assert facts["test_accuracy"] >= 0.9
+    # Where nobody waits, a busy machine decides how stale gradients are.
+    assert facts["test_accuracy"] >= (0.9 if kind.replicas_agree else 0.8)
     assert facts["replicas_identical"] or not kind.replicas_agree
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
 

@@ -91,8 +91,11 @@ def judge(lab: Lab, source: Source) -> Report:
                     seen = draw(lab, case)
                     play(ranks, seen)
                     with _guarded(case):
-                        wrong = "" if lab.is_right(seen) else lab.explain(seen, run_solution(lab, seen))
-                    if wrong:
+                        is_right = lab.is_right(seen)
+                    if not is_right:
+                        reference = run_solution(lab, seen)
+                        with _guarded(case):
+                            wrong = lab.explain(seen, reference)
                         raise Fault("wrong", wrong + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)

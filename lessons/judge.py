@@ -16,13 +16,13 @@ import torch
 from launchers.virtual import VirtualTime
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
 from lessons.processes import Process, Ranks
+from lessons.transport import MOST_SLEEP
 from records.errors import RunFailed
 from transports.base import ANY, PeerLost, Transport
 from transports.network import OneSwitch
 from transports.simulated import Deadlock, Simulated
 
 _MOST_REQUESTS = 20_000  # of a rank in one case
-_MOST_SLEEP = 1e6  # virtual seconds
 _RELEASE = "use `with transport.recv(...) as received`, or copy_to"
 
 
@@ -114,7 +114,7 @@ class _Game:
                 case "wrote":
                     self._check_held(self.by_id[int(request["src"]), int(request["id"])])
                 case "sleep":
-                    if not 0 <= (seconds := float(request["seconds"])) <= _MOST_SLEEP:
+                    if not 0 <= (seconds := float(request["seconds"])) <= MOST_SLEEP:
                         raise ValueError(seconds)
                     transport.sleep(seconds)
                 case "printed":

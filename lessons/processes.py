@@ -135,9 +135,13 @@ class Process:
         return request
 
     def answer(self, value: Any) -> None:
-        """Give the rank what it asked for, or ask it for something."""
-        with suppress(OSError):  # `next` tells that it is gone
+        """Give the rank what it asked for, or ask it for something. Raises Fault if it does not read that."""
+        try:
             self.pipe.send(value)
+        except BlockingIOError as error:
+            raise Fault("forged", f"rank {self.rank} does not read what it has asked for") from error
+        except OSError:
+            pass  # `next` tells that it is gone
 
     def has_spoken(self, seconds: float) -> bool:
         """Return whether there is something to read, within so many seconds."""

@@ -179,6 +179,20 @@ def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) ->
     assert (found.kind, found.points) == ("forged", 0), found.verdict
 
 
+@pytest.mark.slow
+def test_a_rank_that_reads_nothing_stops_nobody(tmp_path: Path) -> None:
+    many = "\n    for _ in range(15_000):\n        transport._judge.tell('wait', id=1)\n"
+    ask = many + "    __import__('time').sleep(1e4)\n"
+    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)" + ask))
+    assert found.kind == "forged"
+    assert "does not read what it has asked for" in found.verdict
+
+
+def test_nan_of_ones_own_is_not_said_to_be_that_of_a_release(tmp_path: Path) -> None:
+    for own in ("vector.fill_(float('nan'))", "vector.div_(0 * vector).sub_(vector)"):
+        assert "release" not in judged(tmp_path, body(own)).verdict
+
+
 def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
     """What a file keeps for all ranks is kept by each: they are processes, as on a cluster."""
     share = PRELUDE.replace("def all_reduce", "known = {}\n\n\ndef all_reduce") + (

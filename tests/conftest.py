@@ -4,14 +4,14 @@ import gc
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing import forkserver
 from typing import Any
 
 import pytest
 
-from launchers.fork_server import start_context
+from launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
 from tests.mpi_ranks import NEEDS_MPI, Pool
+from tests.progress import show_progress
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
 
 
@@ -19,12 +19,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # A job in the background ignores Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait take the other tests' cores
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
-        return  # others run the tests
-    context = start_context()
-    if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["tests.preload"])
-        forkserver.ensure_running()
+    if not hasattr(config, "workerinput"):
+        show_progress(config)
+        if config.getoption("numprocesses", None):
+            return  # others run the tests
+    preload("tests.preload")
+    warm_up()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-LIMIT = 120.0  # seconds; bounds every wait, and is reached only if something is broken
+LIMIT = 300.0  # seconds; bounds every wait, and is reached only if something is broken
 NOT_TOLD, TOLD, SURVIVED = range(3)
 
 

@@ -45,6 +45,17 @@ def test_the_readme_is_one_or_two_screens() -> None:
     assert len(prose.split()) <= 1200
 
 
+def test_two_commands_set_all_up_and_are_those_that_ci_runs() -> None:
+    start = README.split("## Start")[1].split("\n## ")[0]
+    train, test = re.findall(r"^    (.*)$", start, re.MULTILINE)
+    fresh = "python3 -m venv .venv && . .venv/bin/activate && "
+    assert train == f"{fresh}pip install -r requirements.txt && python train.py --strategy param_server --n_gpus 4"
+    assert test == f"{fresh}pip install -r requirements-dev.txt && pytest"
+    (read,) = re.findall(r"sed -n '.*' README.md", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    done = subprocess.run(["bash", "-c", read], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True)
+    assert done.stdout.splitlines() == [train, test]
+
+
 # Where they point
 
 

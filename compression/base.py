@@ -72,6 +72,7 @@ class Codec(ABC):
     indices: ClassVar[str] = "0"  # likewise, i being the bytes of an index
     headers: ClassVar[str] = "0"
     exact_size: ClassVar[bool] = True  # whether the formulas are what is sent, and not what it is at most
+    defaults: ClassVar[Mapping[str, Any]] = {}  # options of the run, such as momentum, for which it has its own default
     carries_momentum: ClassVar[bool] = False  # it takes --momentum, and the optimizer runs without
     tensors_only: ClassVar[bool] = False  # it codes tensor by tensor, never the vector as a whole
     on_meta: ClassVar[bool] = True  # the length of its codes does not depend on elements

@@ -6,6 +6,9 @@
 
 Algorithm 1 of Karimireddy, Rebjock, Stich, Jaggi, 2019, Error feedback fixes signSGD and other gradient compression
 schemes, arXiv 1901.09847. There p holds the learning rate, p = gamma g + e; here the optimizer multiplies by it later.
+
+The algorithm has no momentum. The kept error acts like some, so --momentum is 0.5 unless it is given: see the grid in
+`experiments/codec_defaults.py`.
 """
 
 from collections.abc import Mapping
@@ -26,6 +29,7 @@ class Sign(Codec):
     """
 
     kind = GATHERED
+    defaults = {"momentum": 0.5}
     values = "ceil(n / 8)"
     headers = "w"
 

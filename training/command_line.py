@@ -16,6 +16,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from checkpoints import files, replay
 from checkpoints.folder import latest
 from compression import CODECS
+from compression.none import NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
@@ -70,18 +71,19 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
     `more` is a dataclass of options that the command has beside those of every run. Raises UsageError, in one line;
     SystemExit(0) after --help.
     """
-    default = _from_record(given, builtin)
+    recorded = _from_record(given, builtin)
+    before = recorded or Options()
     name = _value("--strategy", given)
+    chosen: dict[str, Any] = {}
     if builtin is not None:
         if name is not None and name != builtin.name:
             raise UsageError(f"--strategy {name}: this script runs {builtin.name}; start train.py for the others")
-        default = dataclasses.replace(default or Options(strategy=builtin), strategy=builtin)
-    elif name is not None and (default is None or default.strategy.name != strategy_class(name).name):
-        chosen = make_strategy(name)
-        default = dataclasses.replace(default, strategy=chosen) if default else Options(strategy=chosen)
-    default = default or Options()
-    if (coder := _value("--codec", given)) is not None and coder != default.codec.name:
-        default = dataclasses.replace(default, codec=codec_class(coder)())
+        chosen["strategy"] = builtin
+    elif name is not None and before.strategy.name != strategy_class(name).name:
+        chosen["strategy"] = make_strategy(name)
+    if (coder := _value("--codec", given)) is not None and coder != before.codec.name:
+        chosen["codec"] = codec_class(coder)()
+    default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
     strategy, codec = type(default.strategy), type(default.codec)
     own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
     for option in _names_given(given):
@@ -97,7 +99,7 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         )
     known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
-    options = _parse(given, _command_line(default, more), description + _about(strategy))
+    options = _parse(given, _command_line(default, more), description + _about(default))
     panels = [getattr(options, panel.__name__) for panel in PANELS]
     values = {option.name: getattr(panel, option.name) for panel in panels for option in dataclasses.fields(panel)}
     made = Options(
@@ -133,10 +135,12 @@ def _panel(options: type[Any], title: str) -> Any:
     return Annotated[options, OmitArgPrefixes, arg(name=title)]
 
 
-def _about(strategy: type[Strategy]) -> str:
-    text = f"\n\n{strategy.name}: {strategy.describe()}"
-    if strategy.defaults:
-        text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in strategy.defaults.items())
+def _about(default: Options) -> str:
+    text = ""
+    for one in (default.strategy, *([] if isinstance(default.codec, NoCodec) else [default.codec])):
+        text += f"\n\n{one.name}: {one.describe()}"
+        if one.defaults:
+            text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in one.defaults.items())
     return text
 
 

@@ -35,7 +35,7 @@ OF_THIS_RUN = {MAY_CHANGE: "always", "of this run": True}
 
 
 class _Default:
-    """Marks a default that stands only where the strategy has none of its own: see `Strategy.defaults`."""
+    """Marks a default that stands only where neither the strategy nor the codec has its own: see their `defaults`."""
 
 
 class _Float(_Default, float):
@@ -186,10 +186,16 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
     codec: Codec = field(default_factory=NoCodec)
 
     def __post_init__(self) -> None:
+        own = self.own_defaults
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
             if isinstance(value, _Float | _Int | _Str):
-                object.__setattr__(self, option.name, value.plain(self.strategy.defaults.get(option.name, value)))
+                object.__setattr__(self, option.name, value.plain(own.get(option.name, value)))
+
+    @property
+    def own_defaults(self) -> dict[str, Any]:
+        """The defaults that the strategy and the codec have of their own; where both have one, the codec's."""
+        return {**self.strategy.defaults, **self.codec.defaults}
 
     @property
     def world_size(self) -> int:

@@ -134,9 +134,10 @@ def _remarks(options: Options, launcher: Launcher) -> list[str]:
     strategy, remarks = options.strategy, []
     if strategy.workers_may_die and not launcher.restarts:
         remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
-    for name, value in strategy.defaults.items():
+    for name, value in options.own_defaults.items():
         if getattr(options, name) == value:
-            remarks.append(f"--{name} {value} (the default of {strategy.name})")
+            owner = f"--codec {options.codec.name}" if name in options.codec.defaults else strategy.name
+            remarks.append(f"--{name} {value} (the default of {owner})")
     if strategy.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
         remarks.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
     return remarks

@@ -1,0 +1,113 @@
+"""What a first run with a codec learns: the grid by which the codecs' defaults are chosen, and the result of all pairs.
+
+python experiments/codec_defaults.py    # five minutes on one core; the table goes to results/
+
+Each run is 20 epochs on the digits in virtual time, with nothing given but the two names and what the table shows.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from compression import CODECS
+from compression.none import NoCodec
+from launchers.virtual import VirtualTime
+from records.errors import RunFailed
+from strategies import STRATEGIES
+from training import Options, run
+from training.cluster import Compute
+from training.names import make_strategy
+from transports.network import OneSwitch
+
+EPOCHS, EARLY = 20, 5
+SEEDS = (0, 1, 2)
+OUT = Path(__file__).parents[1] / "results" / "amd-epyc-2-cores" / "codec_defaults.csv"
+GRID: dict[str, list[dict[str, Any]]] = {
+    "random_k": [{"density": R, "momentum": m, "lr": lr} for R in (0.01, 0.03, 0.1, 0.5)
+                 for m, lr in ((0.9, 0.1), (0.5, 0.1), (0.0, 0.1), (0.0, 0.2))],
+    "sign": [{"momentum": m} for m in (0.9, 0.7, 0.5, 0.0)],
+    "dgc": [{"momentum": m} for m in (0.9, 0.8, 0.7, 0.5)],
+    "topk": [{"momentum": m} for m in (0.9, 0.7, 0.5, 0.0)],
+}  # fmt: skip
+ON = (("param_server", 4), ("async_param_server", 4), ("ring_all_reduce", 3), ("ring_all_reduce", 4))
+_PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "encode": 1e-3, "decode": 1e-3}
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Return every strategy that runs in virtual time, with each codec that it carries, none first."""
+    return [
+        (strategy, codec)
+        for strategy, kind in STRATEGIES.items()
+        if kind.coded and strategy != "inconsistent_reads"  # which needs shared memory
+        for codec in CODECS
+        if codec == "none" or CODECS[codec].kind in kind.coded
+    ]
+
+
+def accuracies(strategy: str, codec: str, n_gpus: int, seed: int, **changes: Any) -> tuple[float, float]:
+    """Return the held-out accuracy after 5 and after 20 epochs; (nan, nan) if the loss becomes infinite.
+
+    `changes`: options of the codec and of the run.
+    """
+    own = {name: changes.pop(name) for name in list(changes) if name in CODECS[codec].__dataclass_fields__}
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(
+            strategy=make_strategy(strategy), codec=CODECS[codec](**own), n_gpus=n_gpus, seed=seed, epochs=EPOCHS,
+            device="cpu", results_dir=folder, run_name="run", events=False, **changes,
+        )  # fmt: skip
+        time = VirtualTime(OneSwitch(n_gpus, 1.25e9, 5e-5), Compute(options, _PHASES))
+        try:
+            table = run(options, quiet=True, launcher=time.launcher())
+        except RunFailed:
+            return float("nan"), float("nan")
+    found = table.groupby("epoch")["test_accuracy"].max()
+    return float(found[EARLY]), float(found[EPOCHS])
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Yield a row for each run: those of the grid, then every pair with its defaults."""
+    for codec, choices in GRID.items():
+        for choice in choices:
+            for strategy, n in ON:
+                yield _row("grid", strategy, codec, n, 0, **choice)
+    for strategy, codec in pairs():
+        for seed in SEEDS:
+            yield _row("defaults", strategy, codec, 4, seed)
+
+
+def _row(question: str, strategy: str, codec: str, n: int, seed: int, **choice: Any) -> dict[str, Any]:
+    early, last = accuracies(strategy, codec, n, seed, **choice)
+    made = Options(codec=CODECS[codec](), strategy=make_strategy(strategy))
+    own = {"density": getattr(made.codec, "density", 1.0), "momentum": made.momentum, "lr": made.lr}
+    return {
+        "question": question, "strategy": strategy, "codec": codec, "n_gpus": n, "seed": seed, **own, **choice,
+        "accuracy_5": early, "accuracy_20": last,
+    }  # fmt: skip
+
+
+def by_codec(table: pd.DataFrame) -> pd.DataFrame:
+    """Return for each codec, with its defaults: the accuracies, and how many points it is below no codec, at most."""
+    table = table[table["question"] == "defaults"].set_index(["strategy", "seed"])
+    none = table[table["codec"] == NoCodec.name]["accuracy_20"]
+    table = table.assign(points_below=100 * (none.reindex(table.index) - table["accuracy_20"]))
+    found = table.groupby("codec", sort=False).agg(
+        least_after_5=("accuracy_5", "min"), median_after_5=("accuracy_5", "median"),
+        median_after_20=("accuracy_20", "median"), most_points_below=("points_below", "max"),
+    )  # fmt: skip
+    return found.round(3)
+
+
+if __name__ == "__main__":
+    table = pd.DataFrame(tqdm(rows(), unit="run"))
+    table.round(4).to_csv(OUT, index=False)
+    grid = table[table["question"] == "grid"]
+    cells = grid.assign(on=grid["strategy"] + " " + grid["n_gpus"].astype(str)).fillna({"accuracy_20": -1})  # -1: nan
+    print(cells.pivot(index=["codec", "density", "momentum", "lr"], columns="on", values="accuracy_20").to_string())
+    print(by_codec(table).to_string())

@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from compression import CODECS
+from compression import CODECS, Codec
 from compression.none import NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
@@ -137,7 +137,10 @@ def _panel(options: type[Any], title: str) -> Any:
 
 def _about(default: Options) -> str:
     text = ""
-    for one in (default.strategy, *([] if isinstance(default.codec, NoCodec) else [default.codec])):
+    owners: list[Strategy | Codec] = [default.strategy]
+    if not isinstance(default.codec, NoCodec):
+        owners.append(default.codec)
+    for one in owners:
         text += f"\n\n{one.name}: {one.describe()}"
         if one.defaults:
             text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in one.defaults.items())

@@ -17,6 +17,7 @@ def test_a_codec_that_keeps_much_back_learns(strategy: str, codec: str, n_gpus: 
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("strategy", dict.fromkeys(strategy for strategy, _ in pairs()))
 def test_every_codec_learns(strategy: str, seed: int) -> None:

@@ -30,6 +30,7 @@ _CONFIG = {  # of workers on this machine
 def launcher(scheduler: str | None = None) -> Launcher:
     """Return a launcher on the cluster of this scheduler, by default on workers on this machine. Raises UsageError."""
     try:
+        import cryptography  # noqa: F401 - of which Dask makes the certificates of its own cluster
         import distributed
         from distributed.comm import get_address_host_port
         from distributed.security import Security
@@ -120,6 +121,7 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
     """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed."""
     import dask
     from distributed import Client, LocalCluster
+    from distributed.security import Security
 
     warm_up()
     config = _CONFIG | {"distributed.worker.multiprocessing-method": start_context().get_start_method()}
@@ -133,6 +135,7 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server, on a port that is free
                     silence_logs=logging.CRITICAL,
+                    security=Security.temporary(),  # else any user of this machine could run code as this one
                 )
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))

@@ -3,6 +3,7 @@
 import os
 import pickle
 import platform
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,9 +66,16 @@ class Meeting:
 
     def __init__(self, timeout: float) -> None:
         host = get_address_host(get_worker().address)
-        limit = timedelta(seconds=timeout)
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
-        self.address = host, self._store.port
+        # By itself the store listens on all addresses of this machine.
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.bind(address)
+        listener.listen()
+        self.address: tuple[str, int] = host, listener.getsockname()[1]
+        self._store = dist.TCPStore(
+            *self.address, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout),
+            master_listen_fd=listener.detach(),
+        )  # fmt: skip
 
 
 def address_of(meeting: Meeting) -> tuple[str, int]:

@@ -66,14 +66,14 @@ class Exchanges:
             self.replica.on_gradient(lambda i: self.attend())
 
     def join(self) -> None:
-        """Begin where rank 0 says: with its epoch, samples and steps, its x, b and counts of batches."""
+        """Begin where rank 0 says: with its epoch, samples and steps, and all of the module's state."""
         replica, descent, recorder = self.replica, self.descent, self.transport.recorder
         if self.transport.rank == ROOT:
             self.living.send_all(replica.x, "initial parameters", n=recorder.epoch)
             self.living.send_all(replica.b, "initial buffers", n=descent.samples)
             self.living.send_all(None, "initial step", n=descent.version)
-            if replica.counts.numel():
-                self.living.send_all(replica.counts, "initial counts")
+            if (others := replica.others).numel():
+                self.living.send_all(others, "initial others")
         else:
             x = self.transport.recv(ROOT, "initial parameters")
             recorder.epoch = x.n
@@ -82,9 +82,9 @@ class Exchanges:
             descent.samples = descent.processed = b.n
             b.copy_to(replica.b)
             descent.version = self.transport.recv(ROOT, "initial step").n
-            if replica.counts.numel():
-                with self.transport.recv(ROOT, "initial counts") as counts:
-                    replica.counts = counts.vector
+            if replica.others.numel():
+                with self.transport.recv(ROOT, "initial others") as message:
+                    replica.others = message.vector
         if not self.is_active:
             self.apart.copy_(replica.x)
 

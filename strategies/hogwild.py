@@ -93,8 +93,8 @@ class Hogwild(Strategy):
             x_i.copy_(x)
 
     def join(self, resumed: bool) -> None:
-        """Rank 0, whose x all have, tells the others that it is ready, the epoch, and its buffers."""
-        buffers = {"initial buffers": self.replica.b, "initial counts": self.replica.counts}
+        """Rank 0, whose x all have, tells the others the epoch and the rest of the module's state."""
+        buffers = {"initial buffers": self.replica.b, "initial others": self.replica.others}
         recorder = self.transport.recorder
         if self.transport.rank == ROOT:
             self.start_x = self.total_x()
@@ -105,7 +105,7 @@ class Hogwild(Strategy):
                 message = self.transport.recv(ROOT, tag)
                 recorder.epoch = message.n
                 message.copy_to(vector)
-            self.replica.counts = buffers["initial counts"]
+            self.replica.others = buffers["initial others"]
 
     # An epoch
 
@@ -159,6 +159,9 @@ class Hogwild(Strategy):
             self.transport.isend(self.increments, ROOT, "increments").wait()
         self.increments.zero_()
         self.living.average(self.replica.b, "buffers")
+        if (counts := self.replica.counts).numel():
+            self.living.maximize(counts, "counts")
+            self.replica.counts = counts
 
     def measure(self, somebody_died: bool) -> None:
         """On rank 0, while nobody writes: the lost updates of the epoch."""

@@ -115,7 +115,7 @@ class Served(Strategy):
     def end_epoch(self) -> None:
         """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
 
-        Counts among the buffers have no mean: the server learns the greatest, and each worker keeps its own.
+        Counts among the buffers have no mean: all get the greatest.
 
         Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
         anybody, none of the next epoch comes in this one.
@@ -130,6 +130,9 @@ class Served(Strategy):
             self.transport.isend(self.replica.b, SERVER, "buffers").wait()
             mean = self.transport.recv(SERVER, "mean buffers")
             mean.copy_to(self.replica.b)
+            if counts.numel():
+                with self.transport.recv(SERVER, "greatest counts") as greatest:
+                    self.replica.counts = greatest.vector
             if mean.n:
                 self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
 

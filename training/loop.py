@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import parameters_to_vector
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
@@ -23,7 +22,7 @@ from records.errors import RunFailed, UsageError, one_line
 from records.events import CarriedEvents, EventFile
 from strategies import Replica
 from strategies.common.builtin import Builtin
-from strategies.common.replica import parameters_from, trained
+from strategies.common.replica import bytes_of, float_buffers, other_tensors, parameters_from, trained
 from training.evaluation import Score, evaluate
 from training.layers import shares_of
 from training.options import Options
@@ -50,7 +49,7 @@ class Job:
 
 @dataclass
 class RankResult:
-    """What a rank returns: its events, a hash of its parameters; the reporter also the model to be saved."""
+    """What a rank returns: its events, a hash of its module's state; the reporter also the model to be saved."""
 
     rank: int
     events: EventFile | CarriedEvents
@@ -338,7 +337,9 @@ class _Rank:
     def result(self) -> RankResult:
         """Return the result of this rank."""
         strategy, transport = self.strategy, self.transport
-        x = parameters_to_vector(trained(self.model)).detach()
+        state: list[torch.Tensor] = [*trained(self.model)]
+        if not isinstance(strategy, Builtin):  # whose ranks share buffers before a step, and not after the last one
+            state += [*float_buffers(self.model), *other_tensors(self.model)]
         saved = None
         if self.options.save:
             with self.recorder.paused():
@@ -352,7 +353,7 @@ class _Rank:
         return RankResult(
             transport.rank,
             events if transport.same_machine else events.carry(),
-            hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:16],
+            hashlib.sha256(bytes_of(state).numpy().tobytes()).hexdigest()[:16],
             strategy.state_bytes,
             saved,
             transport.arrivals,

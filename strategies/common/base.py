@@ -15,7 +15,7 @@ from compression import Codec
 from records.errors import RunFailed
 from strategies.common.coding import CodecFactory, Encoder
 from strategies.common.collectives import broadcast
-from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Coded, Traffic
 from transports.base import Transport
@@ -178,8 +178,10 @@ class Strategy(ABC):
         `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
         there. `after_update` is called on a server after each of its updates, when the workers have their replies.
         `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
-        the algorithm draws, the same on all ranks. Raises PeerLost, WaitTimeout.
+        the algorithm draws, the same on all ranks. Raises UsageError if `optimizer` needs more than one vector of
+        parameters, PeerLost, WaitTimeout.
         """
+        check_factory(optimizer)
         self.replica = replica
         self.transport = transport
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
@@ -214,10 +216,13 @@ class Strategy(ABC):
         """Allocate the algorithm's own state. Called by `start`, by all ranks."""
 
     def join(self, resumed: bool) -> None:
-        """Give every rank the parameters and buffers of rank 0, unless each has its own of a resumed run."""
+        """Give every rank all of the module's state of rank 0, unless each has its own of a resumed run."""
         if not resumed:
             broadcast(self.replica.x, self.transport, "initial parameters")
             broadcast(self.replica.b, self.transport, "initial buffers")
+            if (others := self.replica.others).numel():
+                broadcast(others, self.transport, "initial others")
+                self.replica.others = others
 
     def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
         """Know that the next backward pass ends the gradient, the mean over `n_samples`, that `step` is to take.
@@ -257,14 +262,14 @@ class Strategy(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""
         replica = self.replica
-        vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts}
+        vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts, "others": replica.others}
         return {**vectors, **self.descent.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same model and rank."""
         self.replica.x.copy_(state["x"])
         self.replica.b.copy_(state["b"])
-        self.replica.counts = state["counts"]
+        self.replica.others = state["others"]
         self.descent.load_state_dict(state)
 
 

@@ -13,7 +13,15 @@ from torch.nn.utils import parameters_to_vector
 
 from strategies.common.base import Strategy
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
-from strategies.common.replica import copy_into, float_buffers, integer_buffers, integers_of, trained
+from strategies.common.replica import (
+    bytes_of,
+    copy_bytes_into,
+    copy_into,
+    float_buffers,
+    integers_of,
+    other_tensors,
+    trained,
+)
 from transports.base import Transport
 
 
@@ -68,11 +76,12 @@ class Builtin(Strategy):
         """As the strategies': parameters x, buffers b and counts as vectors."""
         buffers = [b.reshape(-1) for b in float_buffers(self.original)]
         b = torch.cat(buffers) if buffers else torch.empty(0)
-        return {"x": self.model(), "b": b, "counts": integers_of(self.original), **self.descent.state_dict()}
+        others = {"others": bytes_of(other_tensors(self.original))}
+        return {"x": self.model(), "b": b, "counts": integers_of(self.original), **others, **self.descent.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         copy_into(trained(self.original), state["x"])
         copy_into(float_buffers(self.original), state["b"])
-        copy_into(integer_buffers(self.original), state["counts"])
+        copy_bytes_into(other_tensors(self.original), state["others"])
         self.descent.load_state_dict(state)

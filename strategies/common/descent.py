@@ -1,5 +1,6 @@
 """x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
 
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -7,10 +8,41 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from records.errors import UsageError
 from records.events import Recorder
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
+
+
+class _Flat(torch.Tensor):
+    """A parameter that refuses to tell its shape, except to torch itself."""
+
+    _SHAPE = frozenset({"dim", "size", "ndim", "shape", "ndimension"})
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Raise UsageError where a function outside torch asks for the shape."""
+        asked = getattr(func, "__self__", func) if func.__name__ == "__get__" else func
+        if getattr(asked, "__name__", "") in cls._SHAPE:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not caller.startswith("torch."):
+                raise UsageError(
+                    "optimizer: it asks a parameter for its shape, but is given all parameters as one vector; treat "
+                    "them alike, as in partial(torch.optim.AdamW, lr=1e-3)"
+                )
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def check_factory(optimizer: OptimizerFactory) -> None:
+    """Check that `optimizer` treats all parameters alike: it is given them as one vector. Raises UsageError."""
+    made = optimizer([torch.zeros(1).as_subclass(_Flat).requires_grad_()])
+    if (n := len(made.param_groups)) > 1:
+        raise UsageError(
+            f"optimizer: it makes {n} parameter groups, but is given all parameters as one vector; make one group"
+        )
 
 
 class Descent:

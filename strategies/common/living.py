@@ -39,6 +39,18 @@ class Living:
         vector.div_(n)
         self.send_all(vector, f"mean {what}")
 
+    def maximize(self, vector: torch.Tensor, what: str) -> None:
+        """Replace each element of `vector` [n] on every rank that is alive by the greatest of theirs; see `average`."""
+        transport = self._transport
+        if transport.rank != ROOT:
+            transport.isend(vector, ROOT, what).wait()
+            transport.recv(ROOT, f"greatest {what}").copy_to(vector)
+            return
+        for message in self.gather(what):
+            with message:
+                torch.maximum(vector, message.vector, out=vector)
+        self.send_all(vector, f"greatest {what}")
+
     def gather(self, tag: str) -> Iterator[Message]:
         """On rank 0: yield one message of each of the others that is alive, in the order of ranks."""
         for k in sorted(self.alive):

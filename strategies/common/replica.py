@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +15,12 @@ class Replica:
     """One rank's copy of the model, its tensors being views of flat vectors that peers can read in place.
 
     `x` [n] holds the trainable parameters (a tied one once), `g` [n] their gradients, `b` [m] the floating-point
-    buffers (BatchNorm statistics). Frozen parameters are left alone, and so are integer buffers (BatchNorm's count of
-    batches), which have no mean: see `counts`. Raises ValueError if the model
-    has nothing to train, or more than one floating dtype or device.
+    buffers (BatchNorm statistics). Frozen parameters and other buffers stay as they are: `others` is all of them, and
+    `counts` the integer buffers (BatchNorm's count of batches), which have no mean. Raises ValueError if the model has
+    nothing to train, or more than one floating dtype or device.
+
+    The module's `state_dict` holds copies: plain tensors, a tied one under each of its names. `torch.save` of a single
+    parameter writes all of `x`; save `parameter.detach().clone()`.
     """
 
     def __init__(self, model: nn.Module, transport: Transport) -> None:
@@ -48,6 +52,8 @@ class Replica:
             tensor.data = view
         for parameter, view in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = view
+        for module in model.modules():
+            module.register_state_dict_post_hook(_detach_from_vectors)
 
     def collect(self) -> torch.Tensor:
         """Return g [n], the gradient that the last backward pass left; missing gradients count as zero.
@@ -131,6 +137,15 @@ class Replica:
     def counts(self, counts: torch.Tensor) -> None:
         copy_into(integer_buffers(self.model), counts)
 
+    @property
+    def others(self) -> torch.Tensor:
+        """The bytes [k] of the frozen parameters and of the buffers that are not in `b`, a copy; setting it copies."""
+        return bytes_of(other_tensors(self.model))
+
+    @others.setter
+    def others(self, others: torch.Tensor) -> None:
+        copy_bytes_into(other_tensors(self.model), others)
+
     def adopt(self, message: Message) -> None:
         """x <- the vector of `message`, read in the sender's memory until the next `collect`: it is read-only."""
         self._give_back()
@@ -171,6 +186,21 @@ def float_buffers(model: nn.Module) -> list[torch.Tensor]:
     return list({id(b): b for b in model.buffers() if b.is_floating_point()}.values())
 
 
+def _detach_from_vectors(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
+    """Put copies into a module's `state_dict`: a view is saved with the whole vector, and safetensors refuses views."""
+    for name in (*module._parameters, *module._buffers):
+        tensor = state.get(prefix + name)
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter):  # which keep_vars asks for
+            state[prefix + name] = tensor.detach().clone()
+
+
+def other_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Return the frozen parameters and the buffers without floating point, a shared one once."""
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    buffers = [b for b in model.buffers() if not b.is_floating_point()]
+    return list({id(tensor): tensor for tensor in (*frozen, *buffers)}.values())
+
+
 def integer_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Return the buffers of integers or booleans, a shared one once."""
     return list({id(b): b for b in model.buffers() if not (b.is_floating_point() or b.is_complex())}.values())
@@ -180,6 +210,21 @@ def integers_of(model: nn.Module) -> torch.Tensor:
     """Return the integer buffers as one int64 vector [k] on the CPU, a copy."""
     parts = [b.detach().reshape(-1).to("cpu", torch.int64) for b in integer_buffers(model)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def bytes_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the bytes [k] of `tensors`, one after the other, a copy on the CPU (of meta tensors, on meta)."""
+    parts = [t.detach().contiguous().view(-1).view(torch.uint8) for t in tensors if t.numel()]
+    flat = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+    return flat if flat.is_meta else flat.cpu()
+
+
+@torch.no_grad()
+def copy_bytes_into(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> None:
+    """Copy what `bytes_of` returned into `tensors`. Raises RuntimeError if the lengths differ."""
+    full = [tensor for tensor in tensors if tensor.numel()]
+    for tensor, part in zip(full, data.split([tensor.nbytes for tensor in full]) if full else [], strict=True):
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 @contextmanager

@@ -264,20 +264,20 @@ class Workers:
             self.welcome(k)
 
     def welcome(self, k: int) -> None:
-        """Tell worker k the epoch, the samples so far, its steps, x and b."""
+        """Send worker k the epoch, the samples so far, its steps, and all of the module's state."""
         self.version_read[k] = self._descent.version
         self.on_sent_x(k)
         position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
         self.send(position, k, "position")
         self.send_copy(self._replica.x, k, 0, "initial parameters")
         self.send(self._replica.b.clone(), k, "initial buffers")
-        if (counts := self._replica.counts).numel():
-            self.send(counts, k, "initial counts")
+        if (others := self._replica.others).numel():
+            self.send(others, k, "initial others")
 
     def end_epoch(self, b: torch.Tensor, counts: torch.Tensor) -> None:
         """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older.
 
-        `counts` [k] become the greatest of theirs: see `Replica.counts`.
+        `counts` [k] become the greatest of theirs, which all get too: see `Replica.counts`.
         """
         total, n = torch.zeros_like(b), 0
         for message in self.gather("buffers"):
@@ -292,6 +292,8 @@ class Workers:
         behind = {k for k in self.waiting if self.version_read[k] < self._descent.version}
         for k in self.take_waiting():
             self.send(b.clone(), k, "mean buffers", n=int(k in behind))
+            if counts.numel():
+                self.send(counts.clone(), k, "greatest counts")
             if k in behind:
                 self.on_sent_x(k)
                 self.send_copy(self._replica.x, k, n=self._descent.samples)
@@ -306,7 +308,7 @@ def join_server(replica: Replica, transport: Transport, descent: Descent) -> int
     descent.processed = descent.samples
     transport.recv(SERVER, "initial parameters").copy_to(replica.x)
     transport.recv(SERVER, "initial buffers").copy_to(replica.b)
-    if replica.counts.numel():
-        with transport.recv(SERVER, "initial counts") as counts:
-            replica.counts = counts.vector
+    if replica.others.numel():
+        with transport.recv(SERVER, "initial others") as others:
+            replica.others = others.vector
     return steps

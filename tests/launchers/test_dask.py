@@ -23,7 +23,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launchers import dask, find_launcher
+from launchers import dask, dask_ranks, find_launcher
 from launchers.environment import environment_of_others
 from records.errors import RunFailed, UsageError
 from records.files import load_events
@@ -185,6 +185,29 @@ def test_a_run_ends_as_on_shared_memory(tmp_path: Path, cluster: Any, strategy: 
     assert (there["transport"], there["dask"]) == ("process_group", distributed.__version__)
     counts = [load_events(tmp_path / f"{name}.events.csv.gz")["rank"].value_counts() for name in ("here", "there")]
     assert set(counts[0].index) == set(counts[1].index) == set(range(N))
+
+
+def listening_beyond_this_machine(_: Transport) -> list[str]:
+    listens = [one.laddr.ip for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
+    return [ip for ip in listens if not ip.startswith("127.")]
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_admits_nobody_without_its_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    choose = dask_ranks.choose_workers
+
+    def knock(client: Any, *args: Any) -> Any:
+        address = client.scheduler.address
+        found.append(address)
+        for way in (address, address.replace("tls://", "tcp://")):
+            with pytest.raises((OSError, TypeError, ValueError)):
+                distributed.Client(way, timeout=2, set_as_default=False)
+        return choose(client, *args)
+
+    monkeypatch.setattr(dask_ranks, "choose_workers", knock)
+    assert dask.launch(listening_beyond_this_machine, 2, timeout=LIMIT) == [[], []]
+    assert found[0].startswith("tls://127.0.0.1:")
 
 
 @pytest.mark.slow

@@ -122,6 +122,7 @@ def at_random_pace(
     return watched.changes, rank.x()[0].item(), shown, rank.strategy.descent.samples
 
 
+NO_OTHERS = {"others": torch.zeros(0, dtype=torch.uint8)}
 PACES = st.sampled_from([0.0, 1e-4, 1e-3, 1e-2, 0.2])
 
 
@@ -265,7 +266,14 @@ def begun(transport: Transport, task: Task, state: dict[str, Any]) -> tuple[int,
 
 def test_a_resumed_run_begins_where_rank_0_was() -> None:
     task, x = Task(Gossip(asynchronous=True), 3), torch.arange(66, dtype=torch.float64)
-    state = {"x": x, "b": torch.zeros(0), "counts": torch.zeros(0, dtype=torch.int64), "version": 7, "samples": 50}
+    state = {
+        "x": x,
+        "b": torch.zeros(0),
+        "counts": torch.zeros(0, dtype=torch.int64),
+        **NO_OTHERS,
+        "version": 7,
+        "samples": 50,
+    }
     optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
     found = virtual_time(3).launch(begun, 3, task, state | {"optimizer": optimizer, "processed": 50})
     assert found == [(3, 50, 7, x.tolist(), x.tolist())] * 3
@@ -292,6 +300,6 @@ def test_an_epoch_that_has_its_samples_when_the_run_is_resumed_has_no_step(until
     task = Task(Gossip(asynchronous=True), 3)
     x, counts = torch.zeros(66, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
     optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
-    state = {"x": x, "b": torch.zeros(0), "counts": counts, "version": 5, "samples": 50, "processed": 50}
+    state = {"x": x, "b": torch.zeros(0), "counts": counts, **NO_OTHERS, "version": 5, "samples": 50, "processed": 50}
     taken = virtual_time(3).launch(resumed, 3, task, state | {"optimizer": optimizer}, until)
     assert len(taken[0]) == most, "of rank 0, which knows"

@@ -204,6 +204,7 @@ def resumed(transport: Transport) -> tuple[set[float], list[list[int]], int, int
             "x": torch.full_like(replica.x, 5.0),
             "b": replica.b,
             "counts": replica.counts,
+            "others": replica.others,
             "done": torch.tensor([[30, 20], [3, 2]]),
             "optimizer": OPTIMIZERS["unit"](list(zeros().parameters())).state_dict(),
             "version": 5,

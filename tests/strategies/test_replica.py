@@ -226,3 +226,19 @@ def test_copy_into() -> None:
     copy_into([], torch.empty(0))
     with pytest.raises(RuntimeError):
         copy_into(tensors, torch.arange(9.0))
+
+
+def state_that_leaves(transport: Transport) -> tuple[list[int], list[int], bool]:
+    """The bytes behind each tensor of a state_dict, its own bytes, and whether training goes on from the views."""
+    model = Tied()
+    replica = Replica(model, transport)
+    state = model.state_dict()
+    model.b.weight.data.fill_(7.0)
+    is_view = bool((replica.x == 7.0).any()) and not (state["b.weight"] == 7.0).any()
+    return [t.untyped_storage().nbytes() for t in state.values()], [t.nbytes for t in state.values()], is_view
+
+
+def test_the_state_that_leaves_is_plain_tensors() -> None:
+    ((behind, own, is_view),) = launch(state_that_leaves, 1, timeout=LIMIT)
+    assert behind == own
+    assert is_view

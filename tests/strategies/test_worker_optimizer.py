@@ -28,6 +28,7 @@ from strategies import STRATEGIES, Replica, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.backup_workers import BackupWorkers
 from strategies.common.coding import codec_factory
+from strategies.common.descent import OptimizerFactory, check_factory
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.dgs import DGS
 from strategies.downpour import Downpour
@@ -464,3 +465,74 @@ def test_momentum_counts_once() -> None:
 
     for said in virtual_time(3).launch(refused, 3):
         assert said.startswith("--optimizer_options momentum=0.9: dgc carries the momentum, and the optimizer has none")
+
+
+# All of the module's state
+
+
+class Mixed(nn.Module):
+    """Trained and frozen parameters, buffers of all kinds: other ones on each rank."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.trained = nn.Linear(3, 2)
+        self.frozen = nn.Linear(2, 2).half()
+        self.norm = nn.BatchNorm1d(2)
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+        self.register_buffer("mask", torch.tensor([rank == 0, True, False]))
+        self.register_buffer("phase", torch.full((2,), rank + 1j))
+        self.register_buffer("nothing", torch.zeros(0, dtype=torch.int64))
+        with torch.no_grad():
+            for tensor in (*self.parameters(), self.norm.running_mean, self.norm.num_batches_tracked):
+                assert isinstance(tensor, torch.Tensor)
+                tensor.fill_(rank + 1)
+
+
+def state_at_the_start(transport: Transport, strategy: Strategy) -> dict[str, list[Any]]:
+    model = Mixed(transport.rank)
+    strategy = dataclasses.replace(strategy)
+    strategy.start(Replica(model, transport), transport, partial(torch.optim.SGD, lr=0.1))
+    transport.barrier()
+    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+
+def test_all_ranks_begin_with_all_of_rank_0s_module(kind: type[Strategy]) -> None:
+    launcher = launch if kind.name in IN_MEMORY else virtual_time(3).launch
+    strategy = kind()
+    if kind.name == "dgs":  # whose optimizer has momentum
+        return
+    expected = {name: tensor.tolist() for name, tensor in Mixed(0).state_dict().items()}
+    assert launcher(state_at_the_start, fit(kind, 3), strategy) == [expected] * fit(kind, 3)
+
+
+# Optimizers that need more than one vector
+
+
+def by_shape(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in parameters if p.dim() >= 2] or parameters)
+
+
+def in_groups(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = [{"params": parameters}, {"params": [], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [(by_shape, "it asks a parameter for its shape"), (in_groups, "it makes 2 parameter groups")],
+)
+def test_an_optimizer_that_tells_parameters_apart_is_refused(optimizer: OptimizerFactory, expected: str) -> None:
+    def rank(transport: Transport) -> None:
+        WorkerOptimizer(make_model(), transport, RingAllReduce(), optimizer)
+
+    with pytest.raises(RunFailed, match=f"^optimizer: {expected}"):
+        virtual_time(2).launch(rank, 2)
+
+
+@pytest.mark.parametrize("optimizer", [
+    partial(torch.optim.AdamW, lr=0.1), partial(torch.optim.AdamW, lr=0.1, foreach=True),
+    partial(torch.optim.AdamW, lr=0.1, fused=True),
+])  # fmt: skip
+def test_torchs_own_optimizers_are_not(optimizer: OptimizerFactory) -> None:
+    check_factory(optimizer)

@@ -33,9 +33,16 @@ if __name__ == "__main__":
     from launchers import preload, warm_up
     from launchers.sockets import remove_folder
     from records.errors import RunFailed, UsageError
+    from records.known import check_names, listed
+    from records.output import exit_code_of, unread_output_is_no_error
 
     end_while_loading("nothing was written", remove_folder)
     try:
+        check_names(sys.argv[1:])
+        if sys.argv[1:] == ["--list"] and (text := listed()):
+            with unread_output_is_no_error() as output:
+                print(text)
+            sys.exit(exit_code_of(output, 0))
         preload("training.preload")
         with interrupts_wait():
             warm_up()  # first: the fork server loads torch while this process does

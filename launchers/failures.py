@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed, UsageError, text_of
 from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
 
 # What counts as the cause when several ranks failed: the first of these kinds.
@@ -38,7 +38,7 @@ def failure_of(error: BaseException, peers: Sequence[int]) -> Failure:
         return Failure("lost_peer", str(error), error.what, tuple(peers) if error.rank == ANY else (error.rank,))
     if isinstance(error, WaitTimeout):
         return Failure("timeout", str(error), error.what, error.ranks)
-    return Failure("raised", f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+    return Failure("raised", f"{type(error).__name__}: {text_of(error)}", trace=traceback.format_exc())
 
 
 def explain(

@@ -20,7 +20,15 @@ class RunFailed(RuntimeError):
 
 def one_line(error: BaseException) -> str:
     """Give an exception as `Type: message` on a single line."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; "" if it is of a class whose `__str__` raises."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

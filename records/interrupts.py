@@ -6,11 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from records.output import open_standard_streams
+
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
 
 
 def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) -> None:
-    """Let an interrupt call `clean_up`, say in one line what is `kept`, and end this process at once.
+    """Open the standard streams that are closed; have an interrupt end this process at once.
+
+    An interrupt then calls `clean_up` and says in one line what is `kept`.
 
     For a script that imports for seconds: an exception that a signal raises amid an import may be lost in it, and may
     be passed through C++ code that aborts.
@@ -23,6 +27,7 @@ def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) 
             os.write(2, f"\nerror: ended by {signal.Signals(number).name}; {kept}\n".encode())
         os._exit(128 + number)
 
+    open_standard_streams()
     for number in INTERRUPTS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as it is in the background, and under nohup
             signal.signal(number, end)

@@ -20,11 +20,12 @@ from compression.none import NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
+from records.known import listed, value_of
+from records.output import exit_code_of, unread_output_is_no_error
 from strategies import STRATEGIES, Strategy
 from training.catalogue import catalogue
 from training.names import codec_class, make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
-from training.output import unread_output_is_no_error
 from training.recorded import naming, options_from
 from training.run import run
 
@@ -50,7 +51,7 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
         if "--list" in given and builtin is None:
             if len(given) > 1:
                 raise UsageError("--list: stands alone; leave the rest out")
-            print(catalogue())
+            print(listed() or catalogue())
         else:
             run(parse_run(given, builtin, description))
 
@@ -73,7 +74,7 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
     """
     recorded = _from_record(given, builtin)
     before = recorded or Options()
-    name = _value("--strategy", given)
+    name = value_of("--strategy", given)
     chosen: dict[str, Any] = {}
     if builtin is not None:
         if name is not None and name != builtin.name:
@@ -81,7 +82,7 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         chosen["strategy"] = builtin
     elif name is not None and before.strategy.name != strategy_class(name).name:
         chosen["strategy"] = make_strategy(name)
-    if (coder := _value("--codec", given)) is not None and coder != before.codec.name:
+    if (coder := value_of("--codec", given)) is not None and coder != before.codec.name:
         chosen["codec"] = codec_class(coder)()
     default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
     strategy, codec = type(default.strategy), type(default.codec)
@@ -149,26 +150,17 @@ def _about(default: Options) -> str:
 
 def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options | None:
     """Return the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
-    if path := _value("--resume", arguments):
+    if path := value_of("--resume", arguments):
         checkpoint = latest(path)
         with naming("--resume"):
             new = ["launcher", "scheduler"]
             return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new)
-    if path := _value("--replay", arguments):
+    if path := value_of("--replay", arguments):
         new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
         recorded = replay.load(path).options
         with naming("--replay"):
             return options_from(recorded, path, builtin, new)
     return None
-
-
-def _value(option: str, arguments: Sequence[str]) -> str | None:
-    found = None
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
-        name, equals, value = argument.partition("=")
-        if name == option:
-            found = value if equals else following  # the last one counts
-    return found
 
 
 def _names_given(arguments: Sequence[str]) -> list[str]:
@@ -205,7 +197,7 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
         output.flush()
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)  # all is done, and said
-    return 128 + signal.SIGPIPE if output.unread and code == 0 else code
+    return exit_code_of(output, code)
 
 
 def _exit_code(work: Callable[[], object], kept: str | None) -> int:

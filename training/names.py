@@ -5,7 +5,8 @@ import inspect
 from typing import Any
 
 from compression import CODECS, Codec
-from records.errors import UsageError, nearest
+from records.errors import UsageError
+from records.known import check_name
 from strategies import STRATEGIES, Strategy
 from training.options import names_with_strategy_defaults, option_names
 from workloads.lookup import import_user_object
@@ -15,11 +16,7 @@ def strategy_class(name: str) -> type[Strategy]:
     """Return the class of the strategy `name`, or of yourmodule:YourClass. Raises UsageError."""
     if name in STRATEGIES:
         return STRATEGIES[name]
-    if ":" not in name:
-        raise UsageError(
-            f"--strategy {name}: unknown; {nearest(name, STRATEGIES)}there are {', '.join(STRATEGIES)}, and "
-            "yourmodule:YourClass"
-        )
+    check_name("--strategy", name, list(STRATEGIES), or_own=True)
     found = import_user_object("--strategy", name)
     if not (inspect.isclass(found) and issubclass(found, Strategy)):
         raise UsageError(f"--strategy {name}: is no class derived from strategies.Strategy; derive it")
@@ -61,8 +58,7 @@ def make_strategy(name: str, **options: Any) -> Strategy:
 
 def codec_class(name: str) -> type[Codec]:
     """Return the class of a codec. Raises UsageError."""
-    if name not in CODECS:
-        raise UsageError(f"--codec {name}: unknown; {nearest(name, CODECS)}there are {', '.join(CODECS)}")
+    check_name("--codec", name, list(CODECS), or_own=False)
     return CODECS[name]
 
 

@@ -194,8 +194,8 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
 
     @property
     def own_defaults(self) -> dict[str, Any]:
-        """The defaults that the strategy and the codec have of their own; where both have one, the codec's."""
-        return {**self.strategy.defaults, **self.codec.defaults}
+        """The defaults that the codec and the strategy have of their own; where both have one, the strategy's."""
+        return {**self.codec.defaults, **self.strategy.defaults}
 
     @property
     def world_size(self) -> int:

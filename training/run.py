@@ -136,7 +136,7 @@ def _remarks(options: Options, launcher: Launcher) -> list[str]:
         remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in options.own_defaults.items():
         if getattr(options, name) == value:
-            owner = f"--codec {options.codec.name}" if name in options.codec.defaults else strategy.name
+            owner = strategy.name if name in strategy.defaults else f"--codec {options.codec.name}"
             remarks.append(f"--{name} {value} (the default of {owner})")
     if strategy.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
         remarks.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")

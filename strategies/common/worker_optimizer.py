@@ -41,10 +41,10 @@ class WorkerOptimizer:
     It is no torch.optim.Optimizer: where a server updates, the learning rate and the state are there, and a scheduler
     or a GradScaler that changed them here would change nothing. Give `schedule` instead.
 
-    All ranks make it, with a model of the same layout on the transport's device; all get all of the module's state of rank 0, as in DDP.
-    `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients are sent by; `scope`, `seed` and
-    `momentum`: see `Setting`; with a codec that carries the momentum, the optimizer runs without. `state`: what
-    `state_dict` returned, to continue from there. Raises UsageError, PeerLost, WaitTimeout.
+    All ranks make it, with a model of the same layout on the transport's device. As in DistributedDataParallel, all get
+    the whole state of rank 0's module. `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients
+    are sent by; `scope`, `seed` and `momentum`: see `Setting`; with a codec that carries the momentum, the optimizer
+    runs without. `state`: what `state_dict` returned, to continue from there. Raises UsageError, PeerLost, WaitTimeout.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
 """The table of strategies says of each what its class says, and is what the README shows."""
 
 import re
+from pathlib import Path
+
+import pytest
 
 from compression import CODECS
 from strategies import GROUPS, STRATEGIES
-from tests.runs import ROOT
-from training.catalogue import HEADER, catalogue, codecs_markdown, markdown
-
-BEGIN, END = "<!-- strategies: made by python -m training.catalogue -->", "<!-- end of strategies -->"
+from training.catalogue import HEADER, blocks, catalogue, markdown
 
 
 def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
@@ -34,15 +34,6 @@ def test_the_table_for_a_terminal_fits_it() -> None:
     assert max(map(len, lines)) <= 120
 
 
-def test_the_readme_shows_the_table() -> None:
-    readme = (ROOT / "README.md").read_text()
-    shown = readme.split(BEGIN)[1].split(END)[0].strip()
-    assert shown == markdown(), "python -m training.catalogue prints it"
-
-
-def test_the_docs_show_the_table_of_codecs() -> None:
-    text = (ROOT / "docs" / "compression.md").read_text()
-    shown = text.split("<!-- codecs: made by python -m training.catalogue -->")[1].split("<!-- end of codecs -->")[0]
-    assert shown.strip() == codecs_markdown(), "python -m training.catalogue prints it"
-    for name, codec in CODECS.items():
-        assert f"| `{name}` | {codec.describe()} |" in shown
+@pytest.mark.parametrize("path", blocks(), ids=lambda path: path.name)
+def test_what_is_made_from_the_classes_is_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == blocks()[path], "python -m training.catalogue --write"

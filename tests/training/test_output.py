@@ -3,14 +3,19 @@
 import contextlib
 import io
 import os
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from records.errors import RunFailed
+from launchers.failures import failure_of
+from records.errors import RunFailed, one_line
 from records.interrupts import INTERRUPTS
+from tests.ranks import LIMIT
+from tests.runs import ROOT
 from training.command_line import guarded
 
 
@@ -55,6 +60,47 @@ def test_a_failure_of_which_nobody_reads_is_a_failure() -> None:
     with unread():
         code = guarded(work, "")
     assert code == 1
+
+
+def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixture[str]) -> None:
+    done = []
+
+    def work() -> None:
+        print("some", flush=True)
+        done.append(True)
+
+    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
+        assert guarded(work) == 1
+    assert done == [True]
+    assert capfd.readouterr().err == (
+        "error: cannot write to standard output: No space left on device; files are complete\n"
+    )
+
+
+def test_a_character_that_the_output_cannot_show_is_escaped() -> None:
+    written = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="ascii")) as stream:
+        assert guarded(lambda: print("\u00e9", flush=True)) == 0
+        stream.flush()
+    assert written.getvalue() == b"\\xe9\n"
+
+
+def test_closed_standard_streams_are_opened_before_another_file_takes_their_numbers() -> None:
+    script = (
+        "import os, sys; from records.output import open_standard_streams; open_standard_streams(); print('x');"
+        "sys.exit(os.open('/dev/null', os.O_RDONLY) > 2 and os.get_inheritable(1))"
+    )
+    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=LIMIT, check=False).returncode == 1
+
+
+def test_an_error_that_cannot_say_what_it_is_has_a_name() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert one_line(Silent()) == "Silent"
+    assert failure_of(Silent(), []).message.startswith("Silent")
 
 
 def test_what_an_interrupt_ends_is_not_interrupted_by_the_next(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,64 @@
+"""The names of strategies and codecs, read from their tables without loading torch: a mistyped one is told at once."""
+
+import ast
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from records.errors import UsageError, nearest
+
+_PROJECT = Path(__file__).resolve().parent.parent
+CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
+"""The text of `--list`, which `python -m training.catalogue --write` makes."""
+_TABLES = {"strategies": "GROUPS", "compression": "CODECS"}
+
+
+@cache
+def names(package: str) -> list[str]:
+    """Return the names of the table of strategies or compression: of the modules from which its classes come."""
+    tree = ast.parse((_PROJECT / package / "__init__.py").read_text(encoding="utf-8"))
+    modules = {
+        alias.name: node.module.rpartition(".")[2]
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    table = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and _is_table(node, package))
+    assert table is not None
+    named = [node.id for node in ast.walk(table) if isinstance(node, ast.Name)]
+    return [modules[name] for name in named if name in modules and name != "Strategy"]
+
+
+def _is_table(node: ast.AnnAssign, package: str) -> bool:
+    return isinstance(node.target, ast.Name) and node.target.id == _TABLES[package]
+
+
+def check_names(arguments: Sequence[str]) -> None:
+    """Check the names that --strategy and --codec give on a command line. Raises UsageError."""
+    for option, package in (("--strategy", "strategies"), ("--codec", "compression")):
+        if name := value_of(option, arguments):
+            check_name(option, name, names(package), option == "--strategy")
+
+
+def check_name(option: str, name: str, known: Sequence[str], or_own: bool) -> None:
+    """Check that `name` is `known`, or, with `or_own`, like yourmodule:YourClass. Raises UsageError."""
+    if name not in known and not (or_own and ":" in name):
+        own = ", and yourmodule:YourClass" if or_own else ""
+        raise UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{own}")
+
+
+def listed() -> str | None:
+    """Return the text of `--list`; None if a name of the tables is not in it, so that it has to be made anew."""
+    text = CATALOGUE.read_text(encoding="utf-8") if CATALOGUE.exists() else ""
+    starts = [line.removeprefix("--codec ").split("  (")[0] for line in text.splitlines() if "  (" in line]
+    return text if set(starts) >= {*names("strategies"), *names("compression")} else None
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """Return what a command line gives for `option`, the last time; None if it does not give it."""
+    found = None
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        given, equals, value = argument.partition("=")
+        if given == option:
+            found = value if equals else following  # the last one counts
+    return found

@@ -31,6 +31,8 @@ from training import launch
 from transports.base import Transport
 
 ROWS, SLICES, DENSITY = 1000, 20, 0.01
+DENSITIES: dict[str, dict[str, Any]] = {"random_k": {"density": 0.01}}
+"""What is measured, where a codec's default is another."""
 LATE = 1000  # an epoch after every warm-up
 KEPT: list[Any] = []
 """Groups, until the process ends: gloo's thread, which may let go of one after a hook, cannot be the last to do so."""
@@ -96,7 +98,7 @@ def error(vector: torch.Tensor, decoded: torch.Tensor) -> float:
 
 def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) -> Row:
     """Measure a codec."""
-    codec = CODECS[name]()
+    codec = CODECS[name](**DENSITIES.get(name, {}))
     codec.start(Layout(("matrix",), ((ROWS, len(vector) // ROWS),)), vector)
     codec.epoch = LATE
     out = torch.empty_like(vector)

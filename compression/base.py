@@ -187,6 +187,22 @@ def check_finite(vector: torch.Tensor, layout: Layout) -> None:
         )
 
 
+def check_sent(values: torch.Tensor, indices: torch.Tensor, layout: Layout) -> None:
+    """Check that the `values` [k] at these `indices`, each a gradient plus what was kept of others, are finite.
+
+    Raises RunFailed, which names the tensor.
+    """
+    if values.is_meta or math.isfinite(float(values.sum())):
+        return
+    wrong = indices[torch.isfinite(values).logical_not()]
+    if len(wrong):
+        raise RunFailed(
+            f"the gradient of {layout.name_at(int(wrong[0]))} plus what was kept of those before it is above the "
+            f"largest {str(values.dtype).removeprefix('torch.')}; take a smaller --lr, or bound the gradient with "
+            "--clip_norm"
+        )
+
+
 def pack(*parts: torch.Tensor) -> torch.Tensor:
     """Return the bytes of several vectors as one, those of the longest elements first, so that all can be read there.
 

@@ -57,7 +57,7 @@ class QSGD(Codec):
         if not coded:
             return Code(vector)
         norms = torch.cat([norm for norm, _ in coded])
-        check_finite(norms, self.norms)
+        check_finite(norms / self.levels * self.levels, self.norms)  # the largest that is decoded
         return Code(pack(norms, torch.cat([levels for _, levels in coded])), headers=norms.nbytes)
 
     def quantize(self, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compression.base import DENSE, Code, Codec, check_finite, unpack
+from compression.base import DENSE, Code, Codec, check_finite, check_sent, unpack
 from compression.sparse import NOTHING, check_density, share_of
 
 
@@ -55,6 +55,7 @@ class RandomK(Codec):
         self.encoded += 1
         self.r.add_(vector)
         values = self.r.index_select(0, indices)
+        check_sent(values, indices, self.layout)
         self.r.index_fill_(0, indices, NOTHING)
         return Code(values)
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from compression.base import GATHERED, Code, Codec, index_dtype, pack, unpack
+from compression.base import GATHERED, Code, Codec, check_sent, index_dtype, pack, unpack
 from compression.selection import above, top
 from records.errors import RunFailed, UsageError
 
@@ -73,7 +73,7 @@ class Sparse(Codec):
     def send(self, r: torch.Tensor) -> tuple[Code, torch.Tensor]:
         """Take top_R(r) out of r, of each part; return the code, and the indices of what it sends.
 
-        Law: the r that was is the r that is plus what is sent.
+        Law: the r that was is the r that is plus what is sent. Raises RunFailed if an element of it is not finite.
         """
         find = above if self.sampled else top
         found = [torch.arange(0, device=r.device)]
@@ -81,6 +81,7 @@ class Sparse(Codec):
             found.append(find(r[where], share_of(n, self.share)).add_(where.start))
         indices = torch.cat(found)
         values = sent = r.index_select(0, indices)
+        check_sent(values, indices, self.layout)
         r.index_fill_(0, indices, NOTHING)
         if self.half_values:
             sent = values.clamp(-HALF_MAX, HALF_MAX).half()

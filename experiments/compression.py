@@ -1,6 +1,6 @@
 """Compression: every codec on a ring, and the five methods of the paper on dual-way sparsification, in virtual time.
 
-Yan, Huang, Liu, Feng, Wang, 2020, ICPP 2020: momentum SGD in one process, and on an asynchronous server ASGD, Gradient
+Yan, Xiao, Chen, Zhou, Wu, 2020, ICPP 2020: momentum SGD in one process, and on an asynchronous server ASGD, Gradient
 Dropping, Deep Gradient Compression and DGS. Two files, one row a run and epoch: METHODS and CODED. What the phases of a
 step take, coding among them, is timed on this machine once, before the runs.
 """

@@ -4,11 +4,18 @@ import math
 import re
 from collections.abc import Mapping
 
+from records.errors import UsageError
+
 _FUNCTIONS = {"max": max, "min": min, "floor": math.floor, "ceil": math.ceil, "log2": math.log2}
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """Return the value of a formula such as "2 (N - 1) P / N". Raises NameError if a value is missing."""
+    """Return the value of a formula such as "2 (N - 1) P / N". Raises NameError if a value is missing.
+
+    Raises UsageError for "^", which Python reads as XOR.
+    """
+    if "^" in formula:
+        raise UsageError(f"{formula}: ^ is not a power in a formula; write **")
     # A space between two factors means "times": that is all that Python's own syntax lacks.
     python = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", formula)
     found: float = eval(python, {"__builtins__": {}}, {**_FUNCTIONS, **values})

@@ -22,11 +22,14 @@ class AllReduceSGD(Strategy):
         """Know how gradients are coded, if they are."""
         if self.codec:
             _, dense = self.closed_form(self.traffic["worker"], self.transport.world_size, self.replica.x.nbytes)
-            self.encoder = Encoder(self.codec, self.replica, self.transport, dense)
+            self.encoder = Encoder(self.codec, self.replica, self.transport, dense, self.all_reduce)
 
     @abstractmethod
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
-        """Replace `vector` [P] on every rank by the sum over all ranks; return the sum of their `n`."""
+        """Replace `vector` [m] on every rank by the sum over all ranks; return the sum of their `n`.
+
+        The vector is a gradient or, with a codec whose codes can be added, a code.
+        """
 
     def step(self, n_samples: int) -> None:
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""

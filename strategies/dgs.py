@@ -15,8 +15,8 @@ Server, which keeps w_k, all that worker k knows of x:
     x <- x - s
     G <- x - w_k;  G <- top_R(G);  send G;  w_k <- w_k + G
 
-w_k is bit for bit worker k's x_k. What is not sent of G stays in x - w_k, and is sent later. (Yan, Huang, Liu, Feng,
-Wang, 2020, Dual-way gradient sparsification for asynchronous distributed deep learning, ICPP 2020, algorithms 1 to 3.
+w_k is bit for bit worker k's x_k. What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou,
+Wu, 2020, Dual-way gradient sparsification for asynchronous distributed deep learning, ICPP 2020, algorithms 1 to 3.
 There x is written as x_0 + M, w_k as x_0 + v_k: sums that would drift apart in float32.)
 """
 

@@ -6,8 +6,9 @@
 
 S depends on the seed and on the number of the step alone, so no indices travel; it is drawn without replacement, and
 p = 1 averages everything. Nothing else keeps the replicas together: every element meets the others' about every 1 / p
-steps. The elements go round the ring of `ring_all_reduce`. (Baioumy and Beton, 2025, SPARTA: sparse parameter averaging
-for reduced-communication training, a report on the web, with p = 0.0005 to 0.005 for far longer runs.)
+steps. The elements go round the ring of `ring_all_reduce`. (Beton, Baioumy and others,
+2025, Improving the efficiency of distributed training using sparse parameter averaging, SPARTA, with p = 0.0005 to
+0.005 for far longer runs.)
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import torch
 
 from compression import DENSE, Codec
 from compression.random_k import RandomK
+from compression.sparse import share_of
 from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.collectives import average
@@ -59,7 +61,7 @@ class Sparta(Drifting):
         """Allocate the part of x that travels."""
         super().setup()
         n = self.replica.x.numel()
-        self.part = self.transport.allocate(max(1, int(n * self.fraction)), self.replica.x.dtype)
+        self.part = self.transport.allocate(share_of(n, self.fraction), self.replica.x.dtype)
 
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); x_k[S] <- mean over k of x_k[S]."""

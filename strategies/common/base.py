@@ -90,7 +90,8 @@ class Strategy(ABC):
         """
         functions = [one for kind in cls.__mro__ for one in vars(kind).values() if isinstance(one, FunctionType)]
         files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
-        return {file for file in files if not file.startswith("<")}  # a dataclass's own functions have none
+        # Of the functions that @dataclass makes, some have no file, and the others that of its own module.
+        return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
 
     def roles(self, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""

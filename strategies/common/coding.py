@@ -10,7 +10,6 @@ from compression import DENSE, KINDS, Code, Codec, Layout, Setting
 from compression.base import Linear
 from compression.none import NoCodec
 from records.errors import RunFailed, UsageError
-from strategies.common.collectives import ring_all_reduce
 from strategies.common.replica import Replica
 from transports.base import Message, Transport
 
@@ -65,12 +64,22 @@ def check_codec(
 class Encoder:
     """What a rank sends its gradients by: its codec, memory for codes, and the count of their bytes.
 
-    `dense`: the bytes that it would send in a step without a codec, for comparison.
+    `dense`: the bytes that it would send in a step without a codec, for comparison. `all_reduce`, which `mean` calls
+    with a vector [m] and a number n, replaces the vector on every rank by the sum over all ranks and returns the sum of
+    all n; a strategy whose workers send to a server has none.
     """
 
-    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport, dense: float) -> None:
+    def __init__(
+        self,
+        make: CodecFactory,
+        replica: Replica,
+        transport: Transport,
+        dense: float,
+        all_reduce: Callable[[torch.Tensor, int], int] | None = None,
+    ) -> None:
         self.codec = make(replica.layout, replica.x, transport.rank, True)
-        self._transport = transport
+        self._transport, self._all_reduce = transport, all_reduce
+        self._sent_per_byte = dense / replica.x.nbytes  # that a rank sends in one all-reduce
         self._recorder = transport.recorder
         self._dense = dense
         self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
@@ -92,12 +101,11 @@ class Encoder:
         return self._mean_of_sums(vector, n) if self.codec.kind == DENSE else self._mean_of_all(vector, n)
 
     def _mean_of_sums(self, vector: torch.Tensor, n: int) -> int:
-        """Dense: the codes go round the ring and are added there."""
+        """Dense: the all-reduce adds the codes."""
         with self._recorder.phase("compress", work="encode"):
             code = self._encode(vector)
-        N = self._transport.world_size
-        self._count(code, 2 * (N - 1) / N)
-        total = self._ring_mean(sums := self._placed(code.data, "code"), n)
+        self._count(code, self._sent_per_byte)
+        total = self._mean_by_all_reduce(sums := self._placed(code.data, "code"), n)
         with self._recorder.phase("compress", work="decode"):
             self.codec.decode(sums, vector)
         return total
@@ -130,22 +138,23 @@ class Encoder:
         return total
 
     def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int) -> int:
-        """Linear: the codec says what is to be averaged on the way, each time by a ring all-reduce."""
-        N, nbytes, total = self._transport.world_size, 0, n
+        """Linear: the codec says what is to be averaged on the way, each time by an all-reduce."""
+        nbytes, total = 0, n
         factors = codec.reduce(vector)
         while True:
             with self._recorder.phase("compress", 1 / 3, work="encode"):
                 flat = next(factors, None)
             if flat is None:
                 break
-            total = self._ring_mean(placed := self._placed(flat, "factors"), n)
+            total = self._mean_by_all_reduce(placed := self._placed(flat, "factors"), n)
             flat.copy_(placed)
             nbytes += flat.nbytes
-        self._recorder.count_code(2 * (N - 1) / N * nbytes, 0, 0, self._dense)
+        self._recorder.count_code(self._sent_per_byte * nbytes, 0, 0, self._dense)
         return total
 
-    def _ring_mean(self, vector: torch.Tensor, n: int) -> int:
-        total = ring_all_reduce(vector.mul_(n), self._transport, n)
+    def _mean_by_all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        assert self._all_reduce is not None, "a server takes the mean"
+        total = self._all_reduce(vector.mul_(n), n)
         if vector.dtype == torch.float16 and not vector.is_meta and not bool(torch.isfinite(vector).all()):
             raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
         vector.div_(total)

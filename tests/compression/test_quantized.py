@@ -135,6 +135,19 @@ def test_a_norm_that_is_too_large_is_refused() -> None:
         started(QSGD(), SOME).encode(vector)
 
 
+@pytest.mark.parametrize("levels", [15, 100, 127, 1023])
+def test_a_norm_times_all_levels_is_finite_or_refused(levels: int) -> None:
+    """Of 100 levels, the largest float divided by 100, times 100, rounds to infinity."""
+    layout = Layout(("a",), ((1,),))
+    end = started(QSGD(levels=levels), layout)
+    try:
+        code = end.encode(torch.tensor([torch.finfo(torch.float32).max]))
+    except RunFailed as error:
+        assert str(error).startswith("the gradient of a has the value inf")  # noqa: PT017 - either is right
+    else:
+        assert end.decode(code.data).isfinite().all()
+
+
 def test_no_level_lies_above_a_norm_that_was_rounded_down() -> None:
     elements = torch.linspace(1.5e-162, 3e-161, 100, dtype=torch.float64)  # the squares are too small to be exact
     vector = torch.stack([elements, torch.zeros(100, dtype=torch.float64)], 1).flatten()

@@ -310,6 +310,28 @@ def test_dgc_clips_the_gradient_to_the_share_of_one_worker() -> None:
     assert not codec.decode(codec.encode(torch.zeros(LAYOUT.n)).data).any()
 
 
+# What is too large
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_sum_above_the_largest_float_is_not_sent(kind: Any, half: bool, dtype: torch.dtype) -> None:
+    """Every gradient is finite; what is kept of the smaller ones plus the next is not."""
+    options: dict[str, Any] = {} if kind is RandomK else {"half_values": half}
+    layout = Layout(("first", "second"), ((1,), (8,)))
+    codec = started(kind(density=0.1, **options), dtype, layout=layout)
+    g = torch.tensor([0.0, *[0.6 * torch.finfo(dtype).max] * 8], dtype=dtype)
+    message = r"^the gradient of second plus what was kept of those before it is above the largest float\d\d; take a"
+
+    def send() -> None:
+        for _ in range(50):
+            assert codec.decode(codec.encode(g).data).isfinite().all()
+
+    with pytest.raises(RunFailed, match=message):
+        send()
+
+
 # Formulas and lengths
 
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from compression import CODECS
 from experiments.codec_defaults import SEEDS, accuracies, pairs
-from training import Options
 
 POINTS = 0.03
 QUICK = [("ring_all_reduce", "random_k", 3), ("param_server", "random_k", 4), ("param_server", "dgc", 4)]
@@ -23,8 +21,3 @@ def test_a_codec_that_keeps_much_back_learns(strategy: str, codec: str, n_gpus: 
 def test_every_codec_learns(strategy: str, seed: int) -> None:
     found = {codec: accuracies(strategy, codec, 4, seed)[1] for one, codec in pairs() if one == strategy}
     assert {codec: value for codec, value in found.items() if not value >= found["none"] - POINTS} == {}
-
-
-def test_a_default_of_the_codecs_own_stands_unless_the_option_is_given() -> None:
-    assert Options(codec=CODECS["random_k"]()).momentum == 0.0
-    assert Options(codec=CODECS["random_k"](), momentum=0.9).momentum == 0.9

@@ -8,6 +8,7 @@ import pickle
 import textwrap
 import typing
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from torch import nn
 from launchers import launch
 from strategies import Strategy
 from tests.ranks import LIMIT
+from tests.runs import ROOT
 from tests.strategies.loops import (
     BATCH,
     N_SAMPLES,
@@ -96,6 +98,12 @@ def test_its_options_are_not_those_of_every_run(kind: Kind) -> None:
 
 def test_it_has_defaults_only_where_a_strategy_may(kind: Kind) -> None:
     assert set(kind.defaults) <= set(names_with_strategy_defaults())
+
+
+def test_the_functions_that_dataclass_makes_are_no_source(kind: Kind) -> None:
+    made = typing.cast(Kind, dataclasses.make_dataclass(kind.__name__, [], bases=(kind,)))
+    assert made.sources() == kind.sources()
+    assert all(ROOT in Path(file).parents for file in kind.sources()) or ":" in kind.name
 
 
 def test_it_says_what_each_role_sends(kind: Kind) -> None:

@@ -1,10 +1,13 @@
 """Sparta: the same random elements on all ranks become their mean; the others stay as they are."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from compression import Layout
 from records.errors import UsageError
-from strategies import Strategy
+from strategies import Replica, Strategy
 from strategies.gossip import Gossip
 from strategies.local_sgd import LocalSGD
 from strategies.none import NoCommunication
@@ -33,6 +36,25 @@ def standing(transport: Transport, fraction: float, steps: int, seed: int) -> li
         rank.constant_step(0.0, 1)
         seen.append(rank.x())
     return seen
+
+
+def averaged(transport: Transport, fraction: float, n: int) -> int:
+    """How many of n elements travel."""
+    strategy = Sparta(fraction=fraction)
+    strategy.start(Replica(torch.nn.Linear(n, 1, bias=False), transport), transport, partial(torch.optim.SGD, lr=0.1))
+    return strategy.part.numel()
+
+
+@pytest.mark.parametrize("fraction", [0.29, 0.57, 0.58, 0.001])
+def test_as_many_elements_travel_as_the_closed_form_says(fraction: float) -> None:
+    """0.29 * 100 is below 29 in binary."""
+    codec = Sparta(fraction=fraction).own_codec
+    codec.start(Layout(("weight",), ((1, 100),)), torch.empty(0))
+    assert (
+        run("simulated", averaged, N, fraction, 100)
+        == [sum(codec.count()) / 4] * N
+        == [max(1, round(100 * fraction))] * N
+    )
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 1.0])

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from records.errors import UsageError
 from strategies.common.traffic import NOTHING, Traffic
 
 
@@ -28,6 +29,12 @@ def test_a_formula_is_read_as_on_paper(formula: str, expected: float) -> None:
     values = {"N": 4, "P": 1000, "n_push": 2, "n_fetch": 5}
     assert Traffic(formula, "P").count(values) == (pytest.approx(expected), 1000)
     assert Traffic("0", formula).count(values)[1] == pytest.approx(expected)
+
+
+def test_a_power_is_written_as_in_python() -> None:
+    assert Traffic("N ** 2", "0").count({"N": 4})[0] == 16
+    with pytest.raises(UsageError, match=r"^N \^ 2: \^ is not a power in a formula; write \*\*$"):
+        Traffic("N ^ 2", "0").count({"N": 4})
 
 
 @given(N=st.integers(1, 100), P=st.integers(0, 10**12), b=st.integers(1, 50), c=st.integers(0, 9))

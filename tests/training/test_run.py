@@ -118,7 +118,9 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["1.running_var"].ne(1).all()
     table = load_table(tmp_path / "run.csv")
-    assert state["1.num_batches_tracked"] == table[table["role"] == "worker"]["step"].max()
+    most = table[table["role"] == "worker"]["step"].max()  # of asynchronous workers another may be ahead in each epoch
+    assert state["1.num_batches_tracked"] >= most
+    assert strategy == "async_param_server" or state["1.num_batches_tracked"] == most
     assert metadata(tmp_path)["replicas_identical"] is True
 
 

@@ -91,11 +91,15 @@ class Evaluator:
         return f"the run itself is written, and python evaluate.py --checkpoint_dir {self._directory} scores the rest"
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> str:
-        """Wait for the end; return what went wrong."""
+        """Wait for the end, for each score as long as --timeout; return what went wrong."""
+        size, since = self._size(), self._running()
         while process.poll() is None:
-            if self._running() - self._heard > self._limit:
-                process.kill()  # one that is stopped takes notice of nothing else
-                return f"has not answered for more than {self._limit:g} s"
+            if (grown := self._size()) != size:
+                size, since = grown, self._running()
+            for what, begun in (("answered", self._heard), ("scored anything", since)):
+                if self._running() - begun > self._limit:
+                    process.kill()  # one that is stopped takes notice of nothing else
+                    return f"has not {what} for more than {self._limit:g} s (--timeout)"
             sleep(0.05)
         if process.returncode == 0:
             return ""
@@ -104,6 +108,11 @@ class Evaluator:
         if process.returncode < 0 or not said:
             return f"ended with exit code {process.returncode}"
         return "failed (" + said[-1].removeprefix("error: ") + ")"
+
+    def _size(self) -> int:
+        """Return the bytes of the scores so far."""
+        scores = self._directory / SCORES
+        return scores.stat().st_size if scores.exists() else 0
 
     def _end(self) -> None:
         if self._process and self._process.poll() is None:

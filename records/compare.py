@@ -9,7 +9,7 @@ from records.tables import aligned, finished_epochs, number, staleness, totals, 
 
 COLUMNS = (
     *("strategy", "n_gpus", "epochs", "test accuracy", "seconds", "samples/s", "MB sent"),
-    *("waiting %", "staleness", "identical"),
+    *("MB to evaluate", "threads", "waiting %", "staleness", "identical"),
 )
 _WIDEST_VALUE = 20
 
@@ -66,10 +66,20 @@ def _row(run: Run) -> list[str]:
         number(numbers["seconds"], 2),
         number(numbers["samples_per_s"]),
         number(numbers["bytes_sent"], scale=1e-6),
+        number(numbers["evaluate_bytes"], scale=1e-6),
+        _threads(run.metadata.get("threads")),
         number(waiting, scale=100),
         f"{number(stale)}, {number(stalest, 0)}" if stale >= 0 else "-",
         "-" if identical is None else "yes" if identical else "no",
     ]
+
+
+def _threads(of_ranks: object) -> str:
+    """Return with how many threads a rank computes: of ranks that differ, the least and the greatest number."""
+    if not (isinstance(of_ranks, dict) and of_ranks and all(isinstance(n, int) for n in of_ranks.values())):
+        return "-"
+    least, most = min(of_ranks.values()), max(of_ranks.values())
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

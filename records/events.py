@@ -62,7 +62,8 @@ _DTYPE = np.dtype(
     ]
 )
 HIDDEN = "hidden"  # a message that a built-in sends inside another phase: counted by formula, its time unknown
-_NAMES = (*PHASES, *MARKS, HIDDEN)
+EVALUATE = "evaluate"  # a message that shows the model to who evaluates or saves it: no part of the training
+_NAMES = (*PHASES, *MARKS, HIDDEN, EVALUATE)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
 _OP = {name: code for code, name in enumerate(OPS)}
 _NAN = float("nan")
@@ -173,6 +174,7 @@ class Recorder:
     ) -> None:
         self.rank = rank
         self.enabled = enabled
+        self.is_evaluating = False
         self.epoch = 0
         self.step = 0
         self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
@@ -223,7 +225,9 @@ class Recorder:
 
         Raises RunFailed if the events cannot be written.
         """
-        if self.enabled:
+        if self.is_evaluating:
+            phase = EVALUATE
+        if self.enabled and (op or not self.is_evaluating):
             tag_code = self._tags.get(tag)
             if tag_code is None:
                 tag_code = self._tags[tag] = len(self._tags)
@@ -276,6 +280,15 @@ class Recorder:
         for name, amount in self._of_codes.items():
             self.mark(name, round(amount))
         self._of_codes.clear()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """In the block, record messages as of phase EVALUATE, and no other phase."""
+        before, self.is_evaluating = self.is_evaluating, True
+        try:
+            yield
+        finally:
+            self.is_evaluating = before
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from pandas.api.types import is_numeric_dtype
 
 from records.events import CODE_MARKS, METERS, Events, Recorder, chunks
 from records.interrupts import interrupts_wait
-from records.tables import COLUMNS, VERSION_COLUMNS
+from records.tables import COLUMNS, EVALUATE_BYTES, VERSION_COLUMNS
 from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
 
 AnyPath = str | os.PathLike[str]
@@ -215,7 +215,8 @@ def load_table(path: AnyPath) -> pd.DataFrame:
     """
     check_finished(Path(path), ".csv")
     empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
-    came_later = [METERS, (*CODE_MARKS, *METERS), (*VERSION_COLUMNS, *CODE_MARKS, *METERS)]
+    came_later = [(), METERS, (*CODE_MARKS, *METERS), (*VERSION_COLUMNS, *CODE_MARKS, *METERS)]
+    came_later = [(*columns, EVALUATE_BYTES) for columns in came_later]
     return _load_csv(Path(path), COLUMNS, empty, came_later)
 
 

@@ -8,6 +8,13 @@ import pandas as pd
 POSITION = "position"  # the tag of what a server sends first to a worker that begins, or that has returned
 
 
+def well_formed(deaths: object) -> bool:
+    """Return whether `deaths` is a list of deaths as a run records them."""
+    return isinstance(deaths, list) and all(
+        isinstance(one, dict) and isinstance(one.get("rank"), int) for one in deaths
+    )
+
+
 def died(metadata: Mapping[str, Any]) -> set[int]:
     """Return the ranks that have died in a run, perhaps to return: what they recorded until then is lost."""
     return {death["rank"] for death in metadata.get("deaths", ())}

@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from records.events import CODE_MARKS, HIDDEN, MARKS, METERS, PHASES, Events, chunks
+from records.events import CODE_MARKS, EVALUATE, HIDDEN, MARKS, METERS, PHASES, Events, chunks
 
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 MESSAGE_COLUMNS = ("bytes_sent", "bytes_received", "messages_sent")
+EVALUATE_BYTES = "evaluate_bytes"
 VERSION_COLUMNS = ("dropped", "staleness_mean", "staleness_max")
 COLUMNS = {
     "strategy": "str",
@@ -31,6 +32,7 @@ COLUMNS = {
     **dict(zip(VERSION_COLUMNS, ("Int64", "float64", "float64"), strict=True)),
     **dict.fromkeys(CODE_MARKS, "Int64"),
     **dict.fromkeys(METERS, "float64"),
+    EVALUATE_BYTES: "Int64",
 }
 _METER_LABELS = ("replicas apart", "lost updates", "hidden")
 _KEYS = ["epoch", "rank"]
@@ -44,7 +46,8 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
 
     `events` are those of all ranks, each rank's in the order they were written, read chunk by chunk; `roles[rank]`
     names what a rank does. Times are in seconds, sizes in bytes; `step` counts the steps finished since the start of
-    the run. A cell is empty (NaN) where a thing does not apply; message columns are 0 for a silent rank, and empty if
+    the run. evaluate_bytes are those sent to evaluate or save the model, which the other columns leave out.
+    A cell is empty (NaN) where a thing does not apply; message columns are 0 for a silent rank, and empty if
     the run recorded no phases. dropped, staleness_mean and staleness_max (in versions, of the gradients or pushes
     applied) stand on the row of the rank that applied them, and only if it recorded which version each was of. codes
     is how many codes a rank has made of its gradients, value_bytes, index_bytes and header_bytes what it sent of them,
@@ -59,7 +62,7 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
     table["staleness_mean"] = table["staleness_sum"] / table["staleness_n"]
     table = table[table["step"].notna()].sort_index()
     if recorded:
-        table = table.fillna(dict.fromkeys(MESSAGE_COLUMNS, 0))
+        table = table.fillna(dict.fromkeys((*MESSAGE_COLUMNS, EVALUATE_BYTES), 0))
     if hidden:
         table["messages_sent"] = None  # a formula gives the bytes, not into how many messages a built-in cut them
     table = table.reset_index()
@@ -76,7 +79,8 @@ def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
     spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
     values = marks.groupby([*_KEYS, "phase"])["value"].last().unstack().reindex(columns=list(_LAST))
     seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
-    sent = _messages(events).rename(columns={"src": "rank"}).groupby(_KEYS)["bytes"]
+    training = events[events["phase"] != EVALUATE]
+    sent = _sent(training).groupby(_KEYS)["bytes"]
     staleness = applied(events).groupby(_KEYS)["staleness"]
     columns = {
         "step": marks.groupby(_KEYS)["step"].max(),
@@ -84,7 +88,8 @@ def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
         "hidden": events[events["phase"] == HIDDEN].groupby(_KEYS).size(),
         "bytes_sent": sent.sum(),
         "messages_sent": sent.size(),
-        "bytes_received": events[events["op"].isin(("recv", "read"))].groupby(_KEYS)["bytes"].sum(),
+        "bytes_received": training[training["op"].isin(("recv", "read"))].groupby(_KEYS)["bytes"].sum(),
+        EVALUATE_BYTES: _sent(events[events["phase"] == EVALUATE]).groupby(_KEYS)["bytes"].sum(),
         "dropped": dropped(events).groupby(_KEYS).size(),
         "staleness_sum": staleness.sum(),
         "staleness_n": staleness.size(),
@@ -101,9 +106,17 @@ def _join(totals: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def ledger(events: pd.DataFrame) -> pd.DataFrame:
-    """Return who sent how much to whom: columns src, dst, messages and bytes, one row per pair that talked."""
-    pairs = _messages(events).groupby(["src", "dst"], as_index=False)
+    """Return who sent how much to whom: columns src, dst, messages and bytes, one row per pair that talked.
+
+    What shows the model to who evaluates it is not in it.
+    """
+    pairs = _messages(events[events["phase"] != EVALUATE]).groupby(["src", "dst"], as_index=False)
     return pairs.agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
+
+
+def _sent(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the messages, each with the `rank` that has sent it."""
+    return _messages(events).rename(columns={"src": "rank"})
 
 
 def _messages(events: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +156,7 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     test_accuracy: of the last epoch that has one (its lowest rank, if several measured it). seconds: the slowest
     rank's time, summed over epochs. samples_per_s: samples trained by all workers (those that a server applied, if it
     counted them: not every gradient is) over those seconds, without the first epoch if there are several, for it also
-    pays for warming up. bytes_sent: by all ranks.
+    pays for warming up. bytes_sent: by all ranks, to train; evaluate_bytes: to evaluate and save the model.
     """
     accuracy = table["test_accuracy"].dropna()
     counting = table[(table["role"] == SERVER) & table["samples"].notna()]
@@ -156,12 +169,14 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     )
     timed = epochs.dropna()
     steady = timed[1:] if len(timed) > 1 else timed
-    sent = table["bytes_sent"].dropna()
+    steady = steady[steady["seconds"] > 0]  # in virtual time a run may take none
+    sent, shown = table["bytes_sent"].dropna(), table[EVALUATE_BYTES].dropna()
     return {
         "test_accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "seconds": float(epochs["seconds"].sum()),
         "samples_per_s": None if steady.empty else float(steady["samples"].sum() / steady["seconds"].sum()),
         "bytes_sent": None if sent.empty else int(sent.sum()),
+        EVALUATE_BYTES: None if shown.empty else int(shown.sum()),
     }
 
 
@@ -184,13 +199,16 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     """
     run = totals(table)
     sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
+    shown = run[EVALUATE_BYTES]
+    evaluated = f"; {number(shown, scale=1e-6)} more to evaluate" if shown else ""
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
         f"test accuracy  {number(run['test_accuracy'], 4)}",
         f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
         f"samples/s      {number(run['samples_per_s'])}{warm}",
-        f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}",
+        f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}"
+        f"{evaluated}",
     ]
     if table["codes"].notna().any():
         lines.append(f"MB a step      {_codes_line(table)}")

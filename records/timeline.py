@@ -19,10 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from records.events import HIDDEN, MARKS, OPS, PHASES
+from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
 from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata, write_together
 from records.finished import BadRun, Parser, run_command
-from records.lives import died, lives
+from records.lives import died, lives, well_formed
 from records.tables import SERVER, applied
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
@@ -264,13 +264,15 @@ def load(path: str) -> tuple[str, pd.DataFrame, dict[str, Any]]:
     roles, options = metadata.get("roles"), metadata.get("options")
     if not (isinstance(roles, list) and "worker" in roles and isinstance(options, dict)):
         raise BadRun(f"{run}.json: has no roles of the ranks, or no options; {_CURE}")
-    known = events["phase"].isin([*PHASES, *MARKS, HIDDEN]) & events["op"].isin(OPS)
+    known = events["phase"].isin([*PHASES, *MARKS, HIDDEN, EVALUATE]) & events["op"].isin(OPS)
     known &= events["rank"].between(0, len(roles) - 1)
     if not (known & events["t0"].between(0, events["t1"]) & (events["t1"] < 1e9)).all():
         raise BadRun(f"{run}{EVENTS_SUFFIX}: damaged, or not of the same run as {run}.json; {_CURE}")
     if worker_spans(events, roles).empty:
         raise BadRun(f"{run}{EVENTS_SUFFIX}: the run was recorded without events; repeat it without --no_events")
-    return run, events, metadata
+    if not well_formed(metadata.get("deaths", [])):
+        raise BadRun(f"{run}.json: its deaths are not a list of ranks; {_CURE}")
+    return run, events[events["phase"] != EVALUATE], metadata
 
 
 def _write(path: str, step: int | None, n_steps: int) -> str:

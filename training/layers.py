@@ -1,4 +1,4 @@
-"""What part of a pass belongs to each parameter: in virtual time a backward pass takes place layer by layer."""
+"""What a pass computes: on how many threads, and, in virtual time, which part of it belongs to each parameter."""
 
 import warnings
 
@@ -8,19 +8,41 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from strategies.common.replica import trained
 
+FLOP_A_THREAD = 2e8
+"""The operations of a forward pass below which a second thread costs more time than it saves."""
+
+
+def flop_of(model: nn.Module, x: torch.Tensor) -> int:
+    """Return the operations of a forward pass over the inputs `x` [samples, ...], as torch counts them."""
+    return _counted(model, x).get_total_flops()
+
+
+def choose_threads(model: nn.Module, x: torch.Tensor, n_samples: int) -> None:
+    """Have this process compute on one thread where a pass over `n_samples` is too small for more.
+
+    `x` [1, ...] is one input. The threads of a small pass wait for each other most of the time, and on a busy machine
+    for a core too. More threads than before are never used.
+    """
+    if torch.get_num_threads() > 1 and flop_of(model, x) * n_samples < FLOP_A_THREAD:
+        torch.set_num_threads(1)
+
 
 @torch.no_grad()
+def _counted(model: nn.Module, x: torch.Tensor) -> FlopCounterMode:
+    was_training = model.training
+    with warnings.catch_warnings(action="ignore"), FlopCounterMode(display=False) as counter:
+        model.eval()(x)  # so that no statistics are changed
+    model.train(was_training)
+    return counter
+
+
 def shares_of(model: nn.Module, x: torch.Tensor) -> tuple[float, ...]:
     """Return the share of each trainable parameter in what a pass over the inputs `x` [samples, ...] computes.
 
     A module's operations, as torch counts them, are split over its own parameters by their numbers of elements; what
     modules without parameters compute is left out. Where nothing is counted, all by their numbers of elements.
     """
-    was_training = model.training
-    with warnings.catch_warnings(action="ignore"), FlopCounterMode(display=False) as counter:
-        model.eval()(x)  # so that no statistics are changed
-    model.train(was_training)
-    counts = {name: sum(of.values()) for name, of in counter.get_flop_counts().items()}
+    counts = {name: sum(of.values()) for name, of in _counted(model, x).get_flop_counts().items()}
     weights = {id(p): 0.0 for p in trained(model)}
     for name, module in model.named_modules():
         own = [p for p in module.parameters(recurse=False) if id(p) in weights]

@@ -24,7 +24,7 @@ from strategies import Replica
 from strategies.common.builtin import Builtin
 from strategies.common.replica import bytes_of, float_buffers, other_tensors, parameters_from, trained
 from training.evaluation import Score, evaluate
-from training.layers import shares_of
+from training.layers import choose_threads, shares_of
 from training.options import Options
 from training.stragglers import Straggler
 from transports.base import PeerLost, Transport, WaitTimeout
@@ -59,6 +59,7 @@ class RankResult:
     arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
     alignment: Alignment | None  # where the ranks may run on several machines
+    threads: int  # that compute
 
 
 def build_model(options: Options, data: Data) -> nn.Module:
@@ -132,6 +133,9 @@ class _Rank:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
         transport, options, strategy = self.transport, self.options, self.strategy
         self.model = self.module = build_model(options, self.data).to(transport.device)
+        if transport.device.type == "cpu" and not (self.is_server or self.recorder.time_passes):
+            start, stop = self.plan.bounds(0) if transport.world_size == 1 else self.plan.part_bounds(0, self.worker)
+            choose_threads(self.model, self._one_input(), (stop - start) // options.accumulate)
         if self.is_server and options.replay:
             transport.replay = iter(replay.load(options.replay).arrivals)
         arguments = (options.make_optimizer(), options.clip_norm, options.make_schedule(self.data.n_train))
@@ -149,14 +153,16 @@ class _Rank:
                 if self.straggler.is_slow and not self.recorder.time_passes:
                     replica.interruption = self.straggler.interrupted
                 if self.recorder.time_passes and replica.is_watched:
-                    sample = self.data.fetch(
-                        torch.zeros(1, dtype=torch.int64), "train", transport.device, options.torch_dtype
-                    )
-                    self.recorder.shares = shares_of(self.model, sample[0])
+                    self.recorder.shares = shares_of(self.model, self._one_input())
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if state is None or isinstance(error, PeerLost):
                 raise
             raise self._foreign(options.resume, error) from error
+
+    def _one_input(self) -> torch.Tensor:
+        """Return the first input [1, ...] of the training set."""
+        first = torch.zeros(1, dtype=torch.int64)
+        return self.data.fetch(first, "train", self.transport.device, self.options.torch_dtype)[0]
 
     def run_epoch(self, epoch: int) -> None:
         """Train or serve for one epoch, and evaluate."""
@@ -178,7 +184,7 @@ class _Rank:
             recorder.mark("samples", strategy.descent.samples - samples)
         recorder.mark_codes()
         self.report(("step", max(epoch * n_steps, self.progress())))
-        with recorder.paused():
+        with recorder.evaluating():
             score = self.evaluate()
         if score is not None:
             if not math.isfinite(score.loss):
@@ -265,7 +271,7 @@ class _Rank:
         if self.transport.rank not in self.ranks_with_state:
             return
         own, model = self.strategy.state_dict(), None
-        with self.recorder.paused():  # what is sent to show the model is no part of the training
+        with self.recorder.evaluating():
             shown = own["x"] if self.few_have_state else self.strategy.model()
         if self.transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
             model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
@@ -282,7 +288,7 @@ class _Rank:
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
         target = files.Target(folder, options.checkpoint_keep, options.recorded(), options.roles)
-        with self.recorder.paused():
+        with self.recorder.evaluating():
             try:
                 files.save(self.transport, target, step, state, self.ranks_with_state)
             except WaitTimeout:  # which is an OSError too, and says more of its cause
@@ -342,7 +348,7 @@ class _Rank:
             state += [*float_buffers(self.model), *other_tensors(self.model)]
         saved = None
         if self.options.save:
-            with self.recorder.paused():
+            with self.recorder.evaluating():
                 shown = strategy.model()
             if transport.rank == REPORTER:
                 with parameters_from(self.model, shown):
@@ -359,6 +365,7 @@ class _Rank:
             transport.arrivals,
             list(self.recorder.deaths),
             transport.alignment,
+            torch.get_num_threads(),
         )
 
 

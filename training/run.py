@@ -219,6 +219,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
         "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
+        "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
         **_samples_unused(options, table, n_train, deaths),
         "staleness_of": strategy.staleness_of,

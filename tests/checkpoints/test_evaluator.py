@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from checkpoints import evaluator
 from checkpoints import folder as folder_of
 from checkpoints.evaluator import Evaluator
 from tests.checkpoints.samples import (
@@ -131,3 +132,20 @@ def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     assert [int(path.name[5:]) for path in folder_of.listed(folder)] == list(range(3, 19, 3))
     assert steps(folder / "evaluation.csv") == list(range(3, 19, 3))
     assert re.search(r"^scores +.*evaluation.csv$", said, re.MULTILINE)
+
+
+def test_an_evaluator_that_lives_and_scores_nothing_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script := tmp_path / "busy.py").write_text(
+        "import itertools, sys, time\n"
+        "for _ in itertools.count():\n"
+        "    sys.stdout.write('.')\n"
+        "    sys.stdout.flush()\n"
+        "    time.sleep(0.1)\n"
+    )
+    monkeypatch.setattr(evaluator, "_SCRIPT", script)
+    with evaluator.Evaluator(True, tmp_path, timeout=1.0) as one:
+        one.start()
+        one.finish(quiet=True)
+    assert "warning: the evaluator has not scored anything for more than 1 s (--timeout)" in capsys.readouterr().err

@@ -56,9 +56,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return out
 
 
-HEADER = ["run", *(name for name in compare.COLUMNS if name != "staleness")]
-PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "25.0"]
-OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-"]
+HEADER = ["run", *(name for name in compare.COLUMNS if name not in ("staleness", "threads"))]
+PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "0.0", "25.0"]
+OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,14 @@ def test_a_column_that_one_run_fills_is_there(results: Path, capsys: pytest.Capt
 def test_compare_needs_no_json(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "ps.1.json").unlink()
     assert cells(printed(capsys, "ps.1.csv").splitlines()[1]) == PS
+
+
+def test_compare_shows_how_many_threads_compute(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(results, "a", threads={"0": 1, "1": 1})
+    write(results, "b", threads={"0": 1, "1": 2})
+    header, *lines = printed(capsys, "a.json", "b.json").splitlines()
+    place = cells(header).index("threads")
+    assert [cells(line)[place] for line in lines] == ["1", "1 to 2"]
 
 
 def test_compare_shows_the_options_that_differ(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ def test_epoch_table_has_the_promised_rows_and_columns() -> None:
         "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
         "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent,"
         "dropped,staleness_mean,staleness_max,codes,value_bytes,index_bytes,header_bytes,dense_bytes,"
-        "replica_distance,lost_updates,hidden_communication"
+        "replica_distance,lost_updates,hidden_communication,evaluate_bytes"
     )
     assert ",".join(table.columns) == expected
     assert list(zip(table["epoch"], table["rank"], table["role"], strict=True)) == [
@@ -53,7 +53,13 @@ def test_a_run_that_finished_no_epoch_has_an_empty_table() -> None:
     table = epoch_table(Recorder().frame(), "ring", 1, ["worker"])
     assert table.empty
     assert list(table.columns) == list(COLUMNS)
-    assert totals(table) == {"test_accuracy": None, "seconds": 0.0, "samples_per_s": None, "bytes_sent": None}
+    assert totals(table) == {
+        "test_accuracy": None,
+        "seconds": 0.0,
+        "samples_per_s": None,
+        "bytes_sent": None,
+        "evaluate_bytes": None,
+    }
 
 
 def test_ledger_counts_what_was_sent() -> None:
@@ -71,6 +77,7 @@ def test_totals_leave_the_first_of_several_epochs_out_of_the_rate(epochs: int, s
         "seconds": seconds,
         "samples_per_s": pytest.approx(rate),
         "bytes_sent": 550 * epochs,
+        "evaluate_bytes": 0,
     }
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+import records.page.__main__ as page_command
 from records.events import HIDDEN, MARKS, PHASES, Recorder
 from records.files import EVENTS_SUFFIX, load_events
 from records.timeline import COLOURS, draw, legend, main, middle, trace, window
@@ -108,7 +109,7 @@ def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.Cap
     assert width == 900
     assert 200 < height < 600
 
-    events = load_events(own / name)
+    events = load_events(own / name).query("phase != 'evaluate'")
     found = by_phase(json.loads((own / f"{name}.trace.json").read_text(), parse_constant=pytest.fail))
     assert len(found["X"]) == events["phase"].isin(PHASES).sum()
     assert len(found["i"]) == events["phase"].isin(MARKS).sum()
@@ -394,3 +395,15 @@ def test_where_no_gradient_is_stale_versions_are_not_shown() -> None:
     axes = Figure((9, 3)).subplots()
     draw(axes, asynchronous(0), ROLES, 1, 1)
     assert not [text for text in axes.texts if "3→3" in text.get_text()]
+
+
+@pytest.mark.parametrize("deaths", [3, "x", None, [1], {"rank": 1}, [{"rank": "1"}]])
+def test_deaths_of_another_kind_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], deaths: object
+) -> None:
+    made(tmp_path, "ring_all_reduce", n_gpus=2, epochs=1)
+    record = tmp_path / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"deaths": deaths}))
+    for command in (main, page_command.main):
+        assert command([str(tmp_path / "run")]) == 2
+        assert "run.json: its deaths are not a list of ranks" in capsys.readouterr().err

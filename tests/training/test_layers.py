@@ -1,4 +1,4 @@
-"""What part of a pass belongs to each parameter, and that a pass is told of gradient by gradient."""
+"""What a pass computes: its threads, the part of it that belongs to each parameter, and who is told of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from launchers.devices import as_before
 from records.events import Recorder
 from strategies import Replica
 from tests.ranks import run
-from training.layers import shares_of
+from training.layers import choose_threads, shares_of
 from transports.base import Transport
 
 
@@ -110,3 +111,12 @@ def test_in_virtual_time_it_is_told_when_the_pass_takes_its_time() -> None:
 def test_in_virtual_time_at_the_latest_when_the_gradient_is_collected() -> None:
     first, last = run("simulated", told, 1, without_layers)[0]
     assert (first, sorted(last)) == ([], list(range(6)))
+
+
+@pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])
+def test_a_small_pass_has_one_thread(n_samples: int, expected: int) -> None:
+    model, x = nn.Linear(8, 8), torch.zeros(1, 8)
+    with as_before():
+        torch.set_num_threads(2)
+        choose_threads(model, x, n_samples)
+        assert torch.get_num_threads() == expected

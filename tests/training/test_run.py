@@ -11,26 +11,31 @@ import pytest
 import torch
 
 from launchers import find_launcher
+from launchers.virtual import VirtualTime
 from records import files, tables
 from records.errors import RunFailed, UsageError
+from records.events import EVALUATE
 from records.files import load_events, load_table
 from records.tables import ledger
 from records.unfinished import claimed
-from strategies import Strategy
+from strategies import STRATEGIES, Strategy
 from strategies.local_sgd import LocalSGD
 from strategies.param_server import ParamServer
 from strategies.single import Single
-from tests.runs import N_TRAIN, made, metadata, said, small
+from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small
 from training import run
 from training.checks import resolve
+from training.cluster import Compute
 from training.run import _remarks
+from transports.network import OneSwitch
+from transports.simulated import Simulated
 from workloads import datasets, models
 
 HEADER = (
     "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
     "backward_s,compress_s,communicate_s,wait_s,update_s,bytes_sent,bytes_received,messages_sent,"
     "dropped,staleness_mean,staleness_max,codes,value_bytes,index_bytes,header_bytes,dense_bytes,"
-    "replica_distance,lost_updates,hidden_communication"
+    "replica_distance,lost_updates,hidden_communication,evaluate_bytes"
 )
 
 
@@ -131,13 +136,36 @@ def test_what_is_sent_to_show_the_model_is_not_counted(tmp_path: Path, strategy:
     assert shown["bytes_sent"] == alone["bytes_sent"] > 0
 
 
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in IN_MEMORY])
+def test_every_byte_that_a_transport_sends_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    passed, close = [], Simulated.close
+
+    def closing(transport: Simulated) -> None:
+        passed.append(sum(transport.bytes_sent))
+        close(transport)
+
+    monkeypatch.setattr(Simulated, "close", closing)
+    n_gpus = n_gpus_of(name, 3)
+    options = small(tmp_path, name, n_gpus=n_gpus, checkpoint_every=3, save=str(tmp_path / "model.pt"))
+    run(options, quiet=True, launcher=VirtualTime(OneSwitch(n_gpus, 1e7, 1e-4), Compute(options, {})).launcher())
+    events = load_events(tmp_path / "run")
+    sent = events[events["op"] == "send"]
+    assert sent["bytes"].sum() == sum(passed)
+    to_evaluate = sent[(sent["phase"] == EVALUATE) & (sent["epoch"] > 0)]["bytes"].sum()
+    assert metadata(tmp_path)["evaluate_bytes"] == to_evaluate
+    assert to_evaluate > 0 or n_gpus == 1
+
+
 def test_events_tell_every_phase_and_message(tmp_path: Path) -> None:
     made(tmp_path, "ring_all_reduce", n_gpus=3)
     events = load_events(tmp_path / "run")
     steps = events[(events["epoch"] == 1) & (events["rank"] == 1)]
     assert {"data", "forward", "backward", "communicate", "update"} <= set(steps["phase"])
     assert (events["t1"] >= events["t0"]).all()
-    sends, receipts = (events[(events["op"] == op) & (events["epoch"] > 0)] for op in ("send", "recv"))
+    events = events[(events["epoch"] > 0) & (events["phase"] != EVALUATE)]
+    sends, receipts = (events[events["op"] == op] for op in ("send", "recv"))
     assert len(sends) == len(receipts) == 3 * 2 * 4 * 2 * 2  # ranks, epochs, steps, passes, N - 1
     assert sends["bytes"].sum() == receipts["bytes"].sum()
     assert set(sends["tag"]) == {"share-reduce", "share-only"}

@@ -6,6 +6,7 @@ multiprocessing makes it, and removes it when its process ends, but not when tha
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -54,6 +55,12 @@ def _parent() -> str:
 
 def _remove_abandoned(parent: Path) -> None:
     for lock in parent.glob(f"pymp-*/{_LOCK}"):
-        with suppress(OSError), open(lock) as file:  # it may be another user's, or go at this moment
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+        with suppress(OSError):  # it may be another user's, or go at this moment
+            file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # any user may have put anything there
+            try:
+                status = os.fstat(file)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(file)

@@ -29,6 +29,25 @@ def test_folders_of_launchers_that_are_gone_are_removed_and_no_others(tmp_path: 
     assert sorted(tmp_path.iterdir()) == sorted(folders[1:])
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "link", "file of another user"])
+def test_what_is_no_regular_file_of_ones_own_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (folder := tmp_path / "pymp-x").mkdir()
+    lock = folder / "launcher"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "link":
+        (tmp_path / "mine").touch()
+        lock.symlink_to(tmp_path / "mine")
+    else:
+        lock.touch()
+        monkeypatch.setattr(os, "getuid", lambda: lock.stat().st_uid + 1)
+    sockets._remove_abandoned(tmp_path)
+    assert list(folder.iterdir()) == [lock]
+
+
 def test_this_launcher_holds_its_folder() -> None:
     lock = Path(sockets.claim_folder().name).with_name("launcher")
     with open(lock) as file, pytest.raises(BlockingIOError):

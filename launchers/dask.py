@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launchers.by_value import hidden_main
@@ -33,6 +34,9 @@ def launcher(scheduler: str | None = None) -> Launcher:
         import distributed
         from distributed.comm import get_address_host_port
         from distributed.security import Security
+
+        if scheduler is None:
+            import_module("cryptography")  # by which Dask makes the keys of a cluster of its own
     except ImportError as error:
         raise UsageError(
             f"--launcher dask: dask.distributed cannot be used ({one_line(error)}); "
@@ -117,9 +121,13 @@ def _cluster(scheduler: str, timeout: float) -> Iterator["Client"]:
 
 @contextmanager
 def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
-    """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed."""
+    """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed.
+
+    Only who has the keys, which are made here and are in no file, can connect to the scheduler and the workers.
+    """
     import dask
     from distributed import Client, LocalCluster
+    from distributed.security import Security
 
     warm_up()
     config = _CONFIG | {"distributed.worker.multiprocessing-method": start_context().get_start_method()}
@@ -133,6 +141,7 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server, on a port that is free
                     silence_logs=logging.CRITICAL,
+                    security=Security.temporary(),
                 )
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))

@@ -21,7 +21,7 @@ from launchers.member import uses_nccl
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, one_line
 from transports.link import Link
-from transports.rendezvous import connect
+from transports.rendezvous import connect, serve_store
 
 REPORTS = "reports of ranks"  # the topic of Dask's events
 _one_rank = threading.Lock()  # torch.distributed is a process's, and not a thread's
@@ -65,8 +65,7 @@ class Meeting:
 
     def __init__(self, timeout: float) -> None:
         host = get_address_host(get_worker().address)
-        limit = timedelta(seconds=timeout)
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
+        self._store = serve_store(host, timeout)
         self.address = host, self._store.port
 
 

@@ -31,6 +31,7 @@ from tests.launchers.test_failures import Victim
 from tests.ranks import LIMIT, wait_until
 from tests.runs import made
 from transports.base import Transport
+from transports.rendezvous import serve_store
 
 distributed = pytest.importorskip("distributed", reason="needs dask.distributed: pip install -r requirements-dask.txt")
 pytestmark = pytest.mark.xdist_group("dask")
@@ -120,6 +121,7 @@ def test_a_cluster_may_have_more_workers_than_ranks(cluster: Any) -> None:
 
 
 def bring_much(transport: Transport, report: Report) -> torch.Tensor:
+    report(distributed.get_worker().scheduler.address)
     report(bytes(10_000_000))
     return torch.full((1_000_000,), transport.rank)
 
@@ -128,9 +130,16 @@ def bring_much(transport: Transport, report: Report) -> torch.Tensor:
 def test_on_workers_of_its_own_which_end_with_the_run() -> None:
     environment, children = dict(os.environ), psutil.Process().children(recursive=True)
     reports = []
-    results = dask.launch(
-        bring_much, 2, timeout=LIMIT, on_report=lambda rank, value: reports.append((rank, len(value)))
-    )
+
+    def hear(rank: int, value: Any) -> None:
+        if isinstance(value, bytes):
+            reports.append((rank, len(value)))
+            return
+        assert value.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError, match=r"(?i)timed out|closed"):  # who has no keys can have nothing run there
+            distributed.Client(value.replace("tls", "tcp"), timeout=1, set_as_default=False)
+
+    results = dask.launch(bring_much, 2, timeout=LIMIT, on_report=hear)
     assert [(len(one), one.unique().tolist()) for one in results] == [(1_000_000, [rank]) for rank in range(2)]
     assert sorted(reports) == [(0, 10_000_000), (1, 10_000_000)]
     assert environment == dict(os.environ)
@@ -310,6 +319,14 @@ def test_a_rank_is_not_run_twice(cluster: Any) -> None:
     assert "a second time" in second[1].message
 
 
+def test_the_store_listens_on_the_address_that_it_is_told() -> None:
+    store = serve_store("127.0.0.1", LIMIT)
+    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
+    assert [one.ip for one in listening if one.port == store.port] == ["127.0.0.1"]
+    dist.TCPStore("127.0.0.1", store.port, is_master=False).set("key", "value")
+    assert store.get("key") == b"value"
+
+
 class SchedulerElsewhere(pickle.Unpickler):
     """Reads what Dask's scheduler reads, where there is no project."""
 
@@ -390,8 +407,9 @@ def test_an_address_that_needs_certificates_which_are_not_there() -> None:
         find_launcher(scheduler="tls://host:8786")
 
 
-def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
+@pytest.mark.parametrize("missing", ["distributed", "cryptography"])
+def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(UsageError, match=r"--launcher dask: .*pip install -r requirements-dask\.txt"):
         find_launcher("dask")
 

@@ -30,6 +30,7 @@ from strategies.common.replica import float_buffers
 from strategies.common.traffic import Traffic
 from training.command_line import main
 from transports.base import Transport
+from transports.rendezvous import serve_store
 
 # Kept until the process ends: in some versions of torch, taking DDP down waits, holding the interpreter's lock, for
 # a thread of gloo's that needs that lock.
@@ -40,7 +41,7 @@ def join(transport: Transport, backend: str) -> None:
     """Have torch.distributed between the ranks of `transport`. Rank 0 listens on any free port, and tells which."""
     limit = timedelta(seconds=transport.timeout)
     if transport.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, transport.world_size, True, limit, wait_for_workers=False)
+        store = serve_store("127.0.0.1", transport.timeout)
         for peer in transport.peers:
             transport.isend(store.port, peer, "port")
     else:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launchers.by_value import hidden_main
@@ -30,10 +31,12 @@ _CONFIG = {  # of workers on this machine
 def launcher(scheduler: str | None = None) -> Launcher:
     """Return a launcher on the cluster of this scheduler, by default on workers on this machine. Raises UsageError."""
     try:
-        import cryptography  # noqa: F401 - of which Dask makes the certificates of its own cluster
         import distributed
         from distributed.comm import get_address_host_port
         from distributed.security import Security
+
+        if scheduler is None:
+            import_module("cryptography")  # by which Dask makes the keys of a cluster of its own
     except ImportError as error:
         raise UsageError(
             f"--launcher dask: dask.distributed cannot be used ({one_line(error)}); "
@@ -118,7 +121,10 @@ def _cluster(scheduler: str, timeout: float) -> Iterator["Client"]:
 
 @contextmanager
 def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
-    """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed."""
+    """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed.
+
+    Only who has the keys, which are made here and are in no file, can connect to the scheduler and the workers.
+    """
     import dask
     from distributed import Client, LocalCluster
     from distributed.security import Security
@@ -135,7 +141,7 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server, on a port that is free
                     silence_logs=logging.CRITICAL,
-                    security=Security.temporary(),  # else any user of this machine could run code as this one
+                    security=Security.temporary(),
                 )
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))

@@ -3,7 +3,6 @@
 import os
 import pickle
 import platform
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from launchers.member import uses_nccl
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, one_line
 from transports.link import Link
-from transports.rendezvous import connect
+from transports.rendezvous import connect, serve_store
 
 REPORTS = "reports of ranks"  # the topic of Dask's events
 _one_rank = threading.Lock()  # torch.distributed is a process's, and not a thread's
@@ -66,16 +65,8 @@ class Meeting:
 
     def __init__(self, timeout: float) -> None:
         host = get_address_host(get_worker().address)
-        # By itself the store listens on all addresses of this machine.
-        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.bind(address)
-        listener.listen()
-        self.address: tuple[str, int] = host, listener.getsockname()[1]
-        self._store = dist.TCPStore(
-            *self.address, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout),
-            master_listen_fd=listener.detach(),
-        )  # fmt: skip
+        self._store = serve_store(host, timeout)
+        self.address = host, self._store.port
 
 
 def address_of(meeting: Meeting) -> tuple[str, int]:

@@ -56,7 +56,7 @@ def _parent() -> str:
 def _remove_abandoned(parent: Path) -> None:
     for lock in parent.glob(f"pymp-*/{_LOCK}"):
         with suppress(OSError):  # it may be another user's, or go at this moment
-            file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # another user's FIFO would block
+            file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # any user may have put anything there
             try:
                 status = os.fstat(file)
                 if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():

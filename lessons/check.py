@@ -5,10 +5,17 @@ processes. Prints what is wrong first, or the score. In a notebook: from lessons
 all_reduce).
 """
 
+import os
 import sys
 
 if __name__ == "__main__":
     from contextlib import suppress
+
+    from lessons.holes import find_hole
+
+    if len(sys.argv) == 3 and (hole := find_hole(*sys.argv[1:])):
+        print(hole)
+        sys.exit(1)
 
     from records.interrupts import end_while_loading, interrupts_wait
 
@@ -18,6 +25,8 @@ if __name__ == "__main__":
     from records.errors import RunFailed, UsageError
 
     end_while_loading("nothing was written", remove_folder)
+    if len(sys.argv) > 2 and os.path.isfile(sys.argv[2]):
+        print("loading PyTorch", file=sys.stderr, flush=True)
     preload("lessons.labs")
     preload("torch._dynamo")  # which torch's optimizers load
     with interrupts_wait(), suppress(UsageError, RunFailed):  # which the first start of a rank says again
@@ -33,7 +42,7 @@ import cloudpickle
 from tyro.conf import Positional
 
 from lessons.judge import draw, play
-from lessons.lab import Case, Fault, Lab, Run
+from lessons.lab import UNREADABLE, Case, Fault, Figure, Lab, Run
 from lessons.labs import LABS
 from lessons.processes import Ranks
 from lessons.rank import Source
@@ -64,13 +73,20 @@ def check(lab: str, *functions: Callable[..., Any]) -> Report:
     return judge(chosen, source)
 
 
-def check_file(lab: str, path: str) -> Report:
-    """Judge the functions that a file defines. Raises UsageError if there is no such lab, or no such file."""
+def check_file(lab: str, path: str, tell: Callable[[str], None] = lambda text: None) -> Report:
+    """Judge the functions that a file defines, and `tell` how far this is.
+
+    Raises UsageError if there is no such lab, or no such file.
+    """
     chosen = find_lab(lab)
     if not Path(path).is_file():
         what = "is a folder" if Path(path).is_dir() else "there is no such file"
         raise UsageError(f"{path}: {what}; give the file with your functions")
-    return judge(chosen, Source(path=str(Path(path).resolve())))
+    try:
+        source = Source.of_file(Path(path))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return judge(chosen, source, tell)
 
 
 def find_lab(name: str) -> Lab:
@@ -80,17 +96,18 @@ def find_lab(name: str) -> Lab:
     return LABS[name]
 
 
-def judge(lab: Lab, source: Source) -> Report:
-    """Run all cases, that of the score, and that on real processes, until the first fault."""
+def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
+    """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
     seen: Run | None = None
     printed = ""
     try:
         with Ranks(lab, source) as ranks:
             try:
                 for case in (*lab.cases, lab.scored):
+                    tell(f"{case.n} rank{'s' * (case.n > 1)}: ")
                     seen = draw(lab, case)
-                    play(ranks, seen)
                     with _guarded(case):
+                        play(ranks, seen)
                         is_right = lab.is_right(seen)
                     if not is_right:
                         reference = run_solution(lab, seen)
@@ -99,27 +116,40 @@ def judge(lab: Lab, source: Source) -> Report:
                         raise Fault("wrong", wrong + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)
+                    tell("right, ")
             finally:
                 printed = ranks.printed
+        tell(f"{lab.real.n} real processes: ")
         real = run_on_processes(lab, source)
         with _guarded(real.case):
             if not lab.is_right(real):
                 raise Fault("real", f"right in virtual time, but on {real.case.n} real processes the results are "
                                     "others: is something changed that is still being sent, or kept after its "
                                     "release?")  # fmt: skip
+        tell("right\n")
+        assert seen is not None
+        with _guarded(lab.scored):
+            figures = tuple(lab.figures(seen))
+            missed = [one for one in figures if not one.is_best]
+            verdict = f"right, but {_advise(lab, seen, missed)}" if missed else "right, and as good as is known"
     except Fault as fault:
+        tell("not yet right\n")
         assert seen is not None
         reference = run_solution(lab, seen)
         try:
             comment = lab.comment(fault.kind, seen, reference)
-        except (LookupError, TypeError, ValueError, RuntimeError):  # of what the ranks have forged
+        except UNREADABLE:
             comment = ""
         return Report(lab, fault.kind, f"{fault}{comment}", (), seen, reference, printed)
-    assert seen is not None
-    figures = tuple(lab.figures(seen))
-    missed = [one for one in figures if not one.is_best]
-    verdict = f"right, but not the best. {lab.advise(seen, missed)}" if missed else "right, and as good as is known"
     return Report(lab, "costly" if missed else "right", verdict, figures, seen, run_solution(lab, seen), printed)
+
+
+def _advise(lab: Lab, run: Run, missed: Sequence[Figure]) -> str:
+    """Return why a right run does not get all points."""
+    if few := next((one for one in missed if one.is_too_few), None):
+        sent = f"{few.name}: {few.yours:.6g}; the best known needs {few.best:.6g}, {few.formula}"
+        return f"{sent}: too few: did the vectors pass by another way?"
+    return f"not the best. {lab.advise(run, missed)}"
 
 
 def _about_spoiled(run: Run) -> str:
@@ -131,7 +161,7 @@ def _about_spoiled(run: Run) -> str:
 def run_solution(lab: Lab, run: Run) -> Run:
     """Return the run of the reference solution on the same inputs. Raises RunFailed."""
     try:
-        with Ranks(lab, Source(path=str(SOLUTIONS / f"{lab.name}.py"))) as ranks:
+        with Ranks(lab, Source.of_file(SOLUTIONS / f"{lab.name}.py")) as ranks:
             return play(ranks, Run(run.case, run.inputs))
     except Fault as fault:
         raise RunFailed(f"the lab's own solution has failed, so nothing was judged: {fault}") from fault
@@ -142,8 +172,12 @@ def _guarded(case: Case) -> Iterator[None]:
     """In the block, the lab reads what ranks have ended with, which need not be what a rank ends with by itself."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise Fault("forged", f"{case}: the lab cannot read what the ranks ended with: {one_line(error)}") from error
+    except UNREADABLE as error:
+        if isinstance(error, RunFailed):
+            raise
+        raise Fault(
+            "forged", f"{case}: the lab cannot read what the ranks sent, or ended with: {one_line(error)}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -170,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nonlocal right
         settings = parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "")
         check_outputs(settings)
-        report = check_file(settings.lab, settings.file)
+        report = check_file(settings.lab, settings.file, lambda text: print(text, end="", file=sys.stderr, flush=True))
         print(report)
         write(settings, report)
         right = report.right

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from launchers.virtual import VirtualTime
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
-from lessons.processes import Process, Ranks
+from lessons.lab import BANDWIDTH, LATENCY, UNREADABLE, Case, Fault, Lab, Run, Sent, Vectors
+from lessons.processes import Process, Ranks, printable
 from lessons.transport import MOST_SLEEP
 from records.errors import RunFailed
 from transports.base import ANY, PeerLost, Transport
@@ -87,7 +87,7 @@ class _Game:
         except PeerLost as lost:
             self.fault = self.fault or self._describe_loss(transport.rank, lost)
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except UNREADABLE as error:
             # Only a process that does not go through `LabTransport` asks for what is not there.
             text = f"{self.case}: rank {transport.rank} asked for what no transport does ({type(error).__name__})"
             self.fault = self.fault or Fault("forged", text)
@@ -128,7 +128,9 @@ class _Game:
     # What a rank asks for
 
     def _send(self, transport: Simulated, request: dict[str, Any]) -> None:
-        rank, dst, tag = transport.rank, int(request["dst"]), str(request["tag"])
+        rank, dst, tag, n = transport.rank, int(request["dst"]), printable(request["tag"]), int(request["n"])
+        if dst not in transport.peers:
+            raise ValueError(dst)
         vector, span = None, None
         if request["payload"] is not None:
             vector = _vector(str(request["dtype"]), request["payload"])
@@ -142,12 +144,12 @@ class _Game:
         self.by_id[rank, int(request["id"])] = message
         self.on_the_way.setdefault((rank, dst, tag), deque()).append(int(request["id"]))
         self.run.sent.append(message)
-        transport.isend(value, dst, tag, n=int(request["n"]))
+        transport.isend(value, dst, tag, n=n)
         message.nbytes = transport.bytes_sent[dst] - before
 
     def _receive(self, transport: Simulated, request: dict[str, Any]) -> dict[str, Any]:
         rank, src, tag = transport.rank, int(request["src"]), request["tag"]
-        tags = tag if isinstance(tag, str) else tuple(map(str, tag))
+        tags = printable(tag) if isinstance(tag, str) else tuple(map(printable, tag))
         self.waits[rank] = src, f"{tags!r}"
         received = transport.recv(src, tags)
         del self.waits[rank]

@@ -39,6 +39,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
                 y = message.rank + 0.2 * (message.dst - message.rank)
                 axes.text(
                     x, y, label.removeprefix("chunk "), fontsize=8, ha="center", va="center", color=colours[label],
+                    parse_math=False,
                     bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": colours[label], "lw": 0.6},
                 )  # fmt: skip
         left_out = f", of which {_MOST} are drawn" if len(run.sent) > _MOST else ""
@@ -53,7 +54,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
     panels[-1].set_xlim(-0.02 * 1000 * latest, 1.02 * 1000 * max(latest, 1e-6))
     chunks = "; numbers are chunks where a message carries one" if any("chunk" in label for label in labels) else ""
     alike = f"; each arrow carries {label}" if len(labels) == 1 else ""
-    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}{alike}")
+    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}{alike}", parse_math=False)
     return figure
 
 

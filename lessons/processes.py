@@ -1,23 +1,23 @@
 """The processes of ranks, as the judge holds them: started together, asked one by one, and killed in the end."""
 
 import json
-import linecache
 import os
 import re
 import signal
 import socket
 import struct
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import IO, Any, NoReturn, Self
 
 from launchers.by_value import hidden_main
 from launchers.child import Child
 from launchers.fork_server import preload, start_context, starting, warm_up
-from lessons.lab import Fault, Lab
+from launchers.parent import ending_orphans
+from lessons.lab import UNREADABLE, Fault, Lab
 from lessons.patience import Patience
 from lessons.rank import Source, rank_main
 from lessons.transport import LARGEST
@@ -29,6 +29,7 @@ _START_S = 60.0  # for the processes, which may have to load torch
 _END_S = 5.0  # for those that are killed
 _SEND_S = 5  # for a rank to take what it has asked for
 _TRACE_S = 1.0  # how long a rank may take to write where it is
+_LARGEST_TRACE = 100_000  # bytes of that which are read
 _MOST_PRINTED = 2000  # characters that are kept
 _LONGEST = 1000  # characters of what a rank says
 _OF_THE_JUDGE = ("right", "costly")  # kinds of a verdict that no rank can give itself
@@ -50,17 +51,18 @@ class Ranks:
         self.printed = ""
         self._processes: list[Process] = []
         self._notices: list[Connection] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="lesson-")
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        self._stack.enter_context(ending_orphans())
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        for process in self._processes:
-            process.end()
-        for notice in self._notices:
-            notice.close()
-        self._folder.cleanup()
+        with self._stack:
+            for process in self._processes:
+                process.end()
+            for notice in self._notices:
+                notice.close()
 
     def start(self, n: int) -> list["Process"]:
         """Return `n` processes, all of which have loaded the student's functions. Raises Fault, RunFailed."""
@@ -73,9 +75,9 @@ class Ranks:
             endpoints, self._notices = wire(n, context) if self.real else (None, [])
             for rank in new:
                 mine, theirs = context.Pipe()
-                trace = Path(self._folder.name, f"{rank}.trace")
+                trace = tempfile.NamedTemporaryFile(prefix="lesson-")  # noqa: SIM115 - as long as the process
                 endpoint = endpoints[rank] if endpoints else None
-                args = (theirs, self.source, self.lab.functions, self.lab.name, str(trace), endpoint)
+                args = (theirs, self.source, self.lab.functions, self.lab.name, trace.name, endpoint)
                 process = context.Process(target=rank_main, args=args, daemon=True)
                 with hidden_main():
                     process.start()
@@ -95,8 +97,10 @@ class Ranks:
         """Keep what a rank has printed."""
         if request["what"] == "printed" and len(self.printed) < _MOST_PRINTED:
             text = printable(request["text"])
+            mark = f"rank {rank} printed: "  # on each line, so that none can be taken for a line of the verdict
             begins = not self.printed or self.printed.endswith("\n")
-            self.printed += f"rank {rank} printed: {text}" if begins and text.strip() else text
+            lines = text.splitlines(keepends=True)
+            self.printed += "".join(mark * (i > 0 or begins) + line for i, line in enumerate(lines) if line)
             if len(self.printed) >= _MOST_PRINTED:
                 self.printed = f"{self.printed[:_MOST_PRINTED]}\n(and more; print less)\n"
 
@@ -104,7 +108,7 @@ class Ranks:
 class Process:
     """One rank's process, and the pipe to it."""
 
-    def __init__(self, rank: int, pipe: Connection, child: Child, trace: Path) -> None:
+    def __init__(self, rank: int, pipe: Connection, child: Child, trace: IO[bytes]) -> None:
         self.rank, self.pid = rank, child.pid
         self.pipe, self._child, self._trace = pipe, child, trace
         self.has_loaded = False
@@ -121,17 +125,15 @@ class Process:
             header = json.loads(self._receive(source, patience))
             request: dict[str, Any] = {"kind": "", "text": "", "type": "", "where": None, "call": "", **header}
             request["payload"] = self._receive(source, patience) if header["payload"] else None
+            if request["what"] == "fault":
+                raise _fault(self.rank, str(request["kind"]), printable(request["text"]))
+            if request["what"] == "raised":
+                self._raised(request, source)
         except (EOFError, OSError) as error:
             how = self._child.how_it_ended(_END_S)
             raise Fault("died", f"rank {self.rank}: its process {how}") from error
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except UNREADABLE as error:
             raise Fault("forged", f"rank {self.rank} sends the judge what is no request") from error
-        if request["what"] == "fault":
-            if (kind := str(request["kind"])) in _OF_THE_JUDGE:
-                raise Fault("forged", f"rank {self.rank} gives itself the verdict {kind!r}")
-            raise Fault(kind, printable(request["text"]))
-        if request["what"] == "raised":
-            self._raised(request, source)
         return request
 
     def answer(self, value: Any) -> None:
@@ -157,17 +159,20 @@ class Process:
         self._child.is_reaped(_END_S)
         remove_segments(self.pid)
         self._child.close()
+        with suppress(FileNotFoundError):  # the rank may have removed it
+            self._trace.close()
 
     def find_line(self, source: Source) -> str:
         """Return in which line of the student's the rank is, in words; "" if it is in none."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
         deadline = now() + _TRACE_S
-        while not (text := self._trace.read_text()).endswith("\n") and now() < deadline:
+        # Not by its name, under which the rank may have put something else.
+        while not (text := os.pread(self._trace.fileno(), _LARGEST_TRACE, 0)).endswith(b"\n") and now() < deadline:
             sleep(0.02)
-        found = re.findall(r'File "(.*)", line (\d+)', text)
+        found = re.findall(r'File "(.*)", line (\d{1,9})', text.decode(errors="replace"))
         where = next(((file, int(line)) for file, line in found if source.is_of_student(file)), None)
-        return _place(*where) if where else ""
+        return _place(source, *where) if where else ""
 
     def _receive(self, source: Source, patience: Patience) -> bytes:
         """Return one message of the pipe, in the format of `Connection.send_bytes`."""
@@ -190,7 +195,7 @@ class Process:
 
     def _raised(self, request: dict[str, Any], source: Source) -> NoReturn:
         where = request["where"]
-        at = _place(str(where[0]), int(where[1])) if where else "in the lab's own code, called from yours"
+        at = _place(source, str(where[0]), int(where[1])) if where else "in the lab's own code, called from yours"
         text = printable(f"{str(request['type'])[:100]}: {request['text']}").removesuffix(": ")
         if not self.has_loaded:
             raise Fault("import", f"cannot be imported: {text}, {at}")
@@ -211,8 +216,15 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in said)
 
 
-def _place(file: str, line: int) -> str:
-    """Return a line of the student's, for people: its number, its file, its text."""
+def _fault(rank: int, kind: str, text: str) -> Fault:
+    """Return the Fault that a rank has told of, which is no verdict of the judge's."""
+    if kind in _OF_THE_JUDGE or text.startswith("right"):
+        return Fault("forged", f"rank {rank} gives itself the verdict {printable(kind)!r}")
+    return Fault(kind, text)
+
+
+def _place(source: Source, file: str, line: int) -> str:
+    """Return a line of the student's, for people: its number, its file, its text. Raises ValueError if it is not."""
     name = "the cell" if "ipykernel" in file or file.startswith("<") else Path(file).name
-    text = printable(linecache.getline(file, line).strip())
+    text = printable(source.line(file, line))
     return f"line {line} of {name}" + (f" ({text})" if text else "")

@@ -4,12 +4,13 @@ import dis
 import faulthandler
 import importlib.util
 import io
+import linecache
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +34,12 @@ class Source:
 
     path: str = ""
     by_value: bytes = b""
+    text: str = field(default="", repr=False)  # of the file, which the judge has read once: a rank names lines of it
+
+    @classmethod
+    def of_file(cls, path: Path) -> "Source":
+        """Return the functions of this file. Raises OSError."""
+        return cls(str(path.resolve()), text=path.read_text(encoding="utf-8", errors="replace"))
 
     def load(self, names: Sequence[str]) -> SimpleNamespace:
         """Return the functions. Raises Fault if one is missing, and whatever the file raises."""
@@ -56,6 +63,17 @@ class Source:
     def is_of_student(self, filename: str) -> bool:
         """Whether a line of a traceback is the student's own."""
         return filename == self.path or (not self.path and ("ipykernel" in filename or filename.startswith("<")))
+
+    def line(self, filename: str, number: int) -> str:
+        """Return the text of a line; "" if it is unknown. Reads no file. Raises ValueError if it is not the student's.
+
+        The lines of a notebook are those that IPython has put into `linecache`.
+        """
+        if not self.is_of_student(filename):
+            raise ValueError(filename)
+        entry = linecache.cache.get(filename, ())
+        lines = self.text.split("\n") if self.path else entry[2] if len(entry) > 2 else []
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 class _Printed(io.TextIOBase):

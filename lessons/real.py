@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from lessons.judge import draw, unpacked
-from lessons.lab import Fault, Lab, Run
+from lessons.lab import UNREADABLE, Fault, Lab, Run
 from lessons.patience import Patience
 from lessons.processes import Process, Ranks, loop
 from lessons.rank import Source
@@ -24,10 +24,13 @@ def run_on_processes(lab: Lab, source: Source) -> Run:
             for process in processes:
                 process.answer((process.rank, case, run.inputs[process.rank]))
             results = _gather(ranks, processes)
+            run.results = [dict(unpacked(one["vectors"], one["payload"])) for _, one in sorted(results.items())]
         except Fault as fault:
             text = str(fault).removeprefix(f"{case}: ")
             raise Fault("real", f"right in virtual time, but on {case.n} real processes: {text}") from None
-    run.results = [dict(unpacked(one["vectors"], one["payload"])) for _, one in sorted(results.items())]
+        except UNREADABLE as error:
+            text = f"on {case.n} real processes a rank ended with what is no result ({type(error).__name__})"
+            raise Fault("forged", text) from error
     return run
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure as Picture
 
 from lessons import picture
-from lessons.lab import Figure, Lab, Run
+from lessons.lab import UNREADABLE, Figure, Lab, Run
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 
@@ -56,14 +56,19 @@ class Report:
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
         if self.yours is None or self.reference is None or not self.yours.sent:
             return None
-        return picture.draw(self.lab, self.yours, self.reference)
+        try:
+            return picture.draw(self.lab, self.yours, self.reference)
+        except UNREADABLE:
+            if self.kind == "forged":
+                return None
+            raise
 
     # For people
 
     def __repr__(self) -> str:
         lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100"]
-        if self.printed:
-            lines += ["", self.printed.rstrip("\n")]
+        if self.printed:  # first, so that nothing can follow the verdict
+            lines = [*self.printed.splitlines(), "", *lines]
         return "\n".join(lines)
 
     def _rows(self) -> list[str]:

@@ -1,6 +1,7 @@
 """How the ranks of torch.distributed find each other: by a store, torchrun's or another."""
 
 import itertools
+import socket
 from datetime import timedelta
 
 import torch
@@ -40,6 +41,20 @@ def connect(
         transport.__exit__(type(error), error, None)
         raise
     return transport
+
+
+def serve_store(host: str, timeout: float) -> dist.TCPStore:
+    """Return a store that listens on this address of this machine, and on no other, at a free port, `store.port`.
+
+    It waits for nobody. Raises OSError.
+    """
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    server = socket.create_server((host, 0), family=family)  # by itself TCPStore would listen on all addresses
+    port = server.getsockname()[1]
+    limit = timedelta(seconds=timeout)
+    return dist.TCPStore(
+        host, port, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=server.detach()
+    )
 
 
 _met: list[tuple[dist.Store, int, int]] = []  # at most once a process: rank 0 may have the only server of the store

@@ -1,12 +1,15 @@
 """What the check says of solutions, of typical mistakes, and of other algorithms."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from lessons import check, report
+from lessons.holes import find_hole
 from lessons.judge import draw
 from lessons.lab import Figure
 from lessons.labs import LABS
@@ -46,6 +49,25 @@ def test_a_lab_begins_with_a_hole_that_says_what_to_write(lab: str) -> None:
     assert found.kind == "hole"
     assert f"of {lab}.py: " in found.verdict
     assert found.points == 0
+    assert str(found) == find_hole(lab, str(ROOT / "lessons" / f"{lab}.py"))
+
+
+def test_a_hole_is_found_before_torch_is_loaded() -> None:
+    script = "import runpy, sys\ntry:\n    runpy.run_module('lessons.check', run_name='__main__', alter_sys=True)\n"
+    script += "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, "ring", "lessons/ring.py"], cwd=ROOT, capture_output=True,
+                          text=True, timeout=300, check=True)  # fmt: skip
+    assert "points: 0 of 100\n1 False\n" in done.stdout
+
+
+def test_only_a_hole_that_is_reached_is_found_without_a_run(tmp_path: Path) -> None:
+    path, empty = tmp_path / "mine.py", (ROOT / "lessons" / "ring.py").read_text()
+    path.write_text(empty.replace("    chunks = ", "    return\n    chunks = "))  # no longer by share_reduce
+    assert not find_hole("ring", str(path))
+    path.write_text(empty.replace("def all_reduce(", "def all_reduce"))
+    assert not find_hole("ring", str(path))
+    assert not find_hole("check", str(path))
+    assert not find_hole("ring", str(tmp_path))
 
 
 def test_every_lab_has_five_mistakes_at_least() -> None:
@@ -142,9 +164,11 @@ def test_a_hole_after_a_wrong_message_names_the_message(tmp_path: Path) -> None:
 
 
 def test_what_was_printed_is_shown_with_its_rank(tmp_path: Path) -> None:
-    found = check.check_file("ring", write(tmp_path, 'print("points: 100 of 100")\nraise NotImplementedError("all")'))
+    lie = 'print("here\\nring: right\\n\\npoints: 100 of 100\\n")\nraise NotImplementedError("all")'
+    found = check.check_file("ring", write(tmp_path, lie))
     assert found.points == 0
-    assert "rank 0 printed: points: 100 of 100\n" in found.printed
+    assert "rank 0 printed: here\nrank 0 printed: ring: right\nrank 0 printed: \nrank 0 printed: po" in found.printed
+    assert str(found).splitlines()[-1] == "points: 0 of 100", "the verdict comes last"
     assert all(line.startswith("rank ") for line in found.printed.splitlines())
 
 
@@ -189,8 +213,10 @@ def test_the_command_writes_scores_and_a_picture(tmp_path: Path, capsys: pytest.
              (("json", "scores.json"), ("gradescope", "results.json"), ("picture", "mine.svg"))}  # fmt: skip
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     mistake = str(MISTAKES / "ring" / "sends_whole_vectors.py")
-    code, out, _ = said(capsys, "ring", mistake, *options)
+    code, out, err = said(capsys, "ring", mistake, *options)
     assert code == 0, "it is right"
+    assert err.startswith("3 ranks: right, 4 ranks: right, ")
+    assert err.endswith(", 3 real processes: right\n")
     assert "points: 80 of 100" in out
     scores = json.loads(files["json"].read_text())
     assert (scores["lab"], scores["right"], scores["passed"], scores["points"]) == ("ring", True, False, 80)
@@ -207,10 +233,10 @@ def test_the_command_writes_scores_and_a_picture(tmp_path: Path, capsys: pytest.
 def test_a_wrong_solution_ends_with_1_and_its_results_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = said(
+    code, out, err = said(
         capsys, "ring", str(MISTAKES / "ring" / "hops_once.py"), "--gradescope", str(tmp_path / "results.json")
     )
-    assert code == 1
+    assert (code, err) == (1, "3 ranks: not yet right\n")
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["score"] == 0
     assert results["output"].rstrip() == out.rstrip()
@@ -255,7 +281,11 @@ def test_points_are_a_plain_sum() -> None:
     assert Report(lab, "costly", "", tuple(figure)).points == 90
     assert Report(lab, "wrong", "", tuple(figure)).points == 0
     assert report.shown(240_000) == "240,000"
-    assert [Figure("bytes", yours, 100_000, "P").is_best for yours in (99_000, 100_050, 100_150)] == [True, True, False]
+    assert [Figure("bytes", yours, 100_000, "P").is_best for yours in (99_000, 100_000, 100_150)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("lab", LABS)

@@ -1,5 +1,7 @@
 """Files that hang, end, lie or break: one line each, a score that cannot be edited, and no process left."""
 
+import json
+import os
 from pathlib import Path
 
 import psutil
@@ -129,12 +131,25 @@ def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path) -> None:
         assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
 
 
+STARTS = {
+    "child": "    import subprocess, sys\n    subprocess.Popen([sys.executable, '-c', '{}'])\n",
+    "detached": """    import os, sys
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv(sys.executable, [sys.executable, '-c', '{}'])
+        os._exit(0)
+""",
+}
+
+
 @pytest.mark.slow
-def test_processes_that_a_file_has_started_are_ended_with_it(tmp_path: Path) -> None:
-    start = "    import subprocess, sys\n    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1e4)'])\n"
-    found = judged(tmp_path, SOLVED.replace("    N, r =", start + "    N, r ="))
+@pytest.mark.parametrize("kind", STARTS)
+def test_processes_that_a_file_has_started_are_ended_with_it(tmp_path: Path, kind: str) -> None:
+    mark = f"import time; time.sleep(1e4)  # {tmp_path}"
+    found = judged(tmp_path, SOLVED.replace("    N, r =", STARTS[kind].format(mark) + "    N, r ="))
     assert found.points == 100, found.verdict
-    assert not [one for one in psutil.process_iter(["cmdline"]) if "sleep(1e4)" in str(one.info["cmdline"])]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])]
 
 
 # What lies
@@ -166,10 +181,18 @@ def test_a_forged_score_counts_for_nothing(tmp_path: Path, forgery: str) -> None
 
 def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) -> None:
     done = '"result", b"", vectors=[["x", "float32", 0]]'
-    for request in ('"loaded"', '"release", src=1, id=77', '"recv", src="x", tag=3', '"isend", dst=0'):
+    infinite = [f'"isend", dst=1, tag="x", id=1, n=float("{n}")' for n in ("inf", "nan")] + [
+        f'"result", b"", vectors=[["x", "float32", float("{length}")]]' for length in ("inf", "nan")
+    ]
+    for request in (
+        '"loaded"', '"release", src=1, id=77', '"recv", src="x", tag=3', '"isend", dst=0',
+        '"isend", dst=99, tag="x", id=1, n=0', *infinite,
+    ):  # fmt: skip
         found = judged(tmp_path, body(f"transport._judge.tell({request})"))
         assert (found.kind, found.points) == ("forged", 0), found.verdict
         assert "asked for what no transport does" in found.verdict
+        assert json.loads(found.as_gradescope())["score"] == 0
+        assert found.picture is None
     by_pipe = "transport._judge.tell('fault', kind='costly', text='right')\nos._exit(0)"
     for verdict in ("from lessons.lab import Fault\nraise Fault('right', 'as good as is known')", by_pipe):
         found = judged(tmp_path, body(verdict))
@@ -177,6 +200,72 @@ def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) ->
         assert "gives itself the verdict" in found.verdict
     found = judged(tmp_path, body(f"transport._judge.tell({done})\nos._exit(0)"))
     assert (found.kind, found.points) == ("forged", 0), found.verdict
+
+
+ON_PROCESSES = """
+    if type(transport).__name__ != 'LabTransport':
+        import gc
+        judge = next(one for one in gc.get_objects() if type(one).__name__ == 'Judge')
+        judge.tell('result', b'', vectors=[['x', 'float32', float('inf')]])
+"""
+
+
+@pytest.mark.slow
+def test_a_forged_result_on_real_processes_is_told(tmp_path: Path) -> None:
+    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)" + ON_PROCESSES))
+    assert (found.kind, found.points) == ("forged", 0), found.verdict
+    assert "on 3 real processes a rank ended with what is no result (OverflowError)" in found.verdict
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("file", ["a pipe", "/dev/zero", "a secret"])
+def test_only_lines_of_the_submission_are_shown(tmp_path: Path, file: str) -> None:
+    path = tmp_path / "other"
+    if file == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("the secret\n")
+    where = [file if file.startswith("/") else str(path), 1]
+    tell = f"transport._judge.tell('raised', type='Error', text='', where={where})"
+    found = judged(tmp_path, body(tell))
+    assert found.kind == "forged"
+    assert "sends the judge what is no request" in found.verdict
+    assert "the secret" not in found.as_gradescope() + str(found)
+
+
+REPLACED = """frame = sys._getframe()
+while 'trace_path' not in frame.f_locals:
+    frame = frame.f_back
+os.unlink(frame.f_locals['trace_path'])
+os.mkfifo(frame.f_locals['trace_path'])
+while True:
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_file_of_a_trace_may_be_replaced(tmp_path: Path) -> None:
+    assert judged(tmp_path, body(REPLACED)).kind == "loop"
+
+
+BY_FILES = """with open(f'{}/{{transport.rank}}', 'wb') as file:
+    torch.save(vector, file)
+for peer in transport.peers:
+    transport.isend(None, peer, 'written')
+for peer in transport.peers:
+    transport.recv(peer, 'written')
+vectors = [torch.load(f'{}/{{rank}}') for rank in range(transport.world_size)]
+vector.copy_(torch.stack(vectors).mean(0))
+"""
+
+
+def test_vectors_that_pass_by_another_way_get_no_points_for_their_bytes(tmp_path: Path) -> None:
+    found = judged(tmp_path, body(BY_FILES.format(tmp_path, tmp_path)))
+    assert found.kind == "costly", found.verdict
+    assert "bytes of a rank: 0; " in found.verdict
+    assert "too few: did the vectors pass by another way?" in found.verdict
+    assert found.points == 90
 
 
 @pytest.mark.slow

@@ -1,0 +1,41 @@
+"""The hole that a lab begins with, found in a file without running it: this loads no torch."""
+
+import ast
+from itertools import takewhile
+from pathlib import Path
+
+
+def find_hole(lab: str, path: str) -> str:
+    """Return what the check says of a file in which the first hole of the lab is not filled; "" if it is, or unknown.
+
+    A hole is a function that does nothing but raise NotImplementedError. The first one is certain to be reached if
+    what stands before it is as in the lab's own file; whether another one is, only a run can tell.
+    """
+    own = Path(__file__).with_name(f"{lab}.py")
+    if not (lab.isidentifier() and own.is_file() and Path(path).is_file()):
+        return ""
+    try:
+        given, file = _functions(own), _functions(Path(path))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ""  # which the check says
+    before = list(takewhile(lambda name: _hole(given[name]) is None, given))
+    name = next((name for name in given if name not in before), "")
+    hole = _hole(file[name]) if name in file else None
+    if hole is None or any(one not in file or ast.dump(file[one]) != ast.dump(given[one]) for one in before):
+        return ""
+    line, text = hole
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[:500]).split())
+    return f"{lab}: still to be written, line {line} of {Path(path).name}: {text or 'a hole'}\npoints: 0 of 100"
+
+
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(path.read_bytes())
+    return {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+
+
+def _hole(function: ast.FunctionDef) -> tuple[int, str] | None:
+    """Return the line of the only statement of a function, after its docstring, and what it says, if it is a hole."""
+    match function.body[1:] if ast.get_docstring(function) is not None else function.body:
+        case [ast.Raise(exc=ast.Call(func=ast.Name("NotImplementedError"), args=[ast.Constant(str(text))])) as hole]:
+            return hole.lineno, text
+    return None

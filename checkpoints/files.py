@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from checkpoints.folder import PREFIX, listed, name_of, remove
+from checkpoints.folder import PREFIX, listed, make_folder, name_of, put_in_place, remove
 from records.errors import UsageError, one_line
 from records.files import sync
 from transports.base import Transport
@@ -56,7 +56,8 @@ def save(
         transport.isend(torch.frombuffer(content.getbuffer(), dtype=torch.uint8), 0, "checkpoint")
         return
     hidden = target.folder / f".{name_of(step)}"
-    hidden.mkdir(parents=True, exist_ok=True)
+    make_folder(target.folder)
+    hidden.mkdir(exist_ok=True)
     checksum = _write_rank(hidden, transport.rank, content.getbuffer())
     if transport.rank != 0:
         transport.isend(checksum, 0, "checkpoint")
@@ -69,9 +70,8 @@ def save(
            "epoch": transport.recorder.epoch,
            "n_ranks": transport.world_size, "roles": list(target.roles), "checksums": checksums}  # fmt: skip
     _write(hidden / "run.json", (json.dumps(sealed(run), indent=2) + "\n").encode())
-    remove(target.folder / name_of(step))
     sync(hidden)
-    os.replace(hidden, target.folder / name_of(step))
+    put_in_place(hidden, target.folder / name_of(step))
     sync(target.folder)
     for old in listed(target.folder)[: -target.keep]:
         remove(old)

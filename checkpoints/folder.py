@@ -1,5 +1,6 @@
 """The folder of a run's checkpoints: which are there, and that one run at a time writes to it."""
 
+import ctypes
 import fcntl
 import os
 import re
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import IO
 
 from records.errors import UsageError
+from records.files import sync
 from transports.timing import RunningClock, sleep
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 PREFIX = "step-"
 _LOCK = ".training"
 _LOCK_PATIENCE_S = 1.0
+_FORMER = ".former"
 
 
 def listed(directory: str | Path) -> list[Path]:
@@ -54,6 +57,38 @@ def remove(path: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and have their names on the disk. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Give the folder `new` the name `path`, and remove what had it: at every moment there is one of them at `path`.
+
+    Where the system cannot exchange two names, the former has none for a moment; if the process is killed in it,
+    the next run in the folder gives it its name back. Raises OSError.
+    """
+    former = path.with_name(f".{path.name}{_FORMER}")
+    if not path.exists():
+        os.replace(new, path)
+    elif _exchange(new, path):
+        shutil.rmtree(new, ignore_errors=True)
+    else:
+        os.replace(path, former)
+        os.replace(new, path)
+        shutil.rmtree(former, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two files or folders; return whether the system can (Linux, on most file systems)."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    at_here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and renameat2(at_here, os.fsencode(one), at_here, os.fsencode(other), exchange) == 0
+
+
 @contextmanager
 def in_training(directory: Path) -> Iterator[None]:
     """Let others know, by a lock that the system drops with this process, that a run is writing to `directory`.
@@ -71,7 +106,7 @@ def in_training(directory: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
     """Hold the lock on the file at `path`; raise UsageError with `refusal` if another process does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with open(path, "w") as file:
         running = RunningClock()
         give_up = running() + _LOCK_PATIENCE_S
@@ -101,5 +136,9 @@ def _take(file: IO[str], kind: int) -> bool:
 
 
 def _remove_unfinished(directory: Path) -> None:
+    for former in directory.glob(f".{PREFIX}*{_FORMER}"):
+        path = former.with_name(former.name[1:].removesuffix(_FORMER))
+        if not path.exists():
+            os.replace(former, path)
     for path in directory.glob(f".{PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)

@@ -156,9 +156,11 @@ def write_run(
     folder = folder_of(directory, run_name)
     folder.mkdir(exist_ok=True)
     beside = [path.with_name(f".{os.getpid()}.{path.name}") for path in map(Path, others or ())]
-    temporaries = [*(folder / name for name in names.values()), *beside]
+    # The records last: when all of them have their names, nothing else is missing.
+    temporaries = [*beside, *(folder / name for name in names.values())]
+    targets = [*map(Path, others or ()), *paths.values()]
     try:
-        for temporary, path in zip(temporaries, [*paths.values(), *map(Path, others or ())], strict=True):
+        for temporary, path in zip(temporaries, targets, strict=True):
             with _naming(path):
                 if path in contents:
                     temporary.write_bytes(contents[path])
@@ -166,7 +168,7 @@ def write_run(
                     _write_events(temporary, events)
         sync(Path(directory))  # the folder, which says that they are unfinished
         with interrupts_wait():
-            _rename(temporaries, [*paths.values(), *map(Path, others or ())])
+            _rename(temporaries, targets)
             remove(folder)
             sync(Path(directory))
     finally:

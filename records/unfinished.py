@@ -32,7 +32,8 @@ def folder_of(directory: str | os.PathLike[str], run_name: str) -> Path:
 
 def check_finished(path: Path, suffix: str) -> None:
     """Raise ValueError if the file of a run at `path`, which ends with `suffix`, is one of those left unfinished."""
-    if folder_of(path.parent, path.name.removesuffix(suffix)).exists():
+    folder = folder_of(path.parent, path.name.removesuffix(suffix))
+    if folder.exists() and not _has_all(folder):
         raise ValueError("unfinished: its run was ended while it wrote its records; the next run there removes them")
 
 
@@ -41,7 +42,7 @@ def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
     folder = folder_of(directory, run_name)
     if _is_running(folder):
         raise UsageError(f"--run_name {run_name}: such a run is writing to {directory}; give another --run_name")
-    if folder.exists():
+    if folder.exists() and not _has_all(folder):
         return  # what is beside it goes with it
     for suffix in SUFFIXES:
         path = Path(directory) / f"{run_name}{suffix}"
@@ -91,9 +92,19 @@ def delete_records(directory: str | os.PathLike[str], run_name: str) -> None:
 
 def _remove_with_records(folder: Path) -> None:
     """Remove what a killed run has left: the folder last, which says that the rest is unfinished."""
-    if folder.name.endswith(_UNFINISHED):  # there were no records when the run began
-        delete_records(folder.parent, folder.name[1:].removesuffix(_UNFINISHED))
+    if folder.name.endswith(_UNFINISHED) and not _has_all(folder):  # there were no records when the run began
+        delete_records(folder.parent, _name_of(folder))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name_of(folder: Path) -> str:
+    return folder.name[1:].removesuffix(_UNFINISHED)
+
+
+def _has_all(folder: Path) -> bool:
+    """Return whether all records of the run have their names: then it was killed before it removed its folder."""
+    files = [f"{_name_of(folder)}{suffix}" for suffix in SUFFIXES]
+    return all((folder.parent / file).exists() and not (folder / file).exists() for file in files)
 
 
 def _is_in(lock: IO[str], folder: Path) -> bool:

@@ -259,6 +259,11 @@ def _conclude(
         world = {"strategy": strategy.name, "n_gpus": options.n_gpus, **where}
         world |= {"dataset": options.dataset, "model": options.model}
         print(tables.summary(table, world, strategy.staleness_of))
+        if strategy.asynchronous and (workers := options.roles.count("worker")) > 1:
+            print(
+                f"compare with   --strategy single --workers_like {workers}: one process on the same batches.\n"
+                "               Stale gradients need a smaller --lr the more workers there are."
+            )
         deaths = [death for result in results for death in result.deaths]
         if died := sorted({death["rank"] for death in deaths if not death["returned"]}):
             print(f"died           rank {', '.join(map(str, died))}; the others went on")

@@ -1,6 +1,9 @@
 """The files of a checkpoint: written atomically, and refused when they are damaged or foreign."""
 
+import contextlib
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +90,55 @@ def test_a_checkpoint_is_on_the_disk_before_and_after_it_has_its_name(
         files.save(transport, files.Target(tmp_path / "c", 3, {}, ["worker"]), 7, {"x": torch.zeros(3)})
     hidden = tmp_path / "c" / ".step-00000007"
     assert done == [
+        ("sync", str(tmp_path)),
         ("sync", str(hidden / "rank-0.pt")),
         ("sync", str(hidden / "run.json")),
         ("sync", str(hidden)),
         ("rename", str(tmp_path / "c" / "step-00000007")),
         ("sync", str(tmp_path / "c")),
     ]
+
+
+class Killed(BaseException):
+    """Stands for a kill at some moment."""
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("moment", range(4))
+def test_a_step_that_is_written_again_is_never_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int, exchanges: bool
+) -> None:
+    def write(value: float) -> None:
+        endpoints, _ = wire(1, start_context())
+        with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
+            state: dict[str, Any] = {"strategy": torch.full((3,), value), "model": None, "position": {}, "random": None}
+            files.save(transport, files.Target(tmp_path, 3, {}, ["worker"]), 7, state)
+
+    write(1.0)
+    path, left, exchange = tmp_path / "step-00000007", moment, folder_of._exchange
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            assert not exchanges or folder_of.listed(tmp_path) == [path], "there is one at every moment"
+            if left == 0:
+                raise Killed
+            left -= 1
+            return call(*arguments, **options)
+
+        return instead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_of, "_exchange", dying(exchange) if exchanges else lambda *_: False)
+        patch.setattr(os, "replace", dying(os.replace))
+        patch.setattr(shutil, "rmtree", dying(shutil.rmtree))
+        with contextlib.suppress(Killed):
+            write(2.0)
+    with folder_of.in_training(tmp_path):
+        pass
+    assert folder_of.listed(tmp_path) == [path]
+    assert files.load_rank(path, 0)["strategy"][0] in (1.0, 2.0)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".training", path.name]
 
 
 @pytest.mark.parametrize(

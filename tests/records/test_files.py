@@ -127,7 +127,7 @@ def test_records_are_on_the_disk_before_and_after_they_have_their_names(
     model = tmp_path / "elsewhere" / "model.pt"
     paths = write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
                       {str(model): b"model"})  # fmt: skip
-    names = [*map(str, paths.values()), str(model)]
+    names = [str(model), *map(str, paths.values())]  # the records last: then nothing is missing
     renames = [i for i, (what, _) in enumerate(done) if what == "rename"]
     assert [done[i][1] for i in renames] == names
     before, after = done[: renames[0]], done[renames[-1] + 1 :]

@@ -33,7 +33,7 @@ def killed_after(directory: Path, n_renamed: int) -> None:
             replace(old, new)
 
         with claimed(directory, "run"):
-            os.replace = and_die  # type: ignore[assignment]
+            os.replace = os.rename = and_die  # type: ignore[assignment]
             write_run(directory, "run", parameter_server_events(), parameter_server_table(), METADATA)
     finally:
         os._exit(1)
@@ -67,6 +67,18 @@ def test_of_torn_records_every_reader_says_so_in_one_line(
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(UsageError, match="unfinished"):
         replay.load(str(tmp_path / "run"))
+
+
+def test_records_that_have_all_their_names_are_kept(tmp_path: Path) -> None:
+    killed_after(tmp_path, 3)
+    assert folder_of(tmp_path, "run").exists(), "it was killed before it removed the folder"
+    assert len(load_table(tmp_path / "run.csv"))
+    with pytest.raises(UsageError, match="is there already"):
+        check_name(tmp_path, "run")
+    with claimed(tmp_path, "other"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == sorted(f"run{suffix}" for suffix in SUFFIXES)
+    load_metadata(tmp_path / "run.json")
 
 
 @pytest.mark.parametrize("name", ["run", "other"])

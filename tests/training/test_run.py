@@ -273,3 +273,12 @@ def test_a_name_that_is_taken_is_refused_before_anything_starts(
     (tmp_path / "run.csv").unlink()
     with claimed(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
         run(one, quiet=True)
+
+
+def test_an_asynchronous_run_says_what_its_accuracy_is_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for strategy, expected in (("async_param_server", True), ("param_server", False)):
+        run(small(tmp_path, strategy, n_gpus=3, run_name=strategy))
+        shown = capsys.readouterr().out
+        assert ("compare with   --strategy single --workers_like 2:" in shown) == expected

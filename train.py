@@ -39,9 +39,9 @@ if __name__ == "__main__":
     end_while_loading("nothing was written", remove_folder)
     try:
         check_names(sys.argv[1:])
-        if sys.argv[1:] == ["--list"] and (text := listed()):
+        if sys.argv[1:] == ["--list"] and listed():
             with unread_output_is_no_error() as output:
-                print(text)
+                print(listed())
             sys.exit(exit_code_of(output, 0))
         preload("training.preload")
         with interrupts_wait():

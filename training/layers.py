@@ -8,22 +8,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from strategies.common.replica import trained
 
-FLOP_A_THREAD = 2e8
-"""The operations of a forward pass below which a second thread costs more time than it saves."""
+FLOP_OF_TWO_THREADS = 1e8
+"""The operations of a forward pass below which one thread computes it, in some milliseconds.
 
-
-def flop_of(model: nn.Module, x: torch.Tensor) -> int:
-    """Return the operations of a forward pass over the inputs `x` [samples, ...], as torch counts them."""
-    return _counted(model, x).get_total_flops()
+A second thread would save less than half of them on idle cores, and cost ten times as much on a busy machine.
+"""
 
 
 def choose_threads(model: nn.Module, x: torch.Tensor, n_samples: int) -> None:
-    """Have this process compute on one thread where a pass over `n_samples` is too small for more.
+    """Have this process compute on one thread where a pass over `n_samples` is too small for several.
 
-    `x` [1, ...] is one input. The threads of a small pass wait for each other most of the time, and on a busy machine
-    for a core too. More threads than before are never used.
+    `x` [1, ...] is one input.
     """
-    if torch.get_num_threads() > 1 and flop_of(model, x) * n_samples < FLOP_A_THREAD:
+    if torch.get_num_threads() > 1 and _counted(model, x).get_total_flops() * n_samples < FLOP_OF_TWO_THREADS:
         torch.set_num_threads(1)
 
 

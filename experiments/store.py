@@ -17,7 +17,7 @@ from experiments.runs import strategy_class
 from records.errors import UsageError, one_line
 from records.events import CODE_MARKS, METERS
 from records.files import write_together
-from records.tables import COLUMNS, finished_epochs
+from records.tables import COLUMNS, EVALUATE_BYTES, finished_epochs
 from training import Options
 
 _ELSEWHERE = (
@@ -148,7 +148,9 @@ def _read_table(path: Path) -> pd.DataFrame:
     # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
     table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     lacking = {
-        name: pd.Series(index=table.index, dtype=types[name]) for name in (*CODE_MARKS, *METERS) if name not in table
+        name: pd.Series(index=table.index, dtype=types[name])
+        for name in (*CODE_MARKS, *METERS, EVALUATE_BYTES)
+        if name not in table
     }
     return table.assign(**lacking)[list(types)]  # of runs before there were these columns
 

@@ -170,7 +170,8 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     timed = epochs.dropna()
     steady = timed[1:] if len(timed) > 1 else timed
     steady = steady[steady["seconds"] > 0]  # in virtual time a run may take none
-    sent, shown = table["bytes_sent"].dropna(), table[EVALUATE_BYTES].dropna()
+    sent = table["bytes_sent"].dropna()
+    shown = table[EVALUATE_BYTES].dropna() if EVALUATE_BYTES in table else sent[:0]  # not in older records
     return {
         "test_accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "seconds": float(epochs["seconds"].sum()),

@@ -148,7 +148,7 @@ class Transport(ABC):
         """Say goodbye and give everything back. Messages already sent are still delivered."""
 
     @abstractmethod
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         """Send a tensor or an object (None: an empty payload), and the time at which it is `sent`.
 
         Return its Work and its payload in bytes.
@@ -186,8 +186,8 @@ class Transport(ABC):
 
     # What a strategy calls
 
-    def isend(self, value: Any, dst: int, tag: str, n: int = 0) -> Work:
-        """Send `value`, and the number `n` (int64) beside it, to rank `dst` and return at once.
+    def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
+        """Send `value`, and the number `n` (an int64, or a float) beside it, to rank `dst` and return at once.
 
         A tensor is sent as a vector, any other value as an object; None has no payload. A contiguous slice of an
         allocated vector is not to be changed until the Work is done; any other tensor is copied first. Messages of
@@ -199,7 +199,7 @@ class Transport(ABC):
             raise PeerLost(dst, self._gone[dst])
         if dst == self.rank or not 0 <= dst < self.world_size:
             raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
-        if not -(2**63) <= n < 2**63:
+        if not (isinstance(n, float) or -(2**63) <= n < 2**63):
             raise ValueError(f"{n} is not an int64")
         work, nbytes = self._send(value, dst, tag, n, t0)
         self.messages_sent[dst] += 1
@@ -345,7 +345,7 @@ class Transport(ABC):
         tensor: torch.Tensor | None,
         obj: Any,
         nbytes: int,
-        n: int = 0,
+        n: float = 0,
         sent: float = 0.0,
         give_back: Callable[[], None] | None = None,
         leaves: float = 0.0,

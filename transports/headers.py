@@ -20,6 +20,20 @@ DTYPES = (
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
 
+FLOAT = 0x80  # added to the code of a dtype: the number beside the payload is a float64, not an int64
+
+
+def bits_of(n: float) -> tuple[int, int]:
+    """Return the number beside a payload as the int64 that travels, and FLOAT if it is a float, else 0."""
+    return (struct.unpack("<q", struct.pack("<d", n))[0], FLOAT) if isinstance(n, float) else (n, 0)
+
+
+def number_of(bits: int) -> float:
+    """Return the float64 that travels as the int64 `bits`."""
+    found: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return found
+
+
 class Kind(IntEnum):
     """What follows the header."""
 
@@ -40,8 +54,8 @@ class Header(NamedTuple):
     tag: str = ""
     dtype: torch.dtype = torch.uint8
     numel: int = 0
-    n: int = 0
-    """The number beside the payload, an int64."""
+    n: float = 0
+    """The number beside the payload, an int64 or a float64."""
     sent: float = 0.0
     """When it was sent."""
     leaves: float = 0.0
@@ -61,7 +75,8 @@ def pack(header: Header) -> bytes:
         raise ValueError(f"the tag {tag[:20]!r}... is too long: {len(name)} bytes, and at most {TAG_BYTES} can be sent")
     if dtype not in _CODES:
         raise TypeError(f"a tensor of {dtype} cannot be sent; convert it first")
-    fields = _FIELDS.pack(_MAGIC, _VERSION, kind, _CODES[dtype], len(name), numel, n, sent, leaves)
+    bits, is_float = bits_of(n)
+    fields = _FIELDS.pack(_MAGIC, _VERSION, kind, _CODES[dtype] | is_float, len(name), numel, bits, sent, leaves)
     return (fields + name).ljust(SIZE, b"\0")
 
 
@@ -74,6 +89,8 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
         raise ValueError(f"not the header of a message: it begins with {magic!r} instead of {_MAGIC!r}")
     if version != _VERSION:
         raise ValueError(f"a header of version {version} instead of {_VERSION}: the ranks run different code")
+    if dtype & FLOAT:
+        dtype, n = dtype ^ FLOAT, number_of(n)
     if kind >= len(_KINDS) or dtype >= len(DTYPES) or tag_bytes > TAG_BYTES:
         raise ValueError(f"a damaged header: kind {kind}, dtype {dtype}, a tag of {tag_bytes} bytes")
     tag = bytes(raw[_FIELDS.size : _FIELDS.size + tag_bytes]).decode()

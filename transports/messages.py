@@ -110,7 +110,7 @@ class Message:
         tensor: torch.Tensor | None,
         obj: Any,
         nbytes: int,
-        n: int = 0,
+        n: float = 0,
         give_back: Callable[[], None] | None = None,
     ) -> None:
         self.src = src
@@ -118,7 +118,7 @@ class Message:
         self.tensor = tensor
         self.object = obj
         self.nbytes = nbytes
-        self.n = n
+        self.n: Any = n  # an int or a float, as it was sent
         self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
         self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
         self._give_back = give_back  # tells the sender that its memory is not read any more; None: it is not read

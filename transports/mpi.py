@@ -96,7 +96,7 @@ class Mpi(Remote):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         payload: torch.Tensor | bytes
         if isinstance(value, torch.Tensor):
             as_it_is = not self._on_gpu and value.is_contiguous()

@@ -14,6 +14,8 @@ from multiprocessing.context import BaseContext
 
 import torch
 
+from transports.headers import bits_of
+
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
 HEADER = struct.Struct("<QBBHQQQQqdd")
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN = range(8)
@@ -82,7 +84,7 @@ def _name(tag: str) -> bytes:
     return name
 
 
-def object_frame(tag: str, payload: bytes, n: int = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
+def object_frame(tag: str, payload: bytes, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
     """Return a frame that carries a pickled object, or, with an empty payload, None."""
     return _frame(OBJECT, tag, payload, n=n, sent=sent, leaves=leaves)
 
@@ -114,22 +116,26 @@ def _frame(
     dtype: int = 0,
     buffer: int = 0,
     numel: int = 0,
-    n: int = 0,
+    n: float = 0,
     sent: float = 0.0,
     leaves: float = 0.0,
 ) -> bytes:
     name = _name(tag)
     size = HEADER.size + len(name) + len(payload)
-    return HEADER.pack(size, kind, dtype, len(name), 0, buffer, 0, numel, n, sent, leaves) + name + payload
+    bits, is_float = bits_of(n)
+    header = (size, kind, dtype | is_float, len(name), 0, buffer, 0, numel, bits, sent, leaves)
+    return HEADER.pack(*header) + name + payload
 
 
 def descriptor_frame(
-    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int = 0, sent: float = 0.0, leaves: float = 0.0
+    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: float = 0, sent: float = 0.0, leaves: float = 0.0
 ) -> bytes:
     """Return a frame that says where to read: `numel` elements from `offset` of the sender's `buffer`."""
     name = _name(tag)
     size = HEADER.size + len(name)
-    return HEADER.pack(size, DESCRIPTOR, 0, len(name), ticket, buffer, offset, numel, n, sent, leaves) + name
+    bits, is_float = bits_of(n)
+    header = (size, DESCRIPTOR, is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
+    return HEADER.pack(*header) + name
 
 
 def release_frame(ticket: int) -> bytes:
@@ -137,7 +143,7 @@ def release_frame(ticket: int) -> bytes:
     return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0)
 
 
-def vector_frame(tag: str, vector: torch.Tensor, n: int = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
+def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
     """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
     if vector.dtype not in _DTYPE_CODE:
         raise TypeError(f"a tensor of {vector.dtype} cannot be sent; convert it first")

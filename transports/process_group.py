@@ -88,13 +88,13 @@ class ProcessGroup(Remote):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         if isinstance(value, torch.Tensor):
             payload, kind = self._payload_of(value, keep_device=bool(self._groups)), Kind.TENSOR
         else:
             payload, kind = bytes_of(value), Kind.OBJECT
         leaves = self.link.leaves(payload.nbytes, sent) if self.link else 0.0
-        header = Header(kind, tag, payload.dtype, payload.numel(), int(n), sent, leaves)
+        header = Header(kind, tag, payload.dtype, payload.numel(), n, sent, leaves)
         posted = self._post(dst, header, payload)
         left = leaves + self.link.seconds(payload.nbytes) if self.link else 0.0
         return _Delivery(self, dst, posted.received, left), payload.nbytes

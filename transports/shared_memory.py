@@ -34,6 +34,7 @@ from transports.base import (
     Work,
     as_vector,
 )
+from transports.headers import FLOAT, number_of
 from transports.link import Link
 from transports.peer import Peer
 from transports.pipes import (
@@ -164,7 +165,7 @@ class SharedMemory(Transport):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         peer = self._peers[dst]
         if not isinstance(value, torch.Tensor):
             # Not torch's ForkingPickler, which would share the memory of tensors in the object, not copy them.
@@ -276,6 +277,8 @@ class SharedMemory(Transport):
             size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
             if end - start < size:
                 break
+            if dtype & FLOAT:
+                dtype, n = dtype ^ FLOAT, number_of(n)
             body = start + HEADER.size + tag_size
             tag = data[start + HEADER.size : body].decode()
             start += size

@@ -207,7 +207,7 @@ class Simulated(Transport):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self._check_alive()
         self._hear(dst)
         if dst in self._gone:

@@ -57,7 +57,7 @@ class Scripted(Transport):
         if k not in self.computing:  # else it is the x that comes with the mean of the buffers
             self.send_to_server(k, "buffers")
 
-    def send_to_server(self, k: int, tag: str, n: int = 0) -> None:
+    def send_to_server(self, k: int, tag: str, n: float = 0) -> None:
         """Put a message of worker k into the server's inbox."""
         length = {"buffers": 0, "fetch": 0}.get(tag, 2)
         self._arrive(k, tag, torch.zeros(length), None, 4 * length, n)
@@ -98,7 +98,7 @@ class Scripted(Transport):
                     return
         raise WaitTimeout(SERVER, seconds, "a worker that waits for the server", self.peers)
 
-    def _send(self, value: Any, dst: int, tag: str, n: int = 0, sent: float = 0.0) -> tuple[Work, int]:
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         if tag == "position":
             self.positions.append((dst, value))
         self.hear(dst, tag, n)

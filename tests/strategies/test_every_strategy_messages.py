@@ -83,7 +83,7 @@ class Witness:
         transport.isend = self.spied_isend  # type: ignore[method-assign]
         transport.recv = self.spied_recv  # type: ignore[assignment, method-assign]
 
-    def spied_isend(self, value: Any, dst: int, tag: str, n: int = 0) -> Work:
+    def spied_isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
         if isinstance(value, torch.Tensor):
             self.sent[dst, tag].append(digest(value))
         return self.isend(value, dst, tag, n=n)

@@ -10,7 +10,10 @@ from tests.ranks import outcome, run
 from tests.transports.samples import MILLION
 from transports.base import ANY, Transport
 
-NUMBERS = [0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)]
+NUMBERS: list[float] = [
+    *(0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)),
+    *(0.5, -0.0, 3.0, 5e-324, float("inf"), float("nan")),
+]
 PAYLOADS = ["slice", "copy", "nothing", "large", "object", "none"]
 
 
@@ -35,7 +38,7 @@ def number_everything(transport: Transport) -> list[Any]:
         return transport.bytes_sent
     got = [[transport.recv(1, kind) for _ in NUMBERS] for kind in PAYLOADS]
     without = transport.recv(1, "object").n
-    numbers = [[message.n for message in messages] for messages in got]
+    numbers = [[repr(message.n) for message in messages] for messages in got]  # with its type
     for message in itertools.chain(*got):
         message.release()
     return [numbers, without]
@@ -43,7 +46,7 @@ def number_everything(transport: Transport) -> list[Any]:
 
 def test_a_number_arrives_beside_every_payload_and_counts_as_no_bytes(engine: str) -> None:
     (numbers, without), sent = run(engine, number_everything, 2)
-    assert numbers == [NUMBERS] * len(PAYLOADS)
+    assert numbers == [list(map(repr, NUMBERS))] * len(PAYLOADS)
     assert without == 0
     pickled = sent[0] - len(NUMBERS) * (16 + 20 + 4 * MILLION)
     assert 0 < pickled < (len(NUMBERS) + 1) * 40, "neither the numbers nor None count"

@@ -101,7 +101,7 @@ class Scripted(Transport):
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         if tag == "position":
             self.positions.append((dst, value))
-        self.hear(dst, tag, n)
+        self.hear(dst, tag, int(n))
         return Delivered(), 0
 
     def admit(self, peer: int) -> None:

@@ -177,15 +177,25 @@ def exact(kind: type[Strategy]) -> Strategy:
     return kind(**kind.exact)
 
 
+def allows(strategy: Strategy, n_gpus: int) -> bool:
+    """Whether the strategy runs on so many processes: it may refuse some numbers."""
+    try:
+        strategy.check(Task(strategy, n_gpus).size)
+    except UsageError:
+        return False
+    return True
+
+
 def fit(kind: type[Strategy], n_gpus: int) -> int:
-    """The number of processes nearest to `n_gpus` that the strategy can be."""
-    return max(kind.min_ranks, min(n_gpus, kind.max_ranks or n_gpus))
+    """The number of processes nearest to `n_gpus` that the strategy can be, of two the smaller."""
+    numbers = range(kind.min_ranks, 1 + (kind.max_ranks or 2 * n_gpus + kind.min_ranks))
+    return min((n for n in numbers if allows(exact(kind), n)), key=lambda n: abs(n - n_gpus))
 
 
 def sizes(kind: type[Strategy]) -> Iterator[int]:
-    """Each number of processes that makes 1 to 4 workers."""
+    """Each number of processes that makes 1 to 4 workers, and that the strategy allows."""
     for n_gpus in range(kind.min_ranks, 1 + (kind.max_ranks or 8)):
-        if 1 <= exact(kind).count_workers(n_gpus) <= 4:
+        if 1 <= exact(kind).count_workers(n_gpus) <= 4 and allows(exact(kind), n_gpus):
             yield n_gpus
 
 
@@ -207,11 +217,7 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     found: list[Strategy] = []
     for options in settings:
         strategy = kind(**options)
-        try:
-            strategy.check(Task(strategy, n_gpus).size)
-        except UsageError:
-            continue
-        if strategy not in found:
+        if allows(strategy, n_gpus) and strategy not in found:
             found.append(strategy)
     return found
 

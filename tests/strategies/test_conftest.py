@@ -3,11 +3,15 @@
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from strategies import RunSize, UsageError
+from strategies.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT
+from tests.strategies.loops import fit, sizes, variants, with_workers
 
 ROOT = Path(__file__).parents[2]
 OWN = '''
@@ -28,6 +32,23 @@ def suites(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     python = [sys.executable, "-m", "pytest", str(ROOT / "tests/strategies"), "-c", str(ROOT / "pyproject.toml")]
     return subprocess.run([*python, "-p", "no:cacheprovider", *arguments], cwd=folder, capture_output=True, text=True,
                           timeout=10 * LIMIT, check=False)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class PowersOfTwo(RingAllReduce):
+    """A ring of 1, 2, 4 or 8 ranks."""
+
+    def check(self, run: RunSize) -> None:
+        """See Strategy."""
+        if run.n_ranks & (run.n_ranks - 1):
+            raise UsageError(f"--n_gpus {run.n_ranks}: must be a power of two")
+
+
+def test_a_strategy_may_refuse_some_numbers_of_ranks() -> None:
+    assert list(sizes(PowersOfTwo)) == [1, 2, 4]
+    assert [fit(PowersOfTwo, n) for n in (1, 3, 5, 7)] == [1, 2, 4, 8]
+    assert with_workers(PowersOfTwo, 3) == 2
+    assert all(variants(PowersOfTwo, n) for n in sizes(PowersOfTwo))
 
 
 @pytest.mark.slow

@@ -56,8 +56,12 @@ def test_the_class_is_found_by_its_name(kind: Kind) -> None:
 def test_its_first_line_describes_it(kind: Kind) -> None:
     assert "__doc__" in vars(kind)
     assert not kind.describe().startswith(f"{kind.__name__}("), "a docstring of its own, not that of dataclasses"
-    assert 20 < len(kind.describe()) <= 120
-    assert kind.describe().endswith(".")
+    lines, first = inspect.getsourcelines(kind)
+    at = first + next(i for i, line in enumerate(lines) if '"""' in line)
+    where = f"{inspect.getsourcefile(kind)}:{at}: the docstring of {kind.__name__}"
+    length = len(kind.describe())
+    assert 20 < length <= 120, f"{where}: its first paragraph has {length} characters, and must have 21 to 120"
+    assert kind.describe().endswith("."), f"{where}: its first paragraph must end with a full stop"
 
 
 def _lineage(kind: Kind) -> list[type]:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 from records.errors import UsageError, nearest
@@ -57,7 +58,7 @@ def listed() -> str | None:
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
     """Return what a command line gives for `option`, the last time; None if it does not give it."""
     found = None
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+    for argument, following in zip_longest(arguments, arguments[1:]):
         given, equals, value = argument.partition("=")
         if given == option:
             found = value if equals else following  # the last one counts

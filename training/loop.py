@@ -133,7 +133,7 @@ class _Rank:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
         transport, options, strategy = self.transport, self.options, self.strategy
         self.model = self.module = build_model(options, self.data).to(transport.device)
-        if transport.device.type == "cpu" and not (self.is_server or self.recorder.time_passes):
+        if transport.device.type == "cpu" and not self.is_server:
             start, stop = self.plan.bounds(0) if transport.world_size == 1 else self.plan.part_bounds(0, self.worker)
             choose_threads(self.model, self._one_input(), (stop - start) // options.accumulate)
         if self.is_server and options.replay:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
+from tests.engines import LIMIT
 from tests.runs import made, small, strategy_of
 from training import run
 from training.checks import resolve
@@ -42,8 +43,8 @@ def test_one_of_the_two_is_enough() -> None:
         ("ring_all_reduce", {"bandwidth": "fast"}, "--bandwidth fast: write a bandwidth such as 1gbit"),
         ("ring_all_reduce", {"latency": "1gbit"}, "--latency 1gbit: write a time such as 50us"),
         ("ring_all_reduce", {"bandwidth": "9" * 200 + "gbit"}, "--bandwidth 999"),
-        ("ring_all_reduce", {"bandwidth": "0.1B/s"}, "--timeout 120: on this link the initial parameters"),
-        ("ring_all_reduce", {"latency": "200s"}, "--timeout 120: on this link the initial parameters reach the last"),
+        ("ring_all_reduce", {"bandwidth": "0.1B/s"}, f"--timeout {LIMIT:g}: on this link the initial parameters"),
+        ("ring_all_reduce", {"latency": f"{2 * LIMIT:g}s"}, f"--timeout {LIMIT:g}: on this link the initial parameters reach the last"),
         ("inconsistent_reads", {"latency": "1ms"}, "--bandwidth, --latency: the workers of inconsistent_reads read x"),
         ("ring_all_reduce_builtin", {"latency": "1ms"}, "--bandwidth, --latency: torch itself carries the messages"),
         ("param_server_builtin", {"bandwidth": "1gbit"}, "--bandwidth, --latency: torch itself carries the messages"),

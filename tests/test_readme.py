@@ -33,6 +33,17 @@ def name(path: Path) -> str:
 # What it quotes
 
 
+def test_the_picture_of_the_page_is_of_the_run_that_the_readme_makes() -> None:
+    spec = importlib.util.spec_from_file_location("draw_page", ROOT / "media" / "draw_page.py")
+    assert spec
+    assert spec.loader
+    draw_page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw_page)
+    train, page = map(" ".join, draw_page.commands())
+    assert train == "train.py --strategy ring_all_reduce --n_gpus 4 --run_name ring"
+    assert page == "-m records.page results/ring"
+
+
 def test_the_ring_is_quoted_as_it_is() -> None:
     functions = (collectives.ring_all_reduce, collectives.reduce_scatter, collectives.all_gather)
     assert "\n\n".join(inspect.getsource(function) for function in functions).replace("\n\n\n", "\n\n") == RING.replace(

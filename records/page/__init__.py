@@ -23,7 +23,7 @@ from records.finished import BadRun
 from records.lives import died
 from records.page.columns import encode, ring_before, with_messages
 from records.sources import unchanged
-from records.timeline import COLOURS, describe, load, middle, window, worker_spans
+from records.timeline import COLOURS, describe, load, window, worker_spans
 
 MAX_EVENTS = 200_000  # of a run: more would make the page slow
 MAX_BYTES = 5_000_000
@@ -86,7 +86,7 @@ def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
     of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
     facts = {
         "runs": of_runs,
-        "view": _first_view(runs[0], steps) if len(runs) == 1 else _first_steps(runs),
+        "view": _first_view(runs, steps),
         "phases": PHASES,
         "ops": OPS,
     }
@@ -174,24 +174,17 @@ def _sources(lines: pd.Series, known: Any) -> tuple[dict[str, list[str]], dict[s
     return texts, missing
 
 
-def _first_view(run: Run, steps: tuple[int, int] | None) -> list[float]:
-    """Return what is in view at first: two steps in the middle of the run, or the first of those on the page."""
-    spans = worker_spans(run.events, run.roles)
-    n = min(2, spans["step"].nunique() if steps is None else steps[1])
-    first = middle(run.events, run.roles, n) if steps is None else steps[0]
-    inside = spans[spans["step"].between(first - 1, first + n - 2)]
-    if inside.empty:  # steps that nobody has recorded, such as those before a run was resumed
-        inside = spans
-    return [float(inside["t0"].min()), float(inside["t1"].max())]
-
-
-def _first_steps(runs: Sequence[Run]) -> list[float]:
-    """Return from when to when, on the first run's clock, the first two steps of both last."""
-    lengths = []
+def _first_view(runs: Sequence[Run], steps: tuple[int, int] | None) -> list[float]:
+    """Return from when to when, on the first run's clock, the first two steps on the page last: of the slowest run."""
+    first = steps[0] if steps else None
+    starts, lengths = [], []
     for run in runs:
         spans = worker_spans(run.events, run.roles)
-        lengths.append(float(spans[spans["step"] < spans["step"].min() + 2]["t1"].max()) - run.begins)
-    return [runs[0].begins, runs[0].begins + max(lengths)]
+        numbers = spans["step"] - (spans["step"].min() if first is None else first - 1)
+        inside = spans[numbers.between(0, 1 if steps is None else min(1, steps[1] - 1))]
+        starts.append(float(inside["t0"].min()) + runs[0].begins - run.begins)
+        lengths.append(float(inside["t1"].max() - inside["t0"].min()))
+    return [min(starts), min(starts) + max(lengths)]
 
 
 def _phase_colours() -> str:

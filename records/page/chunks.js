@@ -1,11 +1,11 @@
-const CHUNKS = 8; // colours of chunks, in page.css; then they begin again
+const CHUNKS = 7; // colours of chunks, in page.css; then they begin again
 const MOST = 24; // ranks of which the chunks can be shown
 
 function chunkColour(chunk) { return colour(`chunk-${chunk % CHUNKS}`); }
 
 function chunkInk(chunk) { return colour(`chunk-ink-${chunk % CHUNKS}`); }
 
-/** How far the ring all-reduce is on every rank: which ranks' parts are in each of its chunks. */
+/** How far the ring all-reduce of one step is on every rank: which ranks' parts are in each of its chunks. */
 class Chunks {
   constructor(run, box) {
     this.run = run;
@@ -15,7 +15,12 @@ class Chunks {
     this.sent = this.byRank(ring, "send", "src", "share-reduce");
     this.added = this.byRank(ring, "recv", "dst", "share-reduce");
     this.copied = this.byRank(ring, "recv", "dst", "share-only");
-    this.onTheWay = ring;
+    this.rounds = new Map(); // of each message that has come, from 1
+    for (const [received, before] of [[this.added, this.before.added], [this.copied, this.before.copied]]) {
+      received.forEach((events, rank) => events.forEach((i, k) => {
+        this.rounds.set(run.message[i], 1 + Math.floor((before[rank] + k) / (run.ranks - 1)));
+      }));
+    }
     if (!ring.length) return;
     if (run.ranks > MOST) {
       box.textContent = `The chunks of ${run.ranks} ranks have no room here; up to ${MOST} have.`;
@@ -54,16 +59,29 @@ class Chunks {
     });
   }
 
-  /** The ranks whose parts are in chunk c of a rank: as [rank][c], an array. */
-  state(passed) {
-    const N = this.run.ranks, round = N - 1, { before } = this;
+  /** How many rounds of the ring a rank has begun after the first `passed` events. */
+  begun(rank, passed) {
+    return Math.ceil((this.before.sent[rank] + d3.bisectLeft(this.sent[rank], passed)) / (this.run.ranks - 1));
+  }
+
+  /** The round that an event belongs to, from 1: in a step whose round has not begun at its rank, the next. */
+  roundOf(i) {
+    if (i < 0) return 1;
+    const { run } = this, rank = run.rank[i], begun = this.begun(rank, i + 1);
+    const k = d3.bisectRight(this.copied[rank], i), last = this.copied[rank][k - 1];
+    const isOver = this.before.copied[rank] + k >= begun * (run.ranks - 1);
+    return isOver && (last === undefined || run.stepOf[i] > run.stepOf[last]) ? begun + 1 : Math.max(1, begun);
+  }
+
+  /** The ranks whose parts are in chunk c of a rank, in a round: as [rank][c], an array. */
+  state(passed, round) {
+    const N = this.run.ranks, { before } = this, earlier = (round - 1) * (N - 1);
+    const here = (count) => Math.min(N - 1, count - earlier); // of the messages of this round
     return d3.range(N).map((rank) => {
       const own = d3.range(N).map(() => [rank]);
-      const begun = Math.ceil((before.sent[rank] + d3.bisectLeft(this.sent[rank], passed)) / round);
-      if (!begun) return own;
-      const earlier = (begun - 1) * round;
-      const added = before.added[rank] + d3.bisectLeft(this.added[rank], passed) - earlier;
-      const copied = before.copied[rank] + d3.bisectLeft(this.copied[rank], passed) - earlier;
+      if (this.begun(rank, passed) < round) return own;
+      const added = here(before.added[rank] + d3.bisectLeft(this.added[rank], passed));
+      const copied = here(before.copied[rank] + d3.bisectLeft(this.copied[rank], passed));
       for (let s = 0; s < added; s++) { // step s brings chunk (r - s - 1) with the parts of s + 1 ranks
         own[mod(rank - s - 1, N)] = d3.range(s + 2).map((k) => mod(rank - s - 1 + k, N));
       }
@@ -73,11 +91,12 @@ class Chunks {
   }
 
   draw() {
-    const { run } = this, passed = passedOf(run), state = this.state(passed), N = run.ranks;
+    const { run } = this, passed = passedOf(run), i = toldOf(run), N = run.ranks;
+    const round = this.roundOf(i), state = this.state(passed, round);
     const leaving = new Map();
     const [from, to] = run.sending.overlapping(page.t, page.t);
     for (const message of run.messages.slice(from, to)) {
-      if (run.chunk[message.i] >= 0 && message.send >= 0 && message.send < passed && message.recv >= passed) {
+      if (this.rounds.get(message.k) === round && message.send >= 0 && message.send < passed && message.recv >= passed) {
         leaving.set(message.src * N + run.chunk[message.i], message.dst);
       }
     }
@@ -97,7 +116,7 @@ class Chunks {
       }
     }
     this.caption.text(
-      `Chunks of the ring: a box is the part of one rank, filled when it is added. ${whole} of ${N * N} sums are whole.`,
+      `Chunks of the ring${i < 0 || run.stepOf[i] < 0 ? "" : ` in step ${run.stepOf[i] + 1}`}: a box is the part of one rank, filled when it is added. ${whole} of ${N * N} sums are whole.`,
     );
   }
 }

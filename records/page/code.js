@@ -18,17 +18,19 @@ class Code {
   }
 
   draw() {
-    const [run, i] = current() ?? [], mine = run === this.run ? i : this.lastWithLine();
-    const place = mine >= 0 ? this.run.placeOf(mine) : null;
+    const mine = toldOf(this.run), place = mine >= 0 ? this.run.placeOf(mine) : null;
     if (this.run.facts.lines.every((line) => !line)) {
       this.say("The records of this run do not say which line was at work: it is older than that, or has no strategy.");
       return;
     }
     if (!place) {
-      this.mark(null);
       const doing = mine >= 0 ? `rank ${this.run.rank[mine]}: ${this.run.phaseOf(mine)}` : "Nothing has begun";
-      if (!this.shown) this.show(this.main);
-      const file = this.shown ? ` (below: ${this.shown})` : "";
+      const next = this.next(mine);
+      if (this.files.has(next?.file)) this.show(next.file);
+      else if (!this.shown) this.show(this.main);
+      this.mark(null);
+      if (this.shown && next?.file === this.shown) this.bringIntoView(this.line(next));
+      const file = next ? `; next at ${next.file}, line ${next.number}` : "";
       this.title.textContent = `${doing}, in the training loop, outside the algorithm${file}`;
       return;
     }
@@ -41,12 +43,14 @@ class Code {
     this.mark(place);
   }
 
-  /** The last event of this run that has begun, while the current one is another run's; -1 if there is none. */
-  lastWithLine() {
-    for (let k = passedOf(this.run) - 1; k >= 0; k--) {
-      if (page.follow < 0 || this.run.rank[k] === page.follow) return k;
+  /** Where in the algorithm the rank of an event is next, or, before the first event, any rank; null: nowhere. */
+  next(i) {
+    const events = i >= 0 ? this.run.lanes[this.run.rank[i]].events : d3.range(this.run.size);
+    for (let k = d3.bisectRight(events, i); k < events.length; k++) {
+      const place = this.run.placeOf(events[k]);
+      if (place) return place;
     }
-    return -1;
+    return null;
   }
 
   say(text) {
@@ -80,9 +84,17 @@ class Code {
       line.querySelector("b").textContent = some.length > 4 ? `${some.length} ranks` : some.join(" ");
     }
     if (!place) return;
-    const line = list.children[place.number - 1], top = line.offsetTop, { scrollTop, clientHeight } = this.box;
+    const line = this.line(place);
     line.classList.add("now");
     line.setAttribute("aria-current", "true");
-    if (top < scrollTop + 30 || top > scrollTop + clientHeight - 50) this.box.scrollTop = top - clientHeight / 2;
+    this.bringIntoView(line);
+  }
+
+  line(place) { return this.files.get(place.file).children[place.number - 1]; }
+
+  bringIntoView({ offsetTop }) {
+    const { scrollTop, clientHeight } = this.box, isInView = offsetTop >= scrollTop + 30;
+    if (isInView && offsetTop <= scrollTop + clientHeight - 50) return;
+    this.box.scrollTop = offsetTop - clientHeight / 2;
   }
 }

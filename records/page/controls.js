@@ -54,13 +54,13 @@ function advance(now) {
 
 function drawControls() {
   const distance = page.view[1] - page.view[0], [run, i] = current() ?? [];
-  element("time").textContent = `${inWords(page.t, distance)}, event ${COUNT(page.passed)} of ${COUNT(page.times.length)}`;
+  element("time").textContent = `${inWords(page.t, distance)}, event ${COUNT(told())} of ${COUNT(page.times.length)}`;
   const share = (page.t - page.start) / (page.end - page.start);
   element("scrub").value = String(Math.round(1e4 * share));
   element("scrub").setAttribute("aria-valuetext", inWords(page.t, distance));
   element("now").textContent = run ? sentence(run, i, distance) : "Before the first event.";
   for (const one of page.runs) {
-    const mine = run === one ? i : passedOf(one) - 1;
+    const mine = toldOf(one);
     const facts = mine >= 0 ? factsOf(one, mine, distance) : [];
     one.updates.forEach((own, rank) => {
       if (own.length) facts.push([`x at rank ${rank}`, `version ${one.versionAt(rank, passedOf(one))}`]);
@@ -71,6 +71,7 @@ function drawControls() {
   }
 }
 
+const isMessage = (run, i) => run.stepOf[i] >= 0 && run.message[i] >= 0;
 const sends = (run, i) => run.opOf(i) === "send";
 const follow = (by) => {
   const select_ = element("follow"), n = select_.options.length;
@@ -83,7 +84,7 @@ const KEYS = {
   ArrowLeft: (event) => { play(false); step(-1, event.shiftKey ? sends : undefined); },
   ArrowDown: () => follow(1),
   ArrowUp: () => follow(-1),
-  Home: () => goToEvent(0),
+  Home: () => goToEvent(page.walk[0]),
   End: () => goToEvent(page.times.length - 1),
   "+": () => zoom(2),
   "=": () => zoom(2),
@@ -151,6 +152,7 @@ async function start() {
   new Messages(element("messages"));
   d3.select("#legend").selectAll("li").data(facts.phases).join("li").style("--colour", (phase) => `var(--${phase})`)
     .text((phase) => phase);
+  d3.select("#legend").append("li").style("--colour", "var(--paper)").text(GAP);
   connect();
   new ResizeObserver(() => {
     for (const one of lanes) { // at once, for a canvas of another size is blank
@@ -161,7 +163,8 @@ async function start() {
     changed("view");
   }).observe(element("runs"));
   look(...facts.view);
-  goTo(facts.view[0]);
+  const isFirst = (p) => page.times[p] >= facts.view[0] && isMessage(...at(p));
+  goToEvent(page.walk.find(isFirst) ?? page.walk.find((p) => page.times[p] >= facts.view[0]) ?? 0);
   globalThis.page = Object.assign(page, { lanes, goTo, look, isFree }); // for a console, or who takes pictures
 }
 

@@ -11,7 +11,7 @@ class Lanes {
     this.above = box.querySelector(".cursor");
     this.lane = Math.max(13, Math.min(page.runs.length > 1 ? 46 : 58, Math.floor(420 / run.ranks)));
     this.bar = Math.round(0.5 * this.lane);
-    this.strips = run.applied.length ? STRIPS : [];
+    this.strips = STRIPS.filter((strip) => strip.has(run));
     this.height = TOP + this.lane * run.ranks + 6 + d3.sum(this.strips, (strip) => strip.height);
     this.zooming = d3.zoom()
       .filter((event) => !event.button && (event.type !== "wheel" || event.ctrlKey || event.metaKey))
@@ -286,7 +286,8 @@ class Lanes {
   hint(px, py) {
     const i = this.find(px, py);
     this.above.style.cursor = i >= 0 ? "pointer" : "default";
-    this.above.title = i >= 0 ? sentence(this.run, i, page.view[1] - page.view[0]) : "";
+    const isGap = i < 0 && px >= LEFT && py >= TOP && py < TOP + this.lane * this.run.ranks;
+    this.above.title = i >= 0 ? sentence(this.run, i, page.view[1] - page.view[0]) : isGap ? GAP : "";
   }
 }
 

@@ -55,6 +55,8 @@ class Run {
       intervals: new Intervals(events.map((i) => this.t0[i]), events.map((i) => this.t1[i])),
     }));
     this.pairMessages();
+    this.stepOf = this.steps();
+    this.inStep = this.keepsStep();
     this.applied = this.eventsWhere((i) => this.phaseOf(i) === "update" && this.version_read[i] >= 0);
     this.appliedAt = this.applied.map((i) => this.t0[i]);
     this.updates = this.lanes.map((_, rank) => { // by rank: an update is made with the last gradient of its version
@@ -90,6 +92,33 @@ class Run {
     this.sending = new Intervals(
       this.messages.map((message) => message.sent), this.messages.map((message) => message.received),
     );
+  }
+
+  /** The step of each event, from 0; -1 at the start. A server is in the step of the message that it last handled. */
+  steps() {
+    const steps = Int32Array.from(this.step, (step, i) => (this.epoch[i] === 0 ? -1 : step));
+    this.facts.roles.forEach((role, rank) => {
+      if (role !== "server") return;
+      let last = -1;
+      for (const i of this.lanes[rank].events) {
+        const message = this.messageOf(i), other = message && (message.send === i ? message.recv : message.send);
+        if (other >= 0 && this.facts.roles[this.rank[other]] !== "server") last = Math.max(last, steps[other]);
+        steps[i] = last;
+      }
+    });
+    return steps;
+  }
+
+  /** Whether no worker begins a step before all have ended the last but one: then the run is told step after step. */
+  keepsStep() {
+    const begins = new Map(), ends = new Map();
+    for (let i = 0; i < this.size; i++) {
+      const step = this.stepOf[i];
+      if (step < 0 || this.facts.roles[this.rank[i]] === "server") continue;
+      begins.set(step, Math.min(begins.get(step) ?? Infinity, this.t0[i]));
+      ends.set(step, Math.max(ends.get(step) ?? -Infinity, this.t1[i]));
+    }
+    return [...ends].every(([step, end]) => end <= (begins.get(step + 2) ?? Infinity));
   }
 
   eventsWhere(holds) {

@@ -5,6 +5,8 @@ const page = {
   whose: new Uint8Array(), // the number of its run
   which: new Int32Array(), // its number in the run
   counts: [], // by run: how many of the first p events are its own
+  walk: new Int32Array(), // the events in the order in which "next" goes through them
+  place: new Int32Array(), // of each event in that order
   start: 0,
   end: 1,
   view: [0, 1], // from when to when
@@ -53,14 +55,46 @@ function merge(runs) {
     next[first] += 1;
     runs.forEach((run, r) => { page.counts[r][p + 1] = next[r]; });
   }
+  page.walk = walkThrough(runs);
+  page.place = new Int32Array(size);
+  page.walk.forEach((p, k) => { page.place[p] = k; });
   page.start = page.times[0] ?? 0;
   page.end = Math.max(d3.max(runs, (run) => run.end), page.start + 1e-9);
+}
+
+/** Return all events step after step where a run's workers keep step, although some are ahead; else by their times. */
+function walkThrough(runs) {
+  const after = new Float64Array(page.times.length); // when an event comes, if none comes before those of earlier steps
+  for (const run of runs) {
+    const own = d3.range(run.size);
+    if (run.inStep) own.sort((i, j) => run.stepOf[i] - run.stepOf[j] || i - j);
+    const p = d3.range(page.times.length).filter((one) => page.whose[one] === run.number);
+    let last = -Infinity;
+    run.order = new Int32Array(run.size);
+    own.forEach((i, k) => {
+      last = Math.max(last, run.t0[i]);
+      after[p[i]] = last;
+      run.order[i] = k;
+    });
+  }
+  const order = (p) => page.runs[page.whose[p]].order[page.which[p]];
+  return Int32Array.from(d3.range(page.times.length)).sort((p, q) => (
+    after[p] - after[q] || page.whose[p] - page.whose[q] || order(p) - order(q)
+  ));
 }
 
 /** The last event that has begun, [run, its number there]; of the rank that is followed. Null: none has. */
 function current() {
   for (let p = page.passed - 1; p >= 0; p--) if (isFollowed(p)) return at(p);
   return null;
+}
+
+/** The event of a run that is told: the current one, or, of another run, its last that has begun; -1 if none has. */
+function toldOf(run) {
+  const [whose, i] = current() ?? [];
+  if (whose === run) return i;
+  for (let k = passedOf(run) - 1; k >= 0; k--) if (page.follow < 0 || run.rank[k] === page.follow) return k;
+  return -1;
 }
 
 function at(p) { return [page.runs[page.whose[p]], page.which[p]]; }
@@ -93,9 +127,13 @@ function select(run, i) {
   goToEvent(d3.bisectLeft(page.counts[run.number], i + 1) - 1);
 }
 
+/** How many events have been told, when the current one is. */
+function told() { return page.passed ? page.place[page.passed - 1] + 1 : 0; }
+
 /** Go to the next event (by 1) or the one before (by -1) for which `holds`, of the rank that is followed. */
 function step(by, holds = () => true) {
-  for (let p = page.passed - 1 + by; p >= 0 && p < page.times.length; p += by) {
+  for (let k = told() - 1 + by; k >= 0 && k < page.walk.length; k += by) {
+    const p = page.walk[k];
     if (isFollowed(p) && holds(...at(p))) {
       goToEvent(p);
       return true;

@@ -1,7 +1,7 @@
-/** Below the lanes, on the same time: the version of x where it is kept, and the staleness of what was applied to it. */
+/** Below the lanes, on the same time: the version of x where it is kept, and, if any was stale, of what was applied. */
 const STRIPS = [
-  { height: 56, draw: drawVersions },
-  { height: 74, draw: drawStaleness },
+  { height: 56, draw: drawVersions, has: (run) => run.applied.length > 0 },
+  { height: 74, draw: drawStaleness, has: (run) => run.mostStale > 0 || run.dropped.length > 0 },
 ];
 
 function clip(pen, lanes, top, height) {

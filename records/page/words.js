@@ -21,6 +21,8 @@ const DOING = {
   compress: "codes a vector", update: "updates x", communicate: "hands over", wait: "waits",
 };
 
+const GAP = "not recorded: Python between two phases, or an evaluation";
+
 /** Return what an event is, as a sentence without its subject. */
 function doing(run, i) {
   const op = run.opOf(i), phase = run.phaseOf(i), peer = run.peer[i], tag = run.tagOf(i);

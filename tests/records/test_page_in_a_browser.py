@@ -1,5 +1,6 @@
 """The page of a run in a real browser: what it shows is what the events say, to the mouse, to keys, to a reader."""
 
+import colorsys
 import io
 import re
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from launchers.virtual import VirtualTime
 from records import page
 from records.events import PHASES
 from records.page.columns import with_messages
-from records.timeline import load
+from records.timeline import COLOURS, load
 from tests.browser import NEEDS_BROWSER, Browser, chromium, wait_for
 from tests.runs import small
 from training import run
@@ -100,16 +101,54 @@ def press(browser: Browser, *keys: str, shift: bool = False) -> None:
 # The player
 
 
-def test_stepping_goes_through_all_events_in_their_order(ring: Browser, results: Path) -> None:
+def test_a_page_opens_at_the_first_message_of_the_first_step(browser: Browser, results: Path) -> None:
+    for name, server in (("ring_all_reduce", None), ("param_server", 0), ("async_param_server", 0)):
+        browser.open(results / f"{name}.html")
+        events = events_of(results, name)
+        first = events[(events["epoch"] > 0) & (events["rank"] != server) & (events["op"] == "send")].iloc[0]
+        assert moment(browser) == (first["t0"], first.name + 1)
+        a, b = browser.run("return page.view")
+        assert a <= first["t0"] <= b
+        assert b == events.loc[(events["step"] < 2) & (events["rank"] != server), "t1"].max(), "two steps are in view"
+        number = first["line"].split(":")[1]
+        assert is_in_view(browser, f".code li.now:nth-child({number})")
+
+
+def is_in_view(browser: Browser, line: str) -> bool:
+    """Whether a line of the code is in its box."""
+    browser.frame()
+    box, now = browser.element(".code").rect, browser.element(line).rect
+    return bool(box["y"] <= now["y"] <= box["y"] + box["height"] - now["height"])
+
+
+def test_stepping_ends_one_step_before_the_next_begins(ring: Browser, results: Path) -> None:
     events = events_of(results, "ring_all_reduce")
+    told = events.assign(of=events["step"].where(events["epoch"] > 0, -1)).sort_values(["of", "t0"], kind="stable")
+    assert list(told.index) != list(events.index), "some ranks are ahead"
     ring.element("#first").click()
     assert moment(ring) == (events["t0"][0], 1)
-    for k in range(1, 30):
+    start = int((told["of"] < 1).sum()) - 20
+    ring.run("for (let k = 1; k < arguments[0]; k++) document.getElementById('next').click()", start)
+    for k in range(start, start + 40):
         ring.element("#next").click()
-        assert moment(ring) == (pytest.approx(events["t0"][k]), k + 1)
-        assert f"rank {events['rank'][k]} " in ring.text("#now")
+        assert moment(ring) == (pytest.approx(told["t0"].iloc[k]), told.index[k] + 1)
+        assert f"rank {told['rank'].iloc[k]} " in ring.text("#now")
+        assert f"event {k + 1} of " in ring.text("#time")
     ring.element("#previous").click()
-    assert moment(ring)[1] == 29
+    assert moment(ring)[1] == told.index[start + 38] + 1
+
+
+def test_of_workers_that_do_not_keep_step_the_times_are_followed(browser: Browser, results: Path) -> None:
+    browser.open(results / "async_param_server.html")
+    assert browser.run("return page.walk.every((p, k) => p === k)")
+    browser.open(results / "param_server.html")
+    steps = browser.run("const [run] = page.runs; return [...page.walk].map((p) => run.stepOf[page.which[p]])")
+    assert steps == sorted(steps), "of the server too"
+    assert {*steps} == {-1, *events_of(results, "param_server").query("rank > 0")["step"]}
+
+
+def test_stepping_ends_at_the_last_event(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
     ring.element("#last").click()
     assert moment(ring)[1] == len(events)
     ring.element("#next").click()
@@ -258,24 +297,32 @@ def test_a_click_on_an_event_goes_to_it(ring: Browser, results: Path) -> None:
 def test_the_chunks_fill_as_the_messages_come(ring: Browser, results: Path) -> None:
     """Compared with what follows from the messages alone: what was in the chunk as it was sent, is added or copied."""
     events, N = events_of(results, "ring_all_reduce"), WORLDS["ring_all_reduce"]
-    held = [[{rank} for _ in range(N)] for rank in range(N)]
+    of_step = {step: [[{rank} for _ in range(N)] for rank in range(N)] for step in events["step"].unique()}
     on_the_way: dict[int, set[int]] = {}
-    finished = [0] * N
-    ring.element("#first").click()
     for k, event in enumerate(events.head(3 * len(events) // 5).itertuples()):
+        held = of_step[event.step]
         if event.chunk >= 0 and event.op == "send":
-            if event.tag == "share-reduce" and finished[event.rank] == N - 1:  # a new vector
-                held[event.rank], finished[event.rank] = [{event.rank} for _ in range(N)], 0
             on_the_way[event.message] = set(held[event.rank][event.chunk])
         elif event.chunk >= 0:
             came = on_the_way.pop(event.message)
             is_sum = event.tag == "share-reduce"
             held[event.rank][event.chunk] = held[event.rank][event.chunk] | came if is_sum else came
-            finished[event.rank] += not is_sum
-        if event.chunk >= 0:
-            shown = ring.run("return page.runs[0].chunks.state(arguments[0])", k + 1)
-            assert [[set(chunk) for chunk in rank] for rank in shown] == held, k
-    assert any(len(chunk) == N for rank in held for chunk in rank)
+        shown = ring.run(
+            "const { chunks } = page.runs[0], [i] = arguments; return chunks.state(i + 1, chunks.roundOf(i))", k
+        )
+        assert [[set(chunk) for chunk in rank] for rank in shown] == held, k
+    assert all(len(chunk) == N for rank in of_step[1] for chunk in rank)
+
+
+def test_the_table_of_chunks_is_of_the_step_shown(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    first = events.index[(events["step"] == 2) & (events["phase"] == "data")][0]  # while others end step 2
+    ring.run("page.goTo(page.runs[0].t0[arguments[0]])", int(first))
+    assert ring.text(".chunks caption").startswith("Chunks of the ring in step 3: ")
+    assert "0 of 16 sums are whole" in ring.text(".chunks caption")
+    assert facts(ring)["when"] == "epoch 1, step 3"
+    ring.element("#first").click()
+    assert ring.text(".chunks caption").startswith("Chunks of the ring: "), "before the first"
 
 
 def test_the_table_of_chunks_says_it_in_words(ring: Browser) -> None:
@@ -305,9 +352,20 @@ def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
     assert 'transport.isend(chunks[(r + 1 - s) % N], right, "share-only")' in line
     assert str(events["rank"][k]) in line.split()[0]
     assert f"strategies/common/collectives.py, line {events['line'][k].split(':')[1]}" in ring.text(".file")
-    box, now = ring.element(".code").rect, ring.element(".code li.now").rect
-    assert box["y"] <= now["y"] <= box["y"] + box["height"] - now["height"], "it is in view"
+    assert is_in_view(ring, ".code li.now")
+    box = ring.element(".code").rect
     assert box["y"] + box["height"] <= 900, "of the window too"
+
+
+def test_outside_the_algorithm_its_next_line_is_in_view(ring: Browser, results: Path) -> None:
+    events = events_of(results, "ring_all_reduce")
+    k = events.index[(events["step"] == 1) & (events["phase"] == "data")][0]
+    later = events[(events["rank"] == events["rank"][k]) & (events.index > k) & (events["line"] != "")]
+    file, number = later["line"].iloc[0].split(":")
+    ring.run("document.querySelector('.code').scrollTop = 0; page.goTo(page.runs[0].t0[arguments[0]])", int(k))
+    assert ring.text(".file").endswith(f"in the training loop, outside the algorithm; next at {file}, line {number}")
+    assert is_in_view(ring, f".code li:nth-child({number})")
+    assert not ring.driver.find_elements("css selector", ".code li.now")
 
 
 def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) -> None:
@@ -328,6 +386,20 @@ def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) 
     browser.run("document.getElementById('previous').click()")
     assert facts(browser)["version of x"] == str(message["version"]) == str(stale["version_read"])
     assert not browser.driver.find_elements("css selector", ".chunks table"), "no ring, no chunks"
+
+
+def test_a_run_without_stale_gradients_has_no_row_of_staleness(browser: Browser, results: Path) -> None:
+    browser.open(results / "param_server.html")
+    assert browser.run("return page.lanes[0].strips.map((strip) => strip.draw.name)") == ["drawVersions"]
+
+
+def test_what_is_not_recorded_has_a_name(ring: Browser) -> None:
+    assert "not recorded" in ring.text("#legend")
+    ring.run(
+        "const [lanes] = page.lanes; lanes.find = () => -1;"
+        "lanes.hint(200, -1); globalThis.outside = lanes.above.title; lanes.hint(200, lanes.y(0))"
+    )
+    assert ring.run("return [outside, page.lanes[0].above.title.slice(0, 12)]") == ["", "not recorded"]
 
 
 def test_records_without_lines_say_so(browser: Browser, results: Path, tmp_path: Path) -> None:
@@ -408,6 +480,31 @@ def test_nothing_is_wider_than_the_window(browser: Browser, results: Path, width
     for name in ("ring_all_reduce", "both"):
         browser.open(results / f"{name}.html", width=width)
         assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_a_finger_meets_every_button(browser: Browser, results: Path) -> None:
+    browser.open(results / "ring_all_reduce.html", width=390)
+    sizes = browser.run(
+        "return [...document.querySelectorAll('header button, #bar button, select, summary, #scrub')]"
+        ".map((one) => one.getBoundingClientRect()).map(({ width, height }) => Math.min(width, height))"
+    )
+    assert len(sizes) >= 14
+    assert min(sizes) >= 44
+
+
+def test_no_chunk_has_the_hue_of_a_phase() -> None:
+    style = (Path(page.__file__).with_name("page.css")).read_text()
+    chunks = re.findall(r"--chunk-\d: (#\w{6})", style)
+    assert len(chunks) == 2 * 7
+    phases = [hue for hue, saturation in map(hue_of, COLOURS.values()) if saturation > 0.1]
+    for chunk in chunks:
+        assert all(min(abs(hue_of(chunk)[0] - hue), 360 - abs(hue_of(chunk)[0] - hue)) >= 20 for hue in phases), chunk
+
+
+def hue_of(colour: str) -> tuple[float, float]:
+    """The hue (degrees) and the saturation of a colour."""
+    hue, _, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+    return 360 * hue, saturation
 
 
 @pytest.mark.parametrize("dark", [False, True])

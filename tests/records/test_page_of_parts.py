@@ -47,7 +47,10 @@ def open_page(browser: Browser, folder: Path, *runs: page.Run, width: int = 1600
 
 
 def test_the_chunks_of_some_steps_are_those_of_the_whole_run(browser: Browser, ring: page.Run, tmp_path: Path) -> None:
-    script = "const run = page.runs[0]; return [...run.t0].map((t, i) => [t, run.rank[i], run.chunks.state(i + 1)])"
+    script = (
+        "const run = page.runs[0], { chunks } = run;"
+        "return [...run.t0].map((t, i) => [t, run.rank[i], chunks.state(i + 1, chunks.roundOf(i))])"
+    )
     open_page(browser, tmp_path, ring)
     whole = {(t, rank): state for t, rank, state in browser.run(script)}
     for step in (2, 3, 5):

@@ -44,7 +44,11 @@ def test_one_of_the_two_is_enough() -> None:
         ("ring_all_reduce", {"latency": "1gbit"}, "--latency 1gbit: write a time such as 50us"),
         ("ring_all_reduce", {"bandwidth": "9" * 200 + "gbit"}, "--bandwidth 999"),
         ("ring_all_reduce", {"bandwidth": "0.1B/s"}, f"--timeout {LIMIT:g}: on this link the initial parameters"),
-        ("ring_all_reduce", {"latency": f"{2 * LIMIT:g}s"}, f"--timeout {LIMIT:g}: on this link the initial parameters reach the last"),
+        (
+            "ring_all_reduce",
+            {"latency": f"{2 * LIMIT:g}s"},
+            f"--timeout {LIMIT:g}: on this link the initial parameters reach the last",
+        ),
         ("inconsistent_reads", {"latency": "1ms"}, "--bandwidth, --latency: the workers of inconsistent_reads read x"),
         ("ring_all_reduce_builtin", {"latency": "1ms"}, "--bandwidth, --latency: torch itself carries the messages"),
         ("param_server_builtin", {"bandwidth": "1gbit"}, "--bandwidth, --latency: torch itself carries the messages"),

@@ -16,7 +16,6 @@ from experiments.collect import Results, pick, seconds_to
 from experiments.runs import BATCH, LINES, TWO_WORKERS, WEAK_LINES, Case, strategy_class, strong, weak
 from records.events import PHASES
 from records.timeline import COLOURS as PHASE_COLOURS
-from strategies import STRATEGIES
 
 NAMES = {
     "single": "one process",
@@ -52,8 +51,8 @@ def name_of(strategy: str) -> str:
 
 
 def colour_of(strategy: str) -> str:
-    """Return the colour of a strategy; without an entry in COLOURS, one of a cycle."""
-    return COLOURS.get(strategy) or other_colour(strategy, [name for name in STRATEGIES if name not in COLOURS])
+    """Return the colour of a strategy; without an entry in COLOURS, always the same one of a cycle."""
+    return COLOURS.get(strategy) or other_colour(strategy, ())
 
 
 def in_words(name: str) -> str:

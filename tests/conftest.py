@@ -13,6 +13,7 @@ from tests.engines import SURVIVED, TOLD, Engine
 from tests.mpi_ranks import NEEDS_MPI, Pool
 from tests.progress import show_progress
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
+from tests.selection import chosen_strategy, keep_those_of
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,8 +42,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if few else 2 * len(os.sched_getaffinity(0))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests first, so that none is left when the others are done."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The long tests first, so that none is left when the others are done; with `--strategy`, only those of one."""
+    if chosen := chosen_strategy(config):
+        keep_those_of(chosen, config, items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -56,7 +59,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--strategy", help="put only this one through the suites of all strategies; or yourmodule:Yours")
+    parser.addoption("--strategy", help="run only the tests of this one; or those of all, on yourmodule:Yours")
     parser.addoption("--transport", help="put only this kind of transport through the contract: yourmodule:YourEngine")
 
 

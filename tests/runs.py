@@ -1,7 +1,6 @@
 """Small runs of the main job, and what they leave: for the tests of several rooms."""
 
 import contextlib
-import dataclasses
 import io
 import json
 import signal
@@ -104,21 +103,3 @@ def _refuses(kind: type[Strategy], **size: bool) -> bool:
 
 IN_MEMORY = {name for name, kind in STRATEGIES.items() if _refuses(kind, shared_memory=False)}  # of all ranks
 NO_REPLAY = {name for name, kind in STRATEGIES.items() if _refuses(kind, replayed=True)}
-
-NEEDS: dict[str, dict[str, Any]] = {
-    "outer_lr": {"outer_optimizer": "nesterov"},
-    "outer_momentum": {"outer_optimizer": "nesterov"},
-}
-
-
-def other_value(strategy: Strategy, option: str) -> int | float | str:
-    """Return a value, not the one that it has, that the strategy accepts for the option in a small run."""
-    if isinstance(had := getattr(strategy, option), bool):
-        return not had
-    for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 1, 3, 0.5, 0.25):
-        other = dataclasses.replace(strategy, **{option: value} | NEEDS.get(option, {}))
-        with contextlib.suppress(UsageError):
-            other.check(RunSize(4, 3, 4))
-            if getattr(other, option) != getattr(strategy, option):
-                return value
-    raise AssertionError(f"{strategy.name} accepts no number for {option}: give this function one")

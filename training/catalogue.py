@@ -73,7 +73,8 @@ def _block(strategy: type[Strategy], row: tuple[str, ...]) -> list[str]:
     lines = [f"{name}  ({kinds})", f"    {description}"]
     lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
     if path := strategy.critical_path:
-        lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes"]
+        when = ", while it computes" if path.while_computing else ""
+        lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes{when}"]
     return lines
 
 

@@ -124,8 +124,9 @@ class Strategy(ABC):
         """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
         compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
-        et al., ICLR 2017). `bandwidth` in bytes a second; `compute` and `latency` in seconds. Without
-        `--clip_norm`, for which some strategies send more; the codec computes in `compute`.
+        et al., ICLR 2017); where these travel `while_computing`, the greater of `compute` and the rest. `bandwidth` in
+        bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
+        the codec computes in `compute`.
         """
         path = self.critical_path if codec is None else self.coded_path.get(codec.kind)
         if path is None:
@@ -133,7 +134,8 @@ class Strategy(ABC):
         if n_gpus == 1:
             return compute  # nobody is there to send to
         messages, on_the_way = self.closed_form(path, n_gpus, nbytes, codec)
-        return compute + messages * latency + on_the_way / bandwidth
+        sending = messages * latency + on_the_way / bandwidth
+        return max(compute, sending) if path.while_computing else compute + sending
 
     @property
     def state_bytes(self) -> int:

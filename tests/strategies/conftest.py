@@ -5,17 +5,15 @@ them with every number of processes that makes 1 to 4 workers; all but the one o
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from param_server_builtin import BuiltinParamServer
-from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
+from tests.selection import chosen_strategy
 from tests.strategies.loops import sizes, with_workers
 from tests.strategies.own import ADPSGD
-from training.names import strategy_class
 
 Kind = type[Strategy]
 
@@ -54,25 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _kinds(metafunc: pytest.Metafunc) -> list[Kind]:
-    chosen = metafunc.config.getoption("strategy")
-    if chosen:
-        try:
-            return [strategy_class(chosen)]
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
+    if chosen := chosen_strategy(metafunc.config):
+        return [chosen]
     baselines = BASELINES if metafunc.definition.get_closest_marker("with_baselines") else []
     return [*STRATEGIES.values(), *OPTIONS, *baselines]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--strategy`, leave out what is not of every strategy."""
-    if not config.getoption("strategy"):
-        return
-    here = Path(__file__).parent
-    others = [item for item in items if here in item.path.parents and not _is_of_every_strategy(item)]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
-
-
-def _is_of_every_strategy(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and bool(set(item.fixturenames) & set(SUITES))

@@ -1,5 +1,6 @@
 """What a rank does in the suites: a loop of its own, with nothing of `training/`, on a data set of 47 samples."""
 
+import contextlib
 import dataclasses
 import typing
 from collections.abc import Callable, Iterator
@@ -204,22 +205,54 @@ def with_workers(kind: type[Strategy], most: int) -> int:
     return [n_gpus for n_gpus in sizes(kind) if exact(kind).count_workers(n_gpus) <= most][-1]
 
 
+NEEDS: dict[str, dict[str, Any]] = {
+    "outer_lr": {"outer_optimizer": "nesterov"},
+    "outer_momentum": {"outer_optimizer": "nesterov"},
+}
+
+
+def other_value(strategy: Strategy, option: str) -> int | float | str:
+    """A value, not the one that it has, that the strategy accepts for the option in a small run."""
+    if isinstance(had := getattr(strategy, option), bool):
+        return not had
+    for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 0.5, 1, 3, 0.25):
+        other = dataclasses.replace(strategy, **{option: value} | NEEDS.get(option, {}))
+        with contextlib.suppress(UsageError):
+            other.check(RunSize(4, 3, 4))
+            if getattr(other, option) != getattr(strategy, option):
+                return value
+    raise AssertionError(f"{strategy.name} accepts no number for {option}: give this function one")
+
+
 def int_options(kind: type[Strategy]) -> list[str]:
     hints = typing.get_type_hints(kind)
     return [field.name for field in dataclasses.fields(kind) if hints[field.name] in (int, int | None)]
 
 
 def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
-    """The strategy with its defaults, its exact options, and its int options at 2 and at 3, where they may be."""
+    """The strategy with its defaults, its exact options, its int options at 2 and at 3, and each away from its default.
+
+    Only those that so many processes may be, and that are as asynchronous as their class says.
+    """
     names = int_options(kind)
     settings = [{}, kind.exact, *(dict.fromkeys(names, value) for value in (2, 3))]
+    for option in dataclasses.fields(kind):
+        with contextlib.suppress(AssertionError):  # another option may fix this one, as in `own`
+            settings.append({option.name: other_value(kind(), option.name)} | NEEDS.get(option.name, {}))
     settings.append({name: 2 + place % 2 for place, name in enumerate(names)})
     found: list[Strategy] = []
     for options in settings:
         strategy = kind(**options)
-        if allows(strategy, n_gpus) and strategy not in found:
+        is_of_kind = strategy.asynchronous == kind.asynchronous
+        if is_of_kind and allows(strategy, n_gpus) and strategy not in found:
             found.append(strategy)
     return found
+
+
+def determined_variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
+    """Those of them whose result the order of arrival does not decide."""
+    found = variants(kind, n_gpus)
+    return [one for one in found if not one.asynchronous and (not kind.workers_may_die or one == exact(kind))]
 
 
 def describe(strategy: Strategy) -> str:

@@ -4,12 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from checkpoints.files import load_run
+from checkpoints.folder import listed
 from launchers.virtual import Death, VirtualTime
 from records.errors import UsageError
 from records.files import load_events, load_table
 from strategies import Strategy
 from tests.runs import metadata, small
-from tests.strategies.loops import exact, with_workers
+from tests.strategies.loops import determined_variants, variants, with_workers
 from training import Options, run
 from training.cluster import Compute
 from transports.network import OneSwitch
@@ -46,22 +48,56 @@ def needs_shared_memory(folder: Path, strategy: Strategy, n_gpus: int) -> bool:
 
 
 def test_it_ends_with_the_same_bits_as_in_processes(determined: Kind, tmp_path: Path) -> None:
-    strategy, n_gpus = exact(determined), with_workers(determined, 3)
-    virtual = simulated(tmp_path, strategy, n_gpus)
-    options = small(tmp_path, strategy, n_gpus=n_gpus, run_name="real", model="tests.workload:batch_norm", epochs=3)
-    run(options, quiet=True)
-    real = metadata(tmp_path, "real")
-    assert virtual["parameter_hash"] == real["parameter_hash"]
-    assert virtual["bytes_sent"] == real["bytes_sent"]
-    for column in ("messages_sent", "bytes_received", "test_accuracy", "train_loss", "step", "samples"):
-        tables = [load_table(tmp_path / f"{name}.csv")[column] for name in ("virtual", "real")]
-        assert tables[0].equals(tables[1]), column
+    n_gpus = with_workers(determined, 3)
+    for number, strategy in enumerate(determined_variants(determined, n_gpus)):
+        folder = tmp_path / str(number)
+        virtual = simulated(folder, strategy, n_gpus)
+        options = small(folder, strategy, n_gpus=n_gpus, run_name="real", model="tests.workload:batch_norm", epochs=3)
+        run(options, quiet=True)
+        real = metadata(folder, "real")
+        assert virtual["parameter_hash"] == real["parameter_hash"], strategy
+        assert virtual["bytes_sent"] == real["bytes_sent"], strategy
+        for column in ("messages_sent", "bytes_received", "test_accuracy", "train_loss", "step", "samples"):
+            tables = [load_table(folder / f"{name}.csv")[column] for name in ("virtual", "real")]
+            assert tables[0].equals(tables[1]), (strategy, column)
+
+
+def test_whatever_its_options_it_is_resumed_bit_for_bit(complete: Kind, tmp_path: Path) -> None:
+    """From amid an epoch, where messages may be on their way, and from the end of one."""
+    n_gpus = with_workers(complete, 3)
+    for number, strategy in enumerate(determined_variants(complete, n_gpus)):
+        folder = tmp_path / str(number)
+        whole = simulated(folder, strategy, n_gpus, "whole", checkpoint_every=3, checkpoint_keep=100)
+        found = listed(folder / "whole.checkpoints")
+        assert len(found) >= 4
+        for path in (found[0], found[1], found[-1]):
+            resumed = simulated(folder, strategy, n_gpus, f"from {path.name}", resume=str(path))
+            assert resumed["parameter_hash"] == whole["parameter_hash"], (strategy, path.name)
+
+
+def test_whatever_its_options_a_run_that_is_resumed_goes_on(served: Kind, tmp_path: Path) -> None:
+    n_gpus = with_workers(served, 3)
+    if needs_shared_memory(tmp_path, served(), n_gpus):
+        return
+    for number, strategy in enumerate(variants(served, n_gpus)):
+        folder = tmp_path / str(number)
+        simulated(folder, strategy, n_gpus, "whole", checkpoint_every=3, checkpoint_keep=100)
+        path = listed(folder / "whole.checkpoints")[0]
+        simulated(folder, strategy, n_gpus, "resumed", resume=str(path))
+        root = load_table(folder / "resumed.csv").query("rank == 0")
+        assert root["epoch"].tolist() == list(range(load_run(path)["epoch"], 4)), strategy
+        assert root["test_accuracy"].notna().all(), strategy
 
 
 def test_it_is_the_same_every_time_and_can_be_replayed_in_processes(asynchronous: Kind, tmp_path: Path) -> None:
-    strategy, n_gpus = asynchronous(), with_workers(asynchronous, 3)
-    if needs_shared_memory(tmp_path, strategy, n_gpus):
+    n_gpus = with_workers(asynchronous, 3)
+    if needs_shared_memory(tmp_path, asynchronous(), n_gpus):
         return
+    for number, strategy in enumerate(variants(asynchronous, n_gpus)):
+        _check_order(tmp_path / str(number), strategy, n_gpus)
+
+
+def _check_order(tmp_path: Path, strategy: Strategy, n_gpus: int) -> None:
     first, second = (simulated(tmp_path, strategy, n_gpus, name) for name in ("first", "second"))
     assert first["parameter_hash"] == second["parameter_hash"]
     assert first["seconds"] == second["seconds"]

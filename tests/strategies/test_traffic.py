@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from records.errors import UsageError
 from strategies.common.traffic import NOTHING, Traffic
+from strategies.ring_all_reduce import RingAllReduce
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,21 @@ def test_a_power_is_written_as_in_python() -> None:
     assert Traffic("N ** 2", "0").count({"N": 4})[0] == 16
     with pytest.raises(UsageError, match=r"^N \^ 2: \^ is not a power in a formula; write \*\*$"):
         Traffic("N ^ 2", "0").count({"N": 4})
+
+
+class Late(RingAllReduce):
+    """A ring whose sums are used a step later: they travel while the next step computes."""
+
+    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N", while_computing=True)
+
+
+def test_what_travels_while_a_step_computes_takes_time_only_if_it_takes_longer() -> None:
+    sending = RingAllReduce().predict(4, 1_000_000, 0.0, 1e6, 1e-3)
+    assert sending is not None
+    assert sending == pytest.approx(1.5 + 6e-3)
+    assert Late().predict(4, 1_000_000, 2.0, 1e6, 1e-3) == 2.0
+    assert Late().predict(4, 1_000_000, 1.0, 1e6, 1e-3) == sending
+    assert RingAllReduce().predict(4, 1_000_000, 1.0, 1e6, 1e-3) == pytest.approx(1.0 + sending)
 
 
 @given(N=st.integers(1, 100), P=st.integers(0, 10**12), b=st.integers(1, 50), c=st.integers(0, 9))

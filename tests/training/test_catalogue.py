@@ -9,6 +9,8 @@ from compression import CODECS
 from strategies import GROUPS, STRATEGIES
 from training.catalogue import HEADER, blocks, catalogue, markdown
 
+pytestmark = pytest.mark.of_every_strategy
+
 
 def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
     lines = markdown().splitlines()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from compression import CODECS, Codec
 from strategies import STRATEGIES, Strategy
-from tests.runs import BUILTIN, KINDS, NEEDS, other_value, said
+from tests.runs import BUILTIN, KINDS, said
+from tests.strategies.loops import NEEDS, other_value
 from training import Options, command_line
 from training.checks import resolve
 from training.options import PANELS, option_names
@@ -85,6 +86,7 @@ def test_every_option_is_explained_and_stands_in_one_panel() -> None:
             assert re.search(r"[A-Za-z]{4}.*\.", text.replace("│", " ").split("(default")[0], re.DOTALL), text
 
 
+@pytest.mark.of_every_strategy
 def test_list_shows_every_strategy_and_starts_nothing(parsed: list[Options]) -> None:
     code, text = said("--list")
     assert (code, parsed) == (0, [])

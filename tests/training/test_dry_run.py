@@ -178,6 +178,7 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str) -> None:
                 assert found == pytest.approx(predicted, rel=1e-3)
 
 
+@pytest.mark.of_every_strategy
 def test_no_asynchronous_step_is_predicted() -> None:
     for kind in STRATEGIES.values():
         assert (kind().predict(4, 1000, 0.1, 1e9, 1e-4) is None) == kind.asynchronous

@@ -13,7 +13,8 @@ from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
 from strategies.async_param_server import AsyncParamServer
 from strategies.ring_all_reduce import RingAllReduce
-from tests.runs import KINDS, N_TRAIN, n_gpus_of, other_value, small, strategy_of
+from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
+from tests.strategies.loops import other_value
 from training import Options
 from training.checks import resolve
 from training.options import RunOptions, names_with_strategy_defaults
@@ -105,6 +106,7 @@ def test_a_record_of_another_strategy_is_refused() -> None:
     assert check_recorded(recorded, "run.json")["dataset"] == "digits", "whoever needs no strategy needs no class of it"
 
 
+@pytest.mark.of_every_strategy
 def test_a_strategy_is_told_by_what_it_is_not_by_its_address() -> None:
     strategies: list[Strategy] = [kind() for kind in STRATEGIES.values()]
     assert len({repr(strategy) for strategy in strategies}) == len(strategies)

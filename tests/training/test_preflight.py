@@ -20,7 +20,8 @@ from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.downpour import Downpour
 from strategies.local_sgd import LocalSGD
 from strategies.param_server import ParamServer
-from tests.runs import NO_REPLAY, metadata, n_gpus_of, other_value, small
+from tests.runs import NO_REPLAY, metadata, n_gpus_of, small
+from tests.strategies.loops import other_value
 from tests.workload import moons
 from training import Options, run
 from training.checks import resolve

@@ -16,7 +16,7 @@ from distributed import get_worker
 from distributed.comm import get_address_host
 
 from launchers.devices import as_before, set_up
-from launchers.failures import Failure, failure_of
+from launchers.failures import Failure, check_done, failure_of
 from launchers.member import uses_nccl
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, one_line
@@ -94,7 +94,9 @@ def _work(place: Place, pickled: bytes) -> Any:
         nccl = uses_nccl(job.device, place.local[1], job.roles)
         transport = connect(device, job.timeout, recorder, job.link, store, place.rank, place.world_size, nccl)
         with transport:
-            return job.work(transport, *([report] if job.reports else []), *job.args)
+            result = job.work(transport, *([report] if job.reports else []), *job.args)
+            check_done(transport)
+            return result
 
 
 def _report(place: Place) -> Callable[[Any], None]:

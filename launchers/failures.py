@@ -4,12 +4,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from records.errors import RunFailed, UsageError, text_of
-from transports.base import ANY, OutOfSharedMemory, PeerLost, WaitTimeout
+from records.errors import EQUAL_STEPS, RunFailed, UsageError, text_of
+from transports.base import ANY, CLOSED, STEPS_TAKEN, OutOfSharedMemory, PeerLost, Transport, WaitTimeout
 
 # What counts as the cause when several ranks failed: the first of these kinds.
 _CAUSES = ("usage", "stopped", "died", "raised", "silent", "timeout", "lost_peer", "busy")
 _WAITS = ("timeout", "lost_peer")
+_OWN_LOOP = f"in a loop of your own {EQUAL_STEPS}; a parameter server lets workers finish one by one"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,20 @@ class Failure:
     waited_for: str = ""
     ranks: tuple[int, ...] = ()
     trace: str = ""
+
+
+def check_done(transport: Transport) -> None:
+    """Check that a rank whose work has ended owes no call. Raises RunFailed."""
+    if transport.owes:
+        raise RunFailed(
+            f"rank {transport.rank} ended after step() without {transport.owes}, which sends what is unsent and "
+            "averages the buffers; let its loop end with it"
+        )
+
+
+def with_advice(text: str) -> str:
+    """Return the text of a failure with the advice that it calls for: on a rank that ended while others waited."""
+    return f"{text}: {_OWN_LOOP}" if CLOSED in text or f"'{STEPS_TAKEN}'" in text else text
 
 
 def failure_of(error: BaseException, peers: Sequence[int]) -> Failure:
@@ -73,7 +88,7 @@ def explain(
     ]
     if waits and cause.kind != "stopped":
         text += "; meanwhile " + ", ".join(waits)
-    return RunFailed(text + (f"\n{cause.trace}" if cause.trace else ""))
+    return RunFailed(with_advice(text) + (f"\n{cause.trace}" if cause.trace else ""))
 
 
 def _end_of_the_wait(rank: int, failures: Mapping[int, Failure], deaths: Mapping[int, Failure]) -> tuple[int, Failure]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from launchers.failures import check_done, with_advice
 from records.errors import RunFailed
 from transports.base import PeerLost, Transport, WaitTimeout
 
@@ -21,14 +22,15 @@ def take_part(
         with transport:
             reports = [lambda value: on_report(rank, value)] if on_report else []
             result = work(transport, *reports, *_agreed(transport, args))
+            check_done(transport)
             if rank != 0:
                 transport.isend(result, 0, "result")
                 return []
             return [result, *(transport.recv(peer, "result").object for peer in transport.peers)]
     except PeerLost as error:
-        raise RunFailed(f"rank {rank}: {error}") from error
+        raise RunFailed(with_advice(f"rank {rank}: {error}")) from error
     except WaitTimeout as error:  # which names the rank
-        raise RunFailed(f"{error}: if a step takes that long, raise --timeout") from error
+        raise RunFailed(with_advice(f"{error}: if a step takes that long, raise --timeout")) from error
 
 
 def _agreed(transport: Transport, args: Sequence[Any]) -> Sequence[Any]:

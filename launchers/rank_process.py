@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from launchers.devices import set_up
-from launchers.failures import failure_of
+from launchers.failures import check_done, failure_of
 from launchers.parent import die_with_parent
 from transports.link import Link
 from transports.pipes import Endpoint
@@ -79,6 +79,7 @@ def rank_main(
         place, recorder = set_up(device, endpoint.rank, endpoint.world_size, record, seed)
         transport = SharedMemory(endpoint, place, timeout, recorder, link)
         result = work(transport, *([lambda value: launcher.send("report", value)] if reports else []), *args)
+        check_done(transport)
         transport.close()
         launcher.send("result", result)
     except SystemExit:

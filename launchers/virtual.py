@@ -10,7 +10,7 @@ from typing import Any
 from greenlet import greenlet
 
 from launchers.devices import as_before, set_up
-from launchers.failures import Failure, explain, failure_of
+from launchers.failures import Failure, check_done, explain, failure_of, with_advice
 from launchers.launcher import Launcher
 from launchers.limits import allow_open_files
 from transports.base import PeerLost
@@ -108,6 +108,7 @@ class VirtualTime:
             reports = [partial(on_report, rank)] if on_report else []
             try:
                 results[rank] = work(transport, *reports, *args)
+                check_done(transport)
                 transport.close()
             except BaseException as error:
                 dead = world.time >= transport.dies_at or isinstance(error, Killed)
@@ -153,7 +154,7 @@ class VirtualTime:
                 if failures:
                     raise explain(failures, roles, timeout)
                 if any(not coroutine.dead for coroutine in coroutines):
-                    raise Deadlock(ranks.describe_waits())
+                    raise Deadlock(with_advice(ranks.describe_waits()))
             finally:
                 for coroutine in coroutines:
                     coroutine.throw()

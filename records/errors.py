@@ -2,8 +2,12 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+EQUAL_STEPS = "every rank must take the same number of steps"
 
 
 class UsageError(ValueError):
@@ -37,6 +41,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     beginning = [one for one in known if name and one.startswith(name)]
     found = beginning or difflib.get_close_matches(name, known, 1, 0.5)
     return f"did you mean {found[0]}? " if found else ""
+
+
+@contextmanager
+def in_python(names: Mapping[str, str]) -> Iterator[None]:
+    """Have a UsageError of the block name arguments as Python does, not the command line: codec=topk for --codec topk.
+
+    `names`: of the options whose arguments have another name.
+    """
+
+    def named(found: re.Match[str]) -> str:
+        option, value = found.groups()
+        return names.get(option, option) + (f"{': ' if '=' in value else '='}{value}" if value else "")
+
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(re.sub(r"--(\w+)(?: (\S+)(?=:))?", named, str(error))) from error
 
 
 def between(options: Any, option: str, low: float, high: float | None = None, why: str = "") -> None:

@@ -91,6 +91,7 @@ class DGS(Served):
     """Choose them in each tensor; else in the whole vector."""
 
     asynchronous = True
+    server_updates = False
     workers_may_die = True
     workers_may_return = True
     replicas_agree = False

@@ -25,6 +25,7 @@ class PushFetch(Served):
     staleness_of = "push"
     coded = {}  # what is pushed is no gradient
     asynchronous = True
+    server_updates = False
     workers_may_die = True
     workers_may_return = True
 

@@ -24,6 +24,7 @@ class Served(Strategy):
     """Workers that send gradients to a server, which sends them parameters."""
 
     min_ranks = 2
+    server_updates = True
     traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
     coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) P")} for kind in KINDS}
 

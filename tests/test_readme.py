@@ -188,6 +188,23 @@ def requirements(file: str) -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("-r ")]
 
 
+NEEDED_BY_PROGRAMS = {
+    *sys.stdlib_module_names, *(path.stem for path in ROOT.glob("*.py")), "training", "strategies", "compression",
+    "workloads", "launchers", "transports", "records", "checkpoints", "lessons",
+    *(Requirement(line.split(" #")[0]).name for line in (ROOT / "requirements.txt").read_text().splitlines()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_programs_of_the_pages_need_requirements_txt_alone(path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    for node in (node for program in programs for node in ast.walk(ast.parse(program))):
+        if isinstance(node, ast.Import):
+            assert {alias.name.split(".")[0] for alias in node.names} <= NEEDED_BY_PROGRAMS
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.module.split(".")[0] in NEEDED_BY_PROGRAMS
+
+
 def test_an_older_python_is_told_which_one_is_needed() -> None:
     first = requirements("requirements.txt")[0]  # before anything large is downloaded
     assert first.name == "this-needs-python-3.11-or-later"

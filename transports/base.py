@@ -17,6 +17,7 @@ from typing import Any, Self, overload
 
 import torch
 
+from records.errors import EQUAL_STEPS, RunFailed
 from records.events import Recorder
 from transports import timing
 from transports.link import Link
@@ -34,7 +35,9 @@ from transports.messages import (
 
 __all__ = [
     "ANY",
+    "CLOSED",
     "NO_LIMIT",
+    "STEPS_TAKEN",
     "Delivered",
     "Message",
     "OutOfSharedMemory",
@@ -47,6 +50,8 @@ __all__ = [
 ]
 
 ANY = -1
+CLOSED = "it has closed its transport"  # why a peer is gone that has ended its work
+STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
 NO_LIMIT = 1e6  # seconds: for who waits for what another rank may give when it likes
 Tags = str | tuple[str, ...]
 _BARRIER = "(barrier)"
@@ -60,6 +65,8 @@ class Transport(ABC):
     `messages_sent[dst]` and `bytes_sent[dst]` count what was sent, in bytes of payload as they would travel between
     machines.
     `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
+    `owes` is what this rank must still call before its work ends: the launchers look at it. `steps` are those that it
+    has begun, where all ranks take the same number: who waits for one that has ended with fewer is told at once.
     `arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an
     asynchronous algorithm differ in. With `replay`, such an order, messages are taken from ANY in that order again.
     The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
@@ -95,6 +102,8 @@ class Transport(ABC):
         self.arrivals = array("H")  # two bytes a message, however long the run
         self.replay: Iterator[int] | None = None
         self._running = timing.RunningClock(self.now)  # for limits
+        self.owes = ""
+        self.steps = 0
         self._closed = False
         self._on_gpu = device.type == "cuda"
         self._inbox: dict[tuple[int, str], deque[Message]] = {}
@@ -310,6 +319,7 @@ class Transport(ABC):
             self._progress(src, 0)
         while (message := self._pop(src, tag)) is None:
             self._raise_if_gone(src, tag)
+            self._raise_if_ended(src, tag)
             if timeout == 0:
                 return None
             if deadline is not None:
@@ -320,6 +330,18 @@ class Transport(ABC):
                 raise self._overdue(named(tag), src, limit)
             self._progress(src, min(remaining, timing.SLICE_S))
         return message
+
+    def _raise_if_ended(self, src: int, tag: Tags) -> None:
+        if src != ANY and tag != STEPS_TAKEN and (ended := self._inbox.get((src, STEPS_TAKEN))):
+            self.compare_steps(ended[0])
+
+    def compare_steps(self, ended: Message) -> None:
+        """Check that who has sent STEPS_TAKEN has taken the steps that this rank has begun. Raises RunFailed."""
+        if ended.n < self.steps:
+            raise RunFailed(
+                f"rank {ended.src} took {ended.n:g} steps before finish(), and rank {self.rank} has begun {self.steps}"
+                f": in a loop of your own {EQUAL_STEPS}"
+            )
 
     def _overdue(self, what: str, src: int, limit: float) -> WaitTimeout:
         ranks = [peer for peer in self.peers if peer not in self._gone] if src == ANY else [src]

@@ -12,14 +12,14 @@ import torch
 
 from records.events import Recorder
 from transports import timing
-from transports.base import PeerLost, Transport, as_vector
+from transports.base import CLOSED, PeerLost, Transport, as_vector
 from transports.headers import Kind
 from transports.link import Link
 from transports.messages import Alignment
 
 _ROUNDS = 20
 _CLOCK = "(clock)"
-WHY = {Kind.GOODBYE: ("it has closed its transport", False), Kind.FAILED: ("it failed", True)}
+WHY = {Kind.GOODBYE: (CLOSED, False), Kind.FAILED: ("it failed", True)}
 """Why a peer is gone that has said so, and whether its work is undone."""
 _PARTING_S = 2.0
 """Seconds that a rank which fails has for its goodbyes."""

@@ -25,6 +25,7 @@ from records.events import Recorder
 from transports import timing
 from transports.base import (
     ANY,
+    CLOSED,
     NO_LIMIT,
     Delivered,
     OutOfSharedMemory,
@@ -308,7 +309,7 @@ class SharedMemory(Transport):
             elif kind == TAKEN:
                 peer.untaken -= 1
             elif kind == GOODBYE:
-                self._ended(peer, "it has closed its transport")
+                self._ended(peer, CLOSED)
         return start
 
     def _read_deaths(self) -> None:

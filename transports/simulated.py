@@ -23,7 +23,9 @@ from records.errors import RunFailed
 from records.events import Recorder
 from transports.base import (
     ANY,
+    CLOSED,
     NO_LIMIT,
+    STEPS_TAKEN,
     Delivered,
     Message,
     PeerLost,
@@ -148,7 +150,7 @@ class Simulated(Transport):
         """See Transport."""
         if not self._closed:
             self._closed = True
-            self.world.at(self.clock, partial(self._leave, "it has closed its transport"))
+            self.world.at(self.clock, partial(self._leave, CLOSED))
 
     def die(self) -> None:
         """Be dead from now on: what was sent is still delivered, nothing else is done."""
@@ -276,7 +278,7 @@ class Simulated(Transport):
         queue.append(message)
         if self._wanted:
             src, tags, _ = self._wanted
-            of_these = message.tag == tags or (type(tags) is tuple and message.tag in tags)
+            of_these = message.tag in (tags, STEPS_TAKEN) or (type(tags) is tuple and message.tag in tags)
             if of_these and (src == message.src or src == ANY):
                 self.wake(self.world.time)
 
@@ -336,6 +338,7 @@ class Simulated(Transport):
         while (message := self._pop(src, tag)) is None:
             self._hear(src)
             self._raise_if_gone(src, tag)
+            self._raise_if_ended(src, tag)
             if timeout == 0:
                 self.clock += _LOOK_S
                 return None

@@ -18,7 +18,7 @@ from strategies.common.collectives import broadcast
 from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Coded, Traffic
-from transports.base import Transport
+from transports.base import STEPS_TAKEN, Transport
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Strategy(ABC):
     may_die_with: ClassVar[str] = ""  # the option that makes it so, if one does
     workers_may_return: ClassVar[bool] = False  # whether one that has died can be started again and take part
     staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
+    server_updates: ClassVar[bool] = False  # whether only servers run the optimizer, so that its options are theirs
     exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
     coded: ClassVar[Mapping[str, Mapping[str, Traffic]]] = {}  # by the kinds of codecs that can carry its gradients:
     # what each role then sends
@@ -196,6 +197,7 @@ class Strategy(ABC):
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
         self.descent.after_update = after_update
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
+        self.finish = self._comparing(self.finish)  # type: ignore[method-assign]
         self.setup()
         if state is not None:
             self.load_state_dict(state)
@@ -206,6 +208,8 @@ class Strategy(ABC):
 
         def checked(n_samples: int) -> None:
             self.replica.collected = False
+            self.transport.steps += 1
+            self.transport.owes = "finish()"
             step(n_samples)
             if not self.replica.collected:
                 raise RunFailed(
@@ -214,6 +218,26 @@ class Strategy(ABC):
                 )
 
         return checked
+
+    def _comparing(self, finish: Callable[[], None]) -> Callable[[], None]:
+        """Return `finish`, which first compares the steps of all ranks where nobody has planned them."""
+
+        def checked() -> None:
+            all_in_step = not self.asynchronous and set(self.roles(self.transport.world_size)) == {"worker"}
+            if all_in_step and self.transport.world_size > 1 and math.isinf(self.until):
+                self._compare_steps()
+            finish()
+            self.transport.steps, self.transport.owes = 0, ""
+
+        return checked
+
+    def _compare_steps(self) -> None:
+        """Tell the right neighbour and rank 0 how many steps this rank took, and compare. Raises RunFailed."""
+        transport, N, r = self.transport, self.transport.world_size, self.transport.rank
+        for peer in {(r + 1) % N, 0} - {r}:
+            transport.isend(None, peer, STEPS_TAKEN, n=transport.steps)
+        for peer in transport.peers if r == 0 else [(r - 1) % N]:
+            transport.compare_steps(transport.recv(peer, STEPS_TAKEN))
 
     def setup(self) -> None:  # noqa: B027 - most have nothing more
         """Allocate the algorithm's own state. Called by `start`, by all ranks."""

@@ -26,7 +26,7 @@ from torch import nn
 
 from compression import Codec, Setting
 from compression.none import NoCodec
-from records.errors import UsageError
+from records.errors import UsageError, in_python
 from strategies import STRATEGIES
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
@@ -35,11 +35,12 @@ from strategies.common.replica import Replica
 from transports.base import Transport
 
 
-class WorkerOptimizer:
+class WorkerOptimizer(torch.optim.Optimizer):
     """Steps of a worker: `zero_grad`, `step` and `finish`; on a server rank `serve` stands for all of them.
 
-    It is no torch.optim.Optimizer: where a server updates, the learning rate and the state are there, and a scheduler
-    or a GradScaler that changed them here would change nothing. Give `schedule` instead.
+    Its one parameter group has the trained parameters of the model, and the options of the optimizer that this rank's
+    updates are made by: torch's schedulers work on it, the same one on all ranks. Where a server updates, or where
+    `schedule` sets the learning rate, `param_groups` raises UsageError: a change of it would change nothing.
 
     All ranks make it, with a model of the same layout on the transport's device. As in DistributedDataParallel, all get
     the whole state of rank 0's module. `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients
@@ -62,15 +63,8 @@ class WorkerOptimizer:
         schedule: Schedule | None = None,
         state: dict[str, Any] | None = None,
     ) -> None:
-        _check_size(strategy, transport, codec)
-        if momentum and not (codec and codec.carries_momentum):
-            raise UsageError(f"momentum={momentum}: no codec carries it; give it to the optimizer")
-        if scope not in ("tensor", "vector"):
-            raise UsageError(f"scope={scope!r}: must be 'tensor' or 'vector'")
-        if codec is not None:
-            able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
-            tried = optimizer([nn.Parameter(torch.zeros(1))])
-            check_codec(codec, strategy.coded, strategy.name, able, scope, tried)
+        with in_python({"codec_scope": "scope", "optimizer_options": "optimizer"}):
+            self._check(transport, strategy, optimizer, codec, scope, momentum)
         self.strategy = dataclasses.replace(strategy)  # of this rank's own, where ranks share a process
         roles = self.strategy.roles(transport.world_size)
         self.is_server = roles[transport.rank] == "server"
@@ -79,6 +73,57 @@ class WorkerOptimizer:
         make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
         self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
+        self._unchangeable = ""
+        own = self.strategy.descent.optimizer.param_groups[0]
+        super().__init__(
+            [p for p in model.parameters() if p.requires_grad],
+            {name: value for name, value in own.items() if name != "params"},
+        )
+        if self.strategy.server_updates:
+            self._unchangeable = (
+                f"with {strategy.name} the server has the learning rate; give WorkerOptimizer schedule="
+            )
+        elif schedule is not None:
+            self._unchangeable = "schedule= sets the learning rate; give it or a scheduler, not both"
+
+    @staticmethod
+    def _check(
+        transport: Transport,
+        strategy: Strategy,
+        optimizer: OptimizerFactory,
+        codec: Codec | None,
+        scope: str,
+        momentum: float,
+    ) -> None:
+        _check_size(strategy, transport, codec)
+        if momentum and not (codec and codec.carries_momentum):
+            raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
+        if scope not in ("tensor", "vector"):
+            raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
+        if codec is not None:
+            able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
+            tried = optimizer([nn.Parameter(torch.zeros(1))])
+            check_codec(codec, strategy.coded, strategy.name, able, scope, tried)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The one group, as torch's schedulers want it. Raises UsageError where a change would change nothing."""
+        if self._unchangeable:
+            raise UsageError(f"param_groups: {self._unchangeable}")
+        return self._groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._groups = groups
+
+    def __repr__(self) -> str:
+        return f"WorkerOptimizer({self.strategy})"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raise UsageError for a second group: the optimizer is given all parameters as one vector."""
+        if self._groups:
+            raise UsageError("add_param_group: all parameters are one vector, and so one group")
+        super().add_param_group(param_group)
 
     @property
     def epoch(self) -> int:
@@ -91,13 +136,16 @@ class WorkerOptimizer:
         """Forget the gradients."""
         self.replica.model.zero_grad(set_to_none)
 
-    def step(self, n_samples: int = 1) -> None:
+    def step(self, n_samples: int = 1) -> None:  # type: ignore[override]
         """Turn the gradients into new parameters.
 
         They are those of the mean loss over `n_samples`, by which a mean over workers is weighted; `schedule` counts
         them. Raises PeerLost, WaitTimeout.
         """
         self._check_role(False, "step")
+        if not self._unchangeable:
+            options = {name: value for name, value in self._groups[0].items() if name != "params"}
+            self.strategy.descent.optimizer.param_groups[0].update(options)
         self.strategy.step(n_samples)
 
     def finish(self) -> None:
@@ -124,6 +172,10 @@ class WorkerOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""
         return {**self.strategy.state_dict(), "epoch": self.epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raise UsageError: all ranks begin with their states, by `state`."""
+        raise UsageError("load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)")
 
     def _end_epoch(self) -> None:
         self.strategy.finish()

@@ -142,6 +142,10 @@ class Rank:
             parameter.grad = torch.full_like(parameter, gradient)
         self.strategy.step(n_samples)
 
+    def stop(self) -> None:
+        """End in the middle of an epoch, as a test may."""
+        self.transport.owes = ""
+
     def close(self) -> None:
         if isinstance(self.strategy, Builtin):
             self.strategy.close()

@@ -85,6 +85,7 @@ def continued(transport: Transport) -> tuple[torch.Tensor, torch.Tensor]:
             rank.take(i)
         found.append(rank.x())
         rank.strategy.load_state_dict(state)
+    rank.stop()
     return found[0], found[1]
 
 
@@ -98,6 +99,7 @@ def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tenso
     rank = Rank(transport, Task(LocalSGD(local_steps=H), N, "plain"))
     for i in range(steps):
         rank.take(i)
+    rank.stop()
     return rank.x(), rank.strategy.model().clone(), dict(rank.strategy.meters)
 
 

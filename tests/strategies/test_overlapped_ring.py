@@ -119,6 +119,7 @@ def during_the_backward_pass(transport: Transport, announced: bool) -> list[int]
         rank.strategy.begin_step(1)
     model(torch.ones(1, 4)).sum().backward()
     rank.strategy.step(1)
+    rank.stop()
     transport.barrier()
     return [sent - before for sent in model.sent]
 
@@ -146,6 +147,7 @@ def begun(transport: Transport) -> tuple[list[int], list[int]]:
         assert flags == sorted(flags, reverse=True), "the last layer's first, and none before it"
         counts.append(sum(flags))
     strategy.step(1)
+    rank.stop()
     return counts, [sum(bucket.has_begun for bucket in strategy.buckets)]
 
 
@@ -191,6 +193,7 @@ def with_an_idle_layer(transport: Transport) -> list[float]:
     x = model[0](torch.ones(1, 4))
     model[2](model[1](x) if transport.rank == 1 else x).sum().backward()
     rank.strategy.step(1)
+    rank.stop()
     return rank.x().tolist()
 
 

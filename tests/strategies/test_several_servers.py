@@ -283,6 +283,6 @@ def refused(transport: Transport) -> list[str]:
 
 
 def test_an_optimizer_says_so_too() -> None:
-    messages = ["--servers 3: must be at most 2, all processes but one", "--servers 2: no codec codes slices of a "]
+    messages = ["servers=3: must be at most 2, all processes but one", "servers=2: no codec codes slices of a "]
     for found in virtual_time(3).launch(refused, 3):
         assert [text[: len(message)] for text, message in zip(found, messages, strict=True)] == messages

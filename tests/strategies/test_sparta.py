@@ -35,6 +35,7 @@ def standing(transport: Transport, fraction: float, steps: int, seed: int) -> li
     for _ in range(steps):
         rank.constant_step(0.0, 1)
         seen.append(rank.x())
+    rank.stop()
     return seen
 
 
@@ -89,6 +90,7 @@ def counted(transport: Transport, task: Task) -> list[tuple[int, float]]:
     for _ in range(3):
         rank.constant_step(0.0, 4)
         seen.append((rank.strategy.descent.samples, rank.strategy.descent.processed))
+    rank.stop()
     return seen
 
 

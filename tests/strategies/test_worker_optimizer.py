@@ -38,7 +38,7 @@ from strategies.ring_all_reduce import RingAllReduce
 from strategies.sharded_ring import ShardedRing
 from strategies.single import Single
 from tests.ranks import LIMIT, outcome, virtual_time, wait_until
-from tests.runs import IN_MEMORY
+from tests.runs import IN_MEMORY, SYNCHRONOUS
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, accuracy, fit, make_model
 from transports.base import Transport
 
@@ -333,6 +333,7 @@ def gradients(transport: Transport) -> list[Any]:
             (weight * 3).sum().backward()
         optimizer.step(5)
     moved = before - x_of(model)
+    optimizer.finish()
     return [*seen, moved[:35].tolist(), moved[35:].tolist(), optimizer.strategy.descent.samples]
 
 
@@ -373,13 +374,13 @@ def made(transport: Transport, strategy: Strategy, codec: Codec | None, more: di
         (1, ParamServer(), None, {}, "1 rank(s): param_server needs at least 2; launch more"),
         (2, BackupWorkers(), None, {}, "2 rank(s): backup_workers needs at least 3; launch more"),
         (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
-        (3, BackupWorkers(n_backup=2), None, {}, "--n_backup 2: must be fewer than the 2 workers"),
-        (2, Downpour(n_push=0), None, {}, "--n_push 0: must be at least 1"),
-        (2, Downpour(), TopK(), {}, "--codec topk: --strategy downpour cannot carry it (gathered: codes go to"),
-        (2, ShardedRing(), Float16(), {}, "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
-        (2, ParamServer(), TopK(density=0.0), {}, "--density 0.0: must be above 0"),
+        (3, BackupWorkers(n_backup=2), None, {}, "n_backup=2: must be fewer than the 2 workers"),
+        (2, Downpour(n_push=0), None, {}, "n_push=0: must be at least 1"),
+        (2, Downpour(), TopK(), {}, "codec=topk: strategy downpour cannot carry it (gathered: codes go to"),
+        (2, ShardedRing(), Float16(), {}, "codec=fp16: strategy sharded_ring cannot carry it (dense: codes"),
+        (2, ParamServer(), TopK(density=0.0), {}, "density=0.0: must be above 0"),
         (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
-        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "--codec_scope vector: powersgd codes"),
+        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope=vector: powersgd codes"),
         (2, ParamServer(), TopK(), {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
     ],
@@ -390,6 +391,7 @@ def test_what_does_not_fit_is_one_line(
     for kind, text in virtual_time(n).launch(made, n, strategy, codec, more):
         assert kind == "UsageError"
         assert text.startswith(message)
+        assert "--" not in text, "there is no command line"
         assert "\n" not in text
 
 
@@ -414,18 +416,141 @@ def test_calls_of_the_other_role_are_refused() -> None:
     ]
 
 
-def scheduled(transport: Transport) -> None:
-    optimizer: Any = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"])
-    with pytest.raises(TypeError, match="is not an Optimizer"):
-        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+# Torch's schedulers
 
 
-def test_torch_refuses_it_where_it_would_have_no_effect() -> None:
-    virtual_time(1).launch(scheduled, 1)
+def scheduled(transport: Transport, strategy: Strategy, make: Callable[[Any], Any]) -> Found:
+    """The parameters after each step of a loop with a scheduler."""
+    model, seen = make_model(), []
+    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["momentum"])
+    if optimizer.is_server:
+        optimizer.serve()
+        return []
+    scheduler = make(optimizer)
+    for _ in range(6):
+        optimizer.zero_grad()
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+        scheduler.step()
+        seen.append(x_of(model))
+    optimizer.finish()
+    return seen
+
+
+def in_torch(make: Callable[[Any], Any]) -> Found:
+    model, seen = make_model(), []
+    optimizer = OPTIMIZERS["momentum"](list(model.parameters()))
+    scheduler = make(optimizer)
+    for _ in range(6):
+        optimizer.zero_grad()
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+        scheduler.step()
+        seen.append(x_of(model))
+    return seen
+
+
+SCHEDULERS = [
+    partial(torch.optim.lr_scheduler.StepLR, step_size=2),
+    partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=5),
+    partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=7),  # which changes the momentum too
+]
+
+
+@pytest.mark.parametrize("make", SCHEDULERS, ids=lambda make: make.func.__name__)
+@pytest.mark.parametrize("strategy", [Single(), RingAllReduce(), ShardedRing()], ids=NAME)
+def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, make: Callable[[Any], Any]) -> None:
+    n, expected = fit(type(strategy), 3), in_torch(make)
+    for seen in virtual_time(n).launch(scheduled, n, strategy, make):
+        for ours, theirs in zip(seen, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_where_workers_have_the_learning_rate_a_scheduler_changes_it() -> None:
+    first, second = (
+        virtual_time(2).launch(scheduled, 2, Downpour(), partial(torch.optim.lr_scheduler.StepLR, step_size=by))[1]
+        for by in (100, 1)
+    )
+    assert torch.equal(first[0], second[0])
+    assert not torch.equal(first[-1], second[-1])
+
+
+def test_where_a_server_has_it_a_scheduler_is_refused() -> None:
+    for strategy in (ParamServer(), AsyncParamServer()):
+        with pytest.raises(RunFailed, match=r"^param_groups: with \w+ the server has the learning rate; give .* sched"):
+            virtual_time(2).launch(scheduled, 2, strategy, SCHEDULERS[0])
+
+
+def two_rates(transport: Transport) -> list[str]:
+    optimizer = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"], schedule=lambda samples: 1.0)
+    other = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"])
+    calls: list[Callable[[], Any]] = [
+        partial(torch.optim.lr_scheduler.StepLR, optimizer, 1),
+        partial(other.add_param_group, {"params": [nn.Parameter(torch.zeros(1))]}),
+        partial(other.load_state_dict, {}),
+    ]
+    assert isinstance(other, torch.optim.Optimizer)
+    assert repr(optimizer) == "WorkerOptimizer(Single(workers_like=1))"
+    return [f"{kind}: {text}" for kind, text in map(outcome, calls)]
+
+
+def test_what_would_change_nothing_is_refused() -> None:
+    assert virtual_time(1).launch(two_rates, 1) == [
+        [
+            "UsageError: param_groups: schedule= sets the learning rate; give it or a scheduler, not both",
+            "UsageError: add_param_group: all parameters are one vector, and so one group",
+            "UsageError: load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)",
+        ]
+    ]
+
+
+# Loops that end too early
+
+
+def loop(transport: Transport, strategy: Strategy, steps: list[int], finishes: bool, norm: bool) -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7) if norm else nn.Tanh(), nn.Linear(7, 3)).double()
+    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["plain"])
+    if optimizer.is_server:
+        optimizer.serve()
+        return
+    for _ in range(steps[transport.rank]):
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+    if finishes:
+        optimizer.finish()
+
+
+IN_STEP = [one for name, one in SYNCHRONOUS.items() if name in STRATEGIES and name != "single"]
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("strategy", IN_STEP, ids=NAME)
+def test_a_rank_that_takes_fewer_steps_than_the_others_is_told(strategy: Strategy, norm: bool) -> None:
+    for few in range(3):
+        steps = [3 - (rank == few) for rank in range(3)]
+        if "server" in strategy.roles(3):
+            virtual_time(3).launch(loop, 3, strategy, steps, True, norm)
+            continue
+        with pytest.raises(RunFailed) as caught:
+            virtual_time(3).launch(loop, 3, strategy, steps, True, norm)
+        assert "in a loop of your own every rank must take the same number of steps" in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+
+
+def test_it_is_told_at_once() -> None:
+    with pytest.raises(RunFailed, match=r"rank 2 took 2 steps before finish\(\), and rank 0 has begun 3: in a loop of"):
+        launch(loop, 3, RingAllReduce(), [3, 3, 2], True, True, timeout=LIMIT)
+
+
+@pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer(), Downpour(), Single()], ids=NAME)
+def test_a_forgotten_finish_is_noticed(strategy: Strategy) -> None:
+    n = fit(type(strategy), 3)
+    with pytest.raises(RunFailed, match=r"rank \d ended after step\(\) without finish\(\), which sends what is unsent"):
+        virtual_time(n).launch(loop, n, strategy, [2] * 3, False, False)
 
 
 def test_an_error_of_a_rank_is_the_launchers() -> None:
-    with pytest.raises(RunFailed, match=r"^--codec topk: --strategy downpour cannot carry it") as caught:
+    with pytest.raises(RunFailed, match=r"^codec=topk: strategy downpour cannot carry it") as caught:
         launch(script, 2, Downpour(), TopK(), 1, nothing, timeout=LIMIT)
     assert caught.value.exit_code == 2
     assert isinstance(UsageError(), ValueError)
@@ -464,7 +589,7 @@ def test_momentum_counts_once() -> None:
         return str(caught.value)
 
     for said in virtual_time(3).launch(refused, 3):
-        assert said.startswith("--optimizer_options momentum=0.9: dgc carries the momentum, and the optimizer has none")
+        assert said.startswith("optimizer: momentum=0.9: dgc carries the momentum, and the optimizer has none")
 
 
 # All of the module's state

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -209,8 +209,24 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
         from records import speedup  # matplotlib is slow to load
 
         draw = speedup.draw_seconds if "seconds_a_step" in frame else speedup.draw
-        draw(frame, [name for name in axes if name != "n_gpus"], path.with_suffix(".png"))
+        draw(frame, [name for name in axes if name != "n_gpus"], path.with_suffix(".png"), _alike(*runs[0], axes))
         print(f"figure  {path.with_suffix('.png')}")
+
+
+def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:
+    """Return what all runs of a sweep have alike, for the title of its figure."""
+    values = {
+        "parameters": chosen.parameters, "bandwidth": options.bandwidth or BANDWIDTH,
+        "latency": options.latency or LATENCY, "compute": chosen.compute, "flops": chosen.flops,
+        "batch_size": options.batch_size,
+    }  # fmt: skip
+    trained = [f"{options.model} on {options.dataset}"] if not axes.keys() & {"parameters", "model", "dataset"} else []
+    known = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+        if value is not None and name not in axes
+    ]
+    return ", ".join([*(trained if chosen.parameters is None else []), *known])
 
 
 def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:

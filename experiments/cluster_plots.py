@@ -7,6 +7,7 @@ from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from experiments.cluster import GBIT, SCALED, Cluster
 from experiments.collect import spread
+from records.legends import DASHED, notes_on_covered
 
 COLOURS = {
     "ring": "#d55e00", "server": "#0072b2", "bound 1": "#009e73", "bound 8": "#cc79a7", "asynchronous": "#e69f00",
@@ -47,7 +48,17 @@ def scaling(cluster: Cluster) -> Figure:
             axes.grid(color="0.9")
     grid[0, 0].set_ylabel("times one worker alone")
     grid[1, 0].set_ylabel("held-out accuracy, %")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    facts = cluster.facts
+    figure.suptitle(
+        f"{facts['model'].upper()} on {facts['train_size']:,} pictures of {facts['dataset'].replace('_', '-')}, "
+        f"{facts['epochs']} epochs, {facts['batch_size']} samples a worker, {facts['compute']} a step of one worker, "
+        f"latency {facts['latency']}", fontsize=9,
+    )  # fmt: skip
+    figure.draw_without_rendering()
+    notes = notes_on_covered(grid.flat)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    names = [f"{label} ({notes[label]})" if label in notes else label for label in labels]
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, **DASHED)
     return figure
 
 

@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from experiments import plots
 from experiments.family import Family, name_of
 from experiments.family_runs import OF_ALL, OF_SYNCHRONOUS, SERVERS, SYNCHRONOUS
+from records.legends import DASHED
 
 COLOURS = {
     "sync": "#c25b4e",
@@ -130,33 +131,32 @@ def staleness(family: Family) -> Figure:
 
 
 def of_workers(axes: Axes, family: Family, server: str, part: str) -> None:
-    """Draw one histogram a worker: all its gradients of all seeds."""
+    """Draw a bar for each worker beside each other: of all its gradients of all seeds."""
     every = family.staleness.query("server == @server and part == @part")
     for worker, counts in every.groupby("worker"):
+        place = 0.27 * (int(str(worker)) - 2)
         share = _share(counts)
-        axes.step(share.index, share, where="mid", color=_WORKERS[int(str(worker))], label=f"worker {worker}")
-        axes.fill_between(share.index, share, step="mid", color=_WORKERS[int(str(worker))], alpha=0.15, lw=0)
+        axes.bar(share.index + place, share, 0.27, color=_WORKERS[int(str(worker))], label=f"worker {worker}")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_ylim(bottom=0)
 
 
 def of_server(axes: Axes, family: Family, part: str = "final") -> None:
-    """Draw one histogram a server: all gradients of all workers and seeds."""
-    for server in _STALE:
+    """Draw a bar for each server beside each other: of all gradients of all workers and seeds."""
+    width = 0.85 / len(_STALE)
+    for number, server in enumerate(_STALE):
         counts = family.staleness.query("server == @server and part == @part")
         if len(counts):
             share = _share(counts)
-            axes.step(share.index, share, where="mid", color=colour_of(server))
-            axes.fill_between(share.index, share, step="mid", color=colour_of(server), alpha=0.15, lw=0)
+            axes.bar(share.index + width * (number - (len(_STALE) - 1) / 2), share, width, color=colour_of(server))
     axes.set(xlabel="staleness, versions", ylabel="% of gradients", ylim=(0, None))
     axes.set_title("staleness, equal workers", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def _share(counts: pd.DataFrame) -> pd.Series:
-    """Return which % of the gradients were how stale, from one below the least to one above the most."""
-    share = counts.groupby("staleness")["count"].sum() * 100 / counts["count"].sum()
-    return share.reindex(range(int(share.index.min()) - 1, int(share.index.max()) + 2), fill_value=0.0)
+    """Return which % of the gradients were how stale."""
+    return counts.groupby("staleness")["count"].sum() * 100 / counts["count"].sum()
 
 
 def straggler(family: Family) -> Figure:
@@ -272,4 +272,4 @@ def kept(axes: Axes, family: Family) -> None:
 
 def _legend_below(figure: Figure, axes: Axes, columns: int) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5, **DASHED)

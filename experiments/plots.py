@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from experiments.collect import Results, pick, seconds_to
 from experiments.runs import BATCH, LINES, TWO_WORKERS, WEAK_LINES, Case, strategy_class, strong, weak
 from records.events import PHASES
+from records.legends import DASHED
 from records.timeline import COLOURS as PHASE_COLOURS
 
 NAMES = {
@@ -43,6 +44,10 @@ SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million paramet
 MEASURES = {"accuracy": "held-out accuracy, %", "train_loss": "training loss"}
 _SERVER, _WORKER = "#c25b4e", "#3b6ea5"
 _WIDTH = 9.0  # inches, at 100 dpi the width of a README
+_WAYS = (
+    (LINES, strong, f"strong: {BATCH} samples a step"),
+    (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"),
+)
 
 
 def name_of(strategy: str) -> str:
@@ -196,7 +201,7 @@ def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: S
     for axes, cases in ((top[0], cnn), (top[1], mlp)):
         against(axes, results, cases, "seconds", "accuracy")
         axes.set_title(SIZES[cases[0].model] if is_full(results) else cases[0].model.upper(), fontsize=10)
-        axes.legend(fontsize=8, loc="lower right")
+        axes.legend(fontsize=8, loc="lower right", **DASHED)
     phases(bottom[0], results, mlp)
     place = {"loc": "upper center", "bbox_to_anchor": (0.4, -0.2)}
     bottom[0].legend(handles=_phase_patches(), ncols=4, frameon=False, fontsize=8, **place)
@@ -212,11 +217,7 @@ def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
     def epoch_s(case: Case) -> pd.Series:
         return pick(results.runs, case)["epoch_s"]
 
-    ways = (
-        (LINES, strong, f"strong: {BATCH} samples a step"),
-        (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"),
-    )
-    for column, (lines, make, name) in enumerate(ways):
+    for column, (lines, make, name) in enumerate(_WAYS):
         times[column].set_title(name, fontsize=10)
         against_ranks(times[column], lines, make, epoch_s)
         against_ranks(reached[column], lines, make, lambda case: seconds_to(results, target, case))
@@ -230,6 +231,17 @@ def scaling(results: Results, target: float, target_of_sizes: float) -> Figure:
     for axes in times:
         axes.set_ylabel("seconds per epoch")
     _legend_below(figure, times[0])
+    return figure
+
+
+def scaling_summary(results: Results) -> Figure:
+    """Draw the README's figure: epoch time against ranks, strong and weak."""
+    figure = Figure((_WIDTH, 3.4), layout="constrained")
+    for axes, (lines, make, name) in zip(figure.subplots(1, 2, sharey=True), _WAYS, strict=True):
+        against_ranks(axes, lines, make, lambda case: pick(results.runs, case)["epoch_s"])
+        axes.set_title(name, fontsize=10)
+    figure.axes[0].set_ylabel("seconds per epoch")
+    _legend_below(figure, figure.axes[0])
     return figure
 
 
@@ -298,4 +310,6 @@ def _note(axes: Axes, missed: Sequence[str]) -> None:
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=8.5)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=8.5, **DASHED
+    )

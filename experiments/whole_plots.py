@@ -83,6 +83,16 @@ def _bars(axes: Axes, rows: pd.DataFrame, what: str, shown: list[str], offset: f
             style.pop("label", None)
 
 
+def _points(axes: Axes, rows: pd.DataFrame, shown: list[str], offset: float, **style: Any) -> None:
+    """Draw the accuracy as points with their ranges: their axis need not begin at 0."""
+    for i, name in enumerate(shown):
+        values = 100 * rows.loc[rows["name"] == name, "accuracy"].dropna()
+        if len(values):
+            middle = values.mean()
+            error = [[max(0.0, middle - values.min())], [max(0.0, values.max() - middle)]]
+            axes.errorbar(middle, i + offset, xerr=error, fmt="o", markersize=5, elinewidth=1.2, capsize=2, **style)
+
+
 def summary(whole: Whole, workers: int = WORKERS[0]) -> Figure:
     """Seconds and accuracy of every strategy in virtual time, at both bandwidths."""
     ends = last_epochs(_chosen(whole, "final", VIRTUAL, workers))
@@ -92,12 +102,11 @@ def summary(whole: Whole, workers: int = WORKERS[0]) -> Figure:
     for offset, (gbit, colour) in zip((-0.2, 0.2), _GBIT.items(), strict=True):
         rows = ends[ends["gbit"] == gbit]
         _bars(left, rows, "seconds", shown, offset, color=colour, label=f"{gbit} Gbit/s")
-        _bars(right, rows.assign(percent=100 * rows["accuracy"]), "percent", shown, offset, color=colour)
+        _points(right, rows, shown, offset, color=colour)
     left.set_yticks(range(len(shown)), shown)
     left.invert_yaxis()
     left.set_xlabel(f"virtual seconds of {whole.facts['epochs']} epochs")
     right.set_xlabel("held-out accuracy at their end, %")
-    right.set_xlim(left=max(0.0, 100 * float(ends["accuracy"].min()) - 5))
     for axes in (left, right):
         axes.grid(axis="x", color="0.9")
         axes.set_axisbelow(True)
@@ -126,12 +135,11 @@ def slow(whole: Whole) -> Figure:
         (usual, -0.2, "0.75", "equal workers"), (slowed, 0.2, "#c25b4e", "the last one 5 times as slow"),
     ):  # fmt: skip
         _bars(left, rows, "seconds", shown, offset, color=colour, label=label)
-        _bars(right, rows.assign(percent=100 * rows["accuracy"]), "percent", shown, offset, color=colour)
+        _points(right, rows, shown, offset, color=colour)
     left.set_yticks(range(len(shown)), shown)
     left.invert_yaxis()
     left.set_xlabel(f"virtual seconds, {few} workers, {fast} Gbit/s")
     right.set_xlabel("held-out accuracy, %")
-    right.set_xlim(left=max(0.0, 100 * float(min(usual["accuracy"].min(), slowed["accuracy"].min())) - 5))
     for axes in (left, right):
         axes.grid(axis="x", color="0.9")
         axes.set_axisbelow(True)

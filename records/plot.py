@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from records.files import write_atomically
 from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened
+from records.legends import DASHED, notes_on_covered
 from records.tables import workers
 
 # Of Okabe and Ito, to be told apart by the colour-blind too; then again with other dashes.
@@ -94,8 +95,14 @@ def picture(runs: Sequence[Run]) -> Figure:
         grid[-1, 0].set_yscale("log")
         grid[-1, 0].yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
     if len(runs) > 1:
-        handles = [Line2D([], [], label=name, **_style(number)) for number, name in enumerate(names)]
-        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7.5, handlelength=2.2)
+        figure.draw_without_rendering()
+        notes = notes_on_covered(grid.flat, {str(number): shortened(run.name, 16) for number, run in enumerate(runs)})
+        handles = []
+        for number, name in enumerate(names):
+            note = notes.get(str(number), "").replace("$", r"\$")
+            handles.append(Line2D([], [], label=f"{name}\n({note})" if note else name, **_style(number)))
+        figure.set_figheight(max(figure.get_figheight(), 0.17 * (lines + len(notes))))
+        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7.5, **DASHED)
     figure.suptitle(_title(runs, names), fontsize=9)
     return figure
 
@@ -108,7 +115,7 @@ def _style(number: int) -> dict[str, Any]:
 
 def _line(axes: Axes, rows: pd.DataFrame, x: str, measure: str, number: int) -> None:
     known = rows[[x, measure]].dropna()
-    axes.plot(known[x], known[measure], **_style(number))
+    axes.plot(known[x], known[measure], label=str(number), **_style(number))
     if _diverged(rows) and measure == "loss" and len(known):
         axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=_style(number)["color"], markersize=8)
 

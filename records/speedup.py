@@ -1,37 +1,45 @@
 """The pictures of a sweep: how many times as fast as one worker, or the seconds of a step, against the workers."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from records.files import write_atomically
+from records.legends import DASHED
 from records.plot import COLOURS, DASHES
 
 
-def draw_seconds(frame: pd.DataFrame, others: Sequence[str], path: Path) -> None:
+def draw_seconds(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:
     """Draw `seconds_a_step` against `workers`, a line for each combination of the columns `others`. Raises OSError.
 
-    Hollow where less than half of the step is `compute_s`.
+    Hollow where less than half of the step is `compute_s`. `given`: what all runs have alike, for the title.
     """
     figure, axes = _axes()
     _lines(axes, frame, others, "seconds_a_step")
     waits = frame[frame["seconds_a_step"] > 2 * frame["compute_s"]]
     axes.plot(
-        waits["workers"], waits["seconds_a_step"], "o", color="white", markeredgecolor="0.3", markersize=4.5,
-        label="mostly waiting",
+        waits["workers"], waits["seconds_a_step"], "o", color="white", markeredgecolor="0.3", markersize=4,
+        label="mostly waiting", zorder=4,
     )  # fmt: skip
     axes.set_yscale("log")
     axes.set_ylabel("seconds a step")
-    axes.set_title("A step in virtual time")
+    axes.set_title(_title("A step in virtual time", given), fontsize=9)
     _save(figure, others, path)
 
 
-def draw(frame: pd.DataFrame, others: Sequence[str], path: Path) -> None:
-    """Draw `speedup` against `workers`, one line for each combination of the columns `others`. Raises OSError."""
+def draw(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:
+    """Draw `speedup` against `workers`, one line for each combination of the columns `others`. Raises OSError.
+
+    `given`: what all runs have alike, for the title.
+    """
     figure, axes = _axes()
     limits = [frame["workers"].min(), frame["workers"].max()]
     axes.plot(limits, limits, color="0.6", linewidth=1, label="as many times as workers")
@@ -39,12 +47,16 @@ def draw(frame: pd.DataFrame, others: Sequence[str], path: Path) -> None:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.set_ylabel("times the samples/s of one worker alone")
-    axes.set_title("Speed-up in virtual time")
+    axes.set_title(_title("Speed-up in virtual time", given), fontsize=9)
     _save(figure, others, path)
 
 
+def _title(what: str, given: str) -> str:
+    return "\n".join([what, *textwrap.wrap(given, 80)])
+
+
 def _axes() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7, 4.5), dpi=130, layout="constrained")
+    figure = Figure(figsize=(7, 5.4), dpi=130, layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
@@ -54,25 +66,32 @@ def _axes() -> tuple[Figure, Axes]:
 
 
 def _lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) -> None:
-    """Draw a line for each combination of the columns `others`: the first tells the colour, the rest the dashes."""
+    """Draw a line for each combination of the columns `others`: the first tells the colour, the rest the dashes.
+
+    Lines that are the same within 1 % are one, with both names.
+    """
     names = list(others) or ["strategy"]
     firsts, rests = list(frame[names[0]].unique()), list(frame[names[1:]].drop_duplicates().itertuples(index=False))
+    drawn: list[tuple[tuple[str, ...], pd.Series, Line2D]] = []
     for values, line in frame.groupby(names, sort=False):
-        line = line.sort_values("workers")
-        number = firsts.index(values[0])
-        colour, width = COLOURS[number % len(COLOURS)], 1.3 + 0.8 * (len(firsts) - 1 - number)  # equal ones are seen
-        dashes = DASHES[rests.index(tuple(values[1:])) % len(DASHES)] if rests else DASHES[0]
-        label = ", ".join(str(value) for value in values)
-        axes.plot(
-            line["workers"], line[what], dashes, color=colour, linewidth=width, marker="o", markersize=2.5 + width,
-            label=label,
-        )  # fmt: skip
+        rest, curve = tuple(values[1:]), line.set_index("workers")[what].sort_index()
+        for other, like, same in drawn:
+            if other == rest and like.index.equals(curve.index) and np.allclose(like, curve, rtol=0.01):
+                first, comma, more = str(same.get_label()).partition(", ")
+                same.set_label(f"{first} and {values[0]}{comma}{more}")
+                break
+        else:
+            colour = COLOURS[firsts.index(values[0]) % len(COLOURS)]
+            dashes = DASHES[rests.index(rest) % len(DASHES)] if rests else DASHES[0]
+            label = ", ".join(str(value) for value in values)
+            style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
+            drawn += [(rest, curve, one) for one in axes.plot(curve.index, curve, dashes, label=label, **style)]
 
 
 def _save(figure: Figure, others: Sequence[str], path: Path) -> None:
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         axis.set_minor_formatter(NullFormatter())
     title = ", ".join(others or ["strategy"])
-    figure.legend(loc="outside right upper", title=title, frameon=False, fontsize="small")
+    figure.legend(loc="outside lower center", title=title, frameon=False, fontsize="small", ncols=2, **DASHED)
     with write_atomically(path) as unfinished:
         figure.savefig(unfinished, format="png")

@@ -8,7 +8,9 @@ from typing import Any
 import nbformat
 import pandas as pd
 import pytest
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from benchmarks import networks
 from experiments import (
@@ -108,6 +110,25 @@ def test_a_strategy_that_is_new_has_a_name_and_a_colour() -> None:
 
 
 # What is shown
+
+
+@pytest.mark.parametrize("name", ["param_server", "ring_all_reduce", "scaling", "server_family", "cluster",
+                                  "compression", "whole_family"])  # fmt: skip
+def test_bars_begin_at_0_and_dashes_are_seen(name: str) -> None:
+    figure = report.figure(name, collect.KEPT)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        bars = [one for one in axes.patches if isinstance(one, Rectangle) and one.get_width() and one.get_height()]
+        lengths = {"x" if isinstance(container, BarContainer) and container.orientation == "horizontal" else "y"
+                   for container in axes.containers}  # fmt: skip
+        if bars and "x" in lengths:
+            assert axes.get_xlim()[0] <= 0
+        elif bars:
+            assert axes.get_ylim()[0] <= 0
+    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
+        for line in legend.get_lines():
+            if line.get_linestyle() in ("--", ":", "-."):
+                assert legend.handlelength >= 3
 
 
 @pytest.fixture(scope="module")

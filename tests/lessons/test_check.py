@@ -49,7 +49,10 @@ def test_a_lab_begins_with_a_hole_that_says_what_to_write(lab: str) -> None:
     assert found.kind == "hole"
     assert f"of {lab}.py: " in found.verdict
     assert found.points == 0
-    assert str(found) == find_hole(lab, str(ROOT / "lessons" / f"{lab}.py"))
+    hole = find_hole(lab, str(ROOT / "lessons" / f"{lab}.py"))
+    assert hole.startswith(f"{lab}: still to be written, line ")
+    if lab != "lost_updates":  # whose ranks come to holes of their own, one of them first
+        assert str(found) == hole
 
 
 def test_a_hole_is_found_before_torch_is_loaded() -> None:

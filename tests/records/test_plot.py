@@ -77,11 +77,20 @@ def test_each_run_has_its_name_beside_the_panels(tmp_path: Path) -> None:
     long = "param_server-4-digits-mlp-20261121-235519-557957-" + "x" * 150
     runs = [made(tmp_path, name) for name in ("a", long, "cost $1 to $2")]
     names = legend(*runs)
-    assert names[0] == "a"
+    assert names[0].split("\n")[0] == "a"
     assert names[1].startswith("param_server-4-digits-mlp-\n")
     assert names[2] == r"cost \$1 to \$2", "no mathematics"
     assert max(len(line) for name in names for line in name.split("\n")) <= 30
     assert max(name.count("\n") for name in names) < 8
+
+
+def test_a_curve_that_another_hides_is_named_with_it(tmp_path: Path) -> None:
+    """In another time the same epochs hide it in some panels only."""
+    table = diverged(0.5)
+    alike = table.assign(epoch_s=table["epoch_s"] + table["epoch"])
+    names = legend(made(tmp_path, "first", table), made(tmp_path, "second", table), made(tmp_path, "third", alike))
+    assert names == ["first\n(under second)", "second\n(partly under third)", "third"]
+    assert legend(made(tmp_path, "a", table), made(tmp_path, "b", table)) == ["a\n(under b)", "b"]
 
 
 @pytest.mark.parametrize("loss", [np.nan, np.inf])

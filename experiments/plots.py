@@ -201,6 +201,8 @@ def overview(results: Results, cnn: Sequence[Case], mlp: Sequence[Case], sent: S
     for axes, cases in ((top[0], cnn), (top[1], mlp)):
         against(axes, results, cases, "seconds", "accuracy")
         axes.set_title(SIZES[cases[0].model] if is_full(results) else cases[0].model.upper(), fontsize=10)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low - 0.1 * len(axes.get_lines()) * (high - low), high)  # room for the legend below the data
         axes.legend(fontsize=8, loc="lower right", **DASHED)
     phases(bottom[0], results, mlp)
     place = {"loc": "upper center", "bbox_to_anchor": (0.4, -0.2)}

@@ -143,9 +143,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         them. Raises PeerLost, WaitTimeout.
         """
         self._check_role(False, "step")
-        if not self._unchangeable:
-            options = {name: value for name, value in self._groups[0].items() if name != "params"}
-            self.strategy.descent.optimizer.param_groups[0].update(options)
+        self._pass_options_on()
         self.strategy.step(n_samples)
 
     def finish(self) -> None:
@@ -170,12 +168,19 @@ class WorkerOptimizer(torch.optim.Optimizer):
     # Both
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to continue later."""
+        """Return all that this rank needs to continue later, but for a scheduler, which has a state of its own."""
+        self._pass_options_on()
         return {**self.strategy.state_dict(), "epoch": self.epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise UsageError: all ranks begin with their states, by `state`."""
         raise UsageError("load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)")
+
+    def _pass_options_on(self) -> None:
+        """Give the optimizer that makes the updates the options that a scheduler may have changed."""
+        if not self._unchangeable:
+            options = {name: value for name, value in self._groups[0].items() if name != "params"}
+            self.strategy.descent.optimizer.param_groups[0].update(options)
 
     def _end_epoch(self) -> None:
         self.strategy.finish()

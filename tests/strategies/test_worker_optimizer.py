@@ -466,6 +466,38 @@ def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, mak
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
+def with_scheduler(transport: Transport, strategy: Strategy, whole: bool) -> list[Any]:
+    """Three steps and then four; if not `whole`, with another optimizer and scheduler, which continue from states."""
+
+    def begin(model: nn.Module, state: Any, of_scheduler: Any) -> tuple[WorkerOptimizer, Any]:
+        optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["momentum"], state=state)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        if of_scheduler:
+            scheduler.load_state_dict(of_scheduler)
+        return optimizer, scheduler
+
+    model = make_model()
+    optimizer, scheduler = begin(model, None, None)
+    for n in (3, 4):
+        if n == 4 and not whole:
+            states = optimizer.state_dict(), scheduler.state_dict()
+            model = make_model()
+            optimizer, scheduler = begin(model, *states)
+        for _ in range(n):
+            F.cross_entropy(model(X), Y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+        optimizer.finish()
+    return [x_of(model).tolist(), optimizer.param_groups[0]["lr"]]
+
+
+@pytest.mark.parametrize("strategy", [RingAllReduce(), ShardedRing()], ids=NAME)
+def test_a_scheduler_continues_with_the_optimizer(strategy: Strategy) -> None:
+    whole, parts = (virtual_time(3).launch(with_scheduler, 3, strategy, one) for one in (True, False))
+    assert whole == parts
+
+
 def test_where_workers_have_the_learning_rate_a_scheduler_changes_it() -> None:
     first, second = (
         virtual_time(2).launch(scheduled, 2, Downpour(), partial(torch.optim.lr_scheduler.StepLR, step_size=by))[1]

@@ -28,6 +28,7 @@ def mixed(transport: Transport, task: Task, start: list[float], steps: int) -> t
     for _ in range(steps):
         rank.constant_step(0.0, 5)
         found.append(rank.x()[-1].item())
+    rank.stop()
     return found, rank.strategy.model()[0].item()
 
 
@@ -95,6 +96,7 @@ def one_step(transport: Transport, task: Task) -> float:
     rank = Rank(transport, task)
     rank.replica.x.fill_(10.0 * transport.rank)
     rank.constant_step(1.0 + transport.rank, 5)
+    rank.stop()
     return rank.x()[0].item()
 
 
@@ -167,4 +169,5 @@ def typed(transport: Transport, task: Task, dtype: torch.dtype) -> list[float]:
     rank = Rank(transport, task, torch.nn.Linear(2, 2).to(dtype))
     rank.replica.x.fill_(float(transport.rank))
     rank.constant_step(0.0, 1)
+    rank.stop()
     return rank.x().tolist()

@@ -31,19 +31,20 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import UseAppendAction
 
-from launchers.virtual import Death, VirtualTime
 from records import files, tables
 from records.errors import UsageError
-from training import cluster as clusters
 from training.checks import resolve
-from training.cluster import ClusterOptions
 from training.command_line import guarded, parse_with
-from training.dry_run import DryRun, dry_run
-from training.dry_run import check as check_dry
 from training.options import Options
 from training.preflight import prepare
 from training.run import run
-from transports.network import Card, Network
+from transports.link import Card
+from virtual_time import cluster as clusters
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import DryRun, dry_run
+from virtual_time.dry_run import check as check_dry
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import Network
 from workloads.datasets import Data
 
 BANDWIDTH, LATENCY = "10gbit", "50us"  # of a simulation that is told nothing else

@@ -32,7 +32,7 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, r
 from launchers.devices import usable_cores
 from records.events import Recorder
 from ring_all_reduce_builtin import join
-from strategies.common.collectives import naive_all_reduce, ring_all_reduce
+from strategies.collectives import naive_all_reduce, ring_all_reduce
 from training import launch
 from transports.base import Transport
 from transports.process_group import ProcessGroup

@@ -31,7 +31,7 @@ from benchmarks import networks
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest
 from benchmarks.training import INPUT_SHAPE, N_CLASSES, new_batch
 from strategies import Replica
-from strategies.hogwild import Hogwild
+from strategies.lock_free.hogwild import Hogwild
 from training import launch
 from transports.base import Transport
 

@@ -26,10 +26,10 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, r
 from benchmarks.training import INPUT_SHAPE, N_CLASSES, new_batch, new_optimizer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Replica, Strategy
+from strategies.all_reduce.overlapped_ring import OverlappedRing
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import Builtin
-from strategies.none import NoCommunication
-from strategies.overlapped_ring import OverlappedRing
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.local_models.none import NoCommunication
 from training import launch
 from transports.base import Transport
 from transports.link import Link

@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, require, slowest
 from benchmarks.training import GlooServer, TrainingSettings, new_batch, new_network, new_optimizer, side
 from strategies import Strategy
-from strategies.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
+from strategies.synchronous_server.param_server import ParamServer
 from training import launch
 from transports.base import Transport
 

@@ -22,14 +22,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figure, main, require
-from launchers.virtual import VirtualTime
 from strategies import STRATEGIES, Strategy
 from training import launch
 from training.checks import resolve
 from training.options import Options
-from training.steps import Sizes, Steps, StepsJob, take_steps
 from transports.link import Link
-from transports.network import OneSwitch
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
+from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 
 LATENCY = 1e-4  # seconds
 

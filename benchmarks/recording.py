@@ -22,7 +22,7 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, r
 from benchmarks.networks import mlp
 from records.events import Recorder
 from strategies import Replica
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from training import launch
 from transports.base import Transport
 from transports.timing import now

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figure, main, ratio, require
 from records.errors import RunFailed
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,11 +22,11 @@ from benchmarks import networks
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, require, slowest, train
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Replica, Strategy
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import Builtin
+from strategies.common.served import Served
 from strategies.common.workers import SERVER
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
-from strategies.served import Served
+from strategies.synchronous_server.param_server import ParamServer
 from training import launch
 from transports.base import Transport
 

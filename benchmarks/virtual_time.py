@@ -16,11 +16,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figure, main, require
-from launchers.virtual import VirtualTime
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from transports.base import Transport
-from transports.network import OneSwitch
 from transports.timing import now
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 _NUMEL = 10_000
 

@@ -24,12 +24,12 @@ from records.errors import RunFailed, UsageError
 from records.files import AnyPath, git_commit, machine, write_together
 from simulate import simulate
 from strategies import Strategy
-from strategies.async_param_server import AsyncParamServer
-from strategies.backup_workers import BackupWorkers
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
 from training import Options
-from training.cluster import ClusterOptions
+from virtual_time.cluster import ClusterOptions
 
 CLUSTER = "cluster.csv"
 PREDICTION = Path("benchmarks") / "prediction.json"

@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from compression import CODECS
 from compression.none import NoCodec
-from launchers.virtual import VirtualTime
 from records.errors import RunFailed
 from strategies import STRATEGIES
 from training import Options, run
-from training.cluster import Compute
 from training.names import make_strategy
-from transports.network import OneSwitch
+from virtual_time.cluster import Compute
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 EPOCHS, EARLY = 20, 5
 SEEDS = (0, 1, 2)

@@ -19,18 +19,18 @@ from tqdm import tqdm
 from compression import CODECS, Codec
 from experiments.cluster import cores
 from experiments.collect import folder
-from launchers.virtual import VirtualTime
 from records.errors import RunFailed, UsageError
 from records.files import AnyPath, git_commit, machine, write_together
 from simulate import check
 from strategies import Strategy
-from strategies.async_param_server import AsyncParamServer
-from strategies.dgs import DGS
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.dgs import DGS
 from strategies.single import Single
+from strategies.synchronous_server.param_server import ParamServer
 from training import Options, run
-from training.cluster import ClusterOptions, Compute, time_phases
+from virtual_time.cluster import ClusterOptions, Compute, time_phases
+from virtual_time.launcher import VirtualTime
 
 METHODS, CODED = "dgs.csv", "compression.csv"
 ON_A_SERVER = {"ASGD": "none", "GD": "topk", "DGC": "dgc", "DGS": "dgs"}  # each with its codec

@@ -12,10 +12,10 @@ import pandas as pd
 from experiments.runs import SEEDS, TIMELINE
 from experiments.store import DIVERGED, Store
 from strategies import Strategy
-from strategies.async_param_server import AsyncParamServer
-from strategies.backup_workers import BackupWorkers
-from strategies.downpour import Downpour
-from strategies.param_server import ParamServer
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
 from training import Options
 
 FAMILY = "server_family"  # the experiment, and the folder of its results in that of the others

@@ -20,7 +20,7 @@ from PIL import Image
 from records.errors import UsageError
 from records.events import Recorder
 from records.files import AnyPath, write_atomically
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from training import launch
 from transports.base import Transport
 

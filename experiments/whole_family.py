@@ -17,32 +17,32 @@ from tqdm import tqdm
 
 from experiments.cluster import cores
 from experiments.collect import folder
-from launchers.virtual import VirtualTime
 from records.errors import RunFailed, UsageError
 from records.events import METERS
 from records.files import AnyPath, git_commit, machine, write_together
 from simulate import check
 from strategies import Strategy
-from strategies.all_gather import AllGather
-from strategies.async_param_server import AsyncParamServer
-from strategies.backup_workers import BackupWorkers
-from strategies.dgs import DGS
-from strategies.downpour import Downpour
-from strategies.easgd import ElasticAveraging
-from strategies.gossip import Gossip
-from strategies.hogwild import Hogwild
-from strategies.hogwild_pp import HogwildPP
-from strategies.inconsistent_reads import InconsistentReads
-from strategies.local_sgd import LocalSGD
-from strategies.naive_all_reduce import NaiveAllReduce
-from strategies.none import NoCommunication
-from strategies.overlapped_ring import OverlappedRing
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
-from strategies.sharded_ring import ShardedRing
-from strategies.sparta import Sparta
+from strategies.all_reduce.all_gather import AllGather
+from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
+from strategies.all_reduce.overlapped_ring import OverlappedRing
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.dgs import DGS
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
+from strategies.local_models.gossip import Gossip
+from strategies.local_models.local_sgd import LocalSGD
+from strategies.local_models.none import NoCommunication
+from strategies.local_models.sparta import Sparta
+from strategies.lock_free.hogwild import Hogwild
+from strategies.lock_free.hogwild_pp import HogwildPP
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
 from training import Options, run
-from training.cluster import ClusterOptions, Compute, phase_seconds
+from virtual_time.cluster import ClusterOptions, Compute, phase_seconds
+from virtual_time.launcher import VirtualTime
 
 WHOLE = "whole_family.csv"
 REAL, VIRTUAL = "real", "virtual"

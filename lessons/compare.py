@@ -10,7 +10,7 @@ from lessons.report import Report
 from records import tables
 from strategies import Strategy
 from training import Options
-from training.cluster import ClusterOptions
+from virtual_time.cluster import ClusterOptions
 
 
 def compare(

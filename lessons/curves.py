@@ -11,7 +11,7 @@ import pandas as pd
 import simulate
 from strategies import Strategy
 from training import Options
-from training.cluster import ClusterOptions
+from virtual_time.cluster import ClusterOptions
 
 
 def train_each(runs: Mapping[str, Strategy], n_gpus: int = 4, epochs: int = 8, **options: Any) -> pd.DataFrame:

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Picture
 
-from launchers.virtual import VirtualTime
 from lessons.lab import BANDWIDTH, LATENCY
 from lessons.report import Report
 from lessons.shown import Shown
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 from workloads.datasets import load
 
 LR = 0.1

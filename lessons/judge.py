@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from launchers.virtual import VirtualTime
 from lessons.lab import BANDWIDTH, LATENCY, UNREADABLE, Case, Fault, Lab, Run, Sent, Vectors
 from lessons.processes import Process, Ranks, printable
 from lessons.transport import MOST_SLEEP
 from records.errors import RunFailed
 from transports.base import ANY, PeerLost, Transport
-from transports.network import OneSwitch
-from transports.simulated import Deadlock, Simulated
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
+from virtual_time.transport import Deadlock, Simulated
 
 _MOST_REQUESTS = 20_000  # of a rank in one case
 _RELEASE = "use `with transport.recv(...) as received`, or copy_to"

@@ -11,7 +11,7 @@ import torch
 
 from lessons.labs.lost_updates import serve
 from strategies import Strategy, Traffic
-from strategies.common.collectives import broadcast
+from strategies.collectives import broadcast
 from transports.base import Transport
 
 SERVER = 0

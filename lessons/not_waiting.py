@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from strategies import Strategy, Traffic
-from strategies.common.collectives import broadcast
+from strategies.collectives import broadcast
 from transports.base import ANY, Transport  # noqa: F401 - ANY is for your `serve`
 
 SERVER = 0

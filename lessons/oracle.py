@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from strategies import Strategy
-from strategies.common.collectives import ring_all_reduce  # noqa: F401 - for your `average`
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.collectives import ring_all_reduce  # noqa: F401 - for your `average`
 from transports.base import Transport
 
 Plan = Sequence[Sequence[Sequence[int]]]  # by step, then by rank: the samples

@@ -18,8 +18,8 @@ from lessons.shown import Shown
 from records import tables
 from records.errors import RunFailed
 from training import Options
-from training.cluster import ClusterOptions
 from transports.base import Transport
+from virtual_time.cluster import ClusterOptions
 
 EPOCHS, BATCH = 3, 8
 WORKERS = (1, 4, 16)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from strategies import Strategy
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from transports.base import Transport, Work
 
 

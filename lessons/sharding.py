@@ -12,7 +12,7 @@ import torch
 
 from records.errors import RunFailed
 from strategies import Strategy
-from strategies.sharded_ring import ShardedRing
+from strategies.all_reduce.sharded_ring import ShardedRing
 from transports.base import Transport
 
 Update = Callable[[torch.Tensor, torch.Tensor], None]

@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from launchers.virtual import VirtualTime
 from lessons.lab import BANDWIDTH, LATENCY
 from lessons.labs.increments import SERVER
 from lessons.labs.lost_updates import LONGEST_S, serve
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 UPDATES = 25  # of each client
 

@@ -9,8 +9,8 @@ from records import tables
 from records.errors import RunFailed
 from strategies import Strategy
 from training import Options, run
-from training.cluster import ClusterOptions
 from training.names import make_strategy
+from virtual_time.cluster import ClusterOptions
 
 EPOCHS = 5
 

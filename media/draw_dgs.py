@@ -26,11 +26,11 @@ from compression.none import NoCodec
 from compression.topk import TopK
 from records.files import write_atomically
 from strategies import Strategy
-from strategies.async_param_server import AsyncParamServer
-from strategies.dgs import DGS
-from training.cluster import ClusterOptions
-from training.dry_run import dry_run
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.dgs import DGS
 from training.options import Options
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run
 
 COMPUTE, LATENCY, MODEL, DENSITY = "0.37s", "50us", "resnet18", 0.01
 WORKERS, BANDWIDTHS = (1, 2, 4, 8, 16, 32), ("1gbit", "10gbit")

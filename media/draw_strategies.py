@@ -17,8 +17,8 @@ from matplotlib.patches import FancyArrowPatch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from strategies import Strategy
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.synchronous_server.param_server import ParamServer
 
 HERE = Path(__file__).parent
 SERVER, WORKER, PUSH, PULL = "#c25b4e", "#3b6ea5", "#3b6ea5", "#c25b4e"

@@ -12,7 +12,7 @@ Versions of the parameters are recorded where an algorithm lets them differ:
 - a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
   version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere
 
-`line`, such as "strategies/common/collectives.py:48", is where the algorithm was at that moment: of the files that the
+`line`, such as "strategies/collectives.py:48", is where the algorithm was at that moment: of the files that the
 recorder follows, the line of the innermost caller. Empty outside of them, as in the phases of the training loop.
 
 A recorder writes its events to a file as they come, some thousands at a time: its memory does not grow with the run.

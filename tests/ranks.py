@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 
 from launchers.local import launch
-from launchers.virtual import Death, VirtualTime
 from records.errors import RunFailed
 from records.events import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.mpi_ranks import MpiRanks
 from transports.base import Message, Transport
 from transports.link import Link
-from transports.network import OneSwitch
 from transports.process_group import ProcessGroup
 from transports.timing import now
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 PROCESSES = ("shared_memory", "process_group")
 HELD_BACK = ("shared_memory, held back", "process_group, held back", "mpi, held back")

@@ -24,12 +24,12 @@ def chosen_strategy(config: pytest.Config) -> type[Strategy] | None:
 def keep_those_of(kind: type[Strategy], config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out all tests but those of `kind`: with it among their parameters, of its file, or of the whole table."""
     package, _, module = kind.__module__.rpartition(".")
-    is_of_the_table = package == "strategies"
+    is_of_the_table = package.split(".")[0] == "strategies"
     of_file = _STRATEGIES / f"test_{module}.py"
 
     def is_it(value: Any) -> bool:
         if isinstance(value, str):
-            return value in (kind.name, f"strategies/{module}.py")
+            return value in (kind.name, f"{kind.__module__.replace('.', '/')}.py")
         if isinstance(value, tuple | list):
             return any(map(is_it, value))
         return value is kind or type(value) is kind

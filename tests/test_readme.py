@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from simulate import SimulationOptions
-from strategies.common import collectives
+from strategies import collectives
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 from training import command_line

@@ -13,11 +13,11 @@ from compression import Codec, Layout, Setting
 from compression.none import NoCodec
 from records.errors import UsageError
 from strategies import OptimizerFactory, Strategy
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.descent import Schedule
 from strategies.common.traffic import Coded
-from strategies.ring_all_reduce import RingAllReduce
 from training.optimizers import factory
 from training.schedules import schedule
 from transports.link import Link

@@ -1,8 +1,9 @@
 """A network card in numbers under a real transport: what comes is held back until it would have arrived.
 
-The model is that of `network.py`, with all ranks at one switch: a message passes its sender's card, then its
-receiver's, each shared by all the connections of that rank, and is there `latency` seconds after its last byte. Its
-sender says when it begins to leave; the receiver works out the rest, in the order in which messages reach its card.
+The model is that of `virtual_time/network.py`, with all ranks at one switch: a message passes the card of its sender,
+then that of its receiver, each shared by all the connections of that rank, and is there `latency` seconds after its
+last byte. Its sender says when it begins to leave; the receiver works out the rest, in the order in which messages
+reach its card.
 """
 
 import math
@@ -11,7 +12,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from transports.network import Card
+
+@dataclass
+class Card:
+    """One direction of a network card, or of a switch's port, and what has passed it so far."""
+
+    name: str
+    bandwidth: float  # bytes a second
+    free: float = 0.0  # when the last byte of all messages so far has passed
+    busy: float = 0.0  # seconds
+    nbytes: int = 0
+
+    def take(self, nbytes: int, first: float, last: float) -> tuple[float, float]:
+        """Let a message pass whose bytes come from `first` to `last`; return from when to when they leave."""
+        seconds = nbytes / self.bandwidth
+        start = max(first, self.free)
+        end = max(start + seconds, last)
+        self.free = end
+        self.busy += seconds
+        self.nbytes += nbytes
+        return start, end
 
 
 @dataclass

@@ -4,11 +4,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from strategies import Strategy
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.synchronous_server.param_server import ParamServer
 from training import Options
-from training.cluster import ClusterOptions
-from training.dry_run import dry_run
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run
 
 SERVER, SERVERS, RING = "server", "4 servers", "ring"
 CHOICES: dict[str, Strategy] = {SERVER: ParamServer(), SERVERS: ParamServer(servers=4), RING: RingAllReduce()}

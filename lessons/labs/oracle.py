@@ -13,7 +13,7 @@ from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, 
 from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, mean_of_all, plan_of
 from lessons.labs.replicas import ask, draw_replicas, explain_verdicts, name_kind
 from lessons.labs.ring import Ring
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
 LR = 0.1
 

@@ -11,7 +11,7 @@ import torch
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
 from lessons.spoiled import is_spoiled
 from lessons.sums import coefficients, describe
-from strategies.param_server import ParamServer
+from strategies.synchronous_server.param_server import ParamServer
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3

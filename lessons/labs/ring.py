@@ -9,7 +9,7 @@ import torch
 
 from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
 from lessons.sums import coefficients, describe
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
 _CURE = "write the mean into `vector`, in place: vector.copy_(...)"
 

@@ -10,7 +10,7 @@ import torch
 from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, normal
 from lessons.labs.ring import chunk_spans
 from lessons.labs.shards import STEPS, Optimizer, first_fault, is_finished_gradient
-from strategies.sharded_ring import ShardedRing
+from strategies.all_reduce.sharded_ring import ShardedRing
 
 _CURE = "write the new parameters into x, in place: x.copy_(...)"
 

@@ -1,4 +1,4 @@
-"""Lab 4, solved: the loop of `strategies/async_param_server.py` without deaths, and the largest rate by halving."""
+"""Lab 4, solved: the loop of `async_param_server.py` without deaths, and the largest rate by halving."""
 
 from collections.abc import Callable
 

@@ -1,10 +1,10 @@
-"""Lab 3, solved: the batches, the oracle, the weighted mean of `strategies/all_reduce_sgd.py`, and the comparison."""
+"""Lab 3, solved: the batches, the oracle, the weighted mean of `all_reduce_sgd.py`, and the comparison."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from transports.base import Transport
 
 Plan = Sequence[Sequence[Sequence[int]]]

@@ -1,4 +1,4 @@
-"""Lab 1, solved: one step of `strategies/param_server.py`, without weights, deaths and codecs."""
+"""Lab 1, solved: one step of `strategies/synchronous_server/param_server.py`, without weights, deaths and codecs."""
 
 from collections.abc import Callable
 

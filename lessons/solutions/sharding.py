@@ -1,4 +1,4 @@
-"""Lab 8, solved: a step of `strategies/sharded_ring.py`, without weights and a bound on the norm."""
+"""Lab 8, solved: a step of `strategies/all_reduce/sharded_ring.py`, without weights and a bound on the norm."""
 
 from collections.abc import Callable
 

@@ -13,8 +13,8 @@ import torch
 
 from compression import Codec
 from records.errors import RunFailed
+from strategies.collectives import broadcast
 from strategies.common.coding import CodecFactory, Encoder
-from strategies.common.collectives import broadcast
 from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Coded, Traffic
@@ -74,7 +74,7 @@ class Strategy(ABC):
     def __init_subclass__(cls) -> None:
         package, _, module = cls.__module__.rpartition(".")
         if "name" not in vars(cls):
-            cls.name = module if package == "strategies" else f"{cls.__module__}:{cls.__qualname__}"
+            cls.name = module if package.split(".")[0] == "strategies" else f"{cls.__module__}:{cls.__qualname__}"
 
     # What is known before it starts
 

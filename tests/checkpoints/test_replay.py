@@ -10,8 +10,8 @@ from checkpoints import replay
 from records.errors import RunFailed, UsageError
 from records.files import load_metadata
 from strategies import STRATEGIES
-from strategies.async_param_server import AsyncParamServer
-from strategies.downpour import Downpour
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import made, said, small
 from training import run
 

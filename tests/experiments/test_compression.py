@@ -33,7 +33,7 @@ from experiments.compression import (
 )
 from records.errors import UsageError
 from records.tables import COLUMNS, aligned
-from strategies.dgs import DGS
+from strategies.asynchronous_server.dgs import DGS
 from strategies.single import Single
 
 SHARED = compression.common(quick=True, data_dir="data")

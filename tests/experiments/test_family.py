@@ -12,7 +12,7 @@ from experiments.family_runs import FAMILY, GRID, SERVERS, TUNING_SEEDS
 from experiments.store import Store, same_run
 from records.files import EVENTS_SUFFIX, load_events
 from records.tables import applied
-from strategies.inconsistent_reads import InconsistentReads
+from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from tests.experiments.test_run import command, counts
 from tests.ranks import LIMIT
 from training.options import option_names

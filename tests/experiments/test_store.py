@@ -12,7 +12,7 @@ from experiments import runs
 from experiments.family_runs import FAMILY, finals, tuning
 from experiments.store import Store, same_run
 from records.errors import UsageError
-from strategies.downpour import Downpour
+from strategies.asynchronous_server.downpour import Downpour
 from tests.experiments import samples
 
 ONE, OTHER = (replace(one, device="cpu") for one in runs.declared("scaling")[:2])

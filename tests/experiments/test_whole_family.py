@@ -30,7 +30,7 @@ from experiments.whole_family import (
 from records.errors import UsageError
 from records.tables import aligned
 from strategies import STRATEGIES, RunSize
-from strategies.hogwild import Hogwild
+from strategies.lock_free.hogwild import Hogwild
 from strategies.single import Single
 
 PLACES = {REAL: (RANKS,), VIRTUAL: WORKERS}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 sys.path.insert(0, {root!r})
 import torch
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from training import launch
 
 @dataclass

@@ -16,7 +16,7 @@ from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster, measure, predi
 from lessons.labs.links import Links, Part, draw_clusters, draw_to_choose
 from lessons.report import Report
 from lessons.solutions import links
-from strategies.param_server import ParamServer
+from strategies.synchronous_server.param_server import ParamServer
 
 HINTS = [
     (choice, of_latency, of_bytes, text)

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from launchers.virtual import VirtualTime
 from records import page, sources
 from records.events import EVALUATE, OPS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
@@ -24,13 +23,14 @@ from records.page.__main__ import main
 from records.page.columns import TYPES, with_messages
 from records.timeline import load
 from strategies import STRATEGIES
-from strategies.gossip import Gossip
+from strategies.local_models.gossip import Gossip
 from tests.ranks import LIMIT
 from tests.runs import ROOT, made, n_gpus_of, small
 from training import launch
 from training import run as perform
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 pytestmark = pytest.mark.xdist_group("page")  # a run of the module is made once
 
@@ -181,7 +181,7 @@ def test_every_strategy_has_a_page(tmp_path: Path, name: str) -> None:
 
 def test_the_sources_that_ran_are_on_the_page(results: Path) -> None:
     (run,) = facts(page.show(results / "ring_all_reduce.1").text)["runs"]
-    assert set(run["sources"]) == {"strategies/all_reduce_sgd.py", "strategies/common/collectives.py"}
+    assert set(run["sources"]) == {"strategies/all_reduce/all_reduce_sgd.py", "strategies/collectives.py"}
     assert run["missing"] == {}
     for name, lines in run["sources"].items():
         bare = [re.sub(r"<[^>]*>", "", line) for line in lines]
@@ -192,12 +192,12 @@ def test_the_sources_that_ran_are_on_the_page(results: Path) -> None:
 
 def test_a_source_that_has_changed_is_not_shown(own: Path) -> None:
     metadata = json.loads((own / "ring_all_reduce.1.json").read_text())
-    name = "strategies/common/collectives.py"
+    name = "strategies/collectives.py"
     assert metadata["sources"][name] == sources.digests([str(ROOT / name)])[name]
     metadata["sources"][name] = "0" * 16
     (own / "ring_all_reduce.1.json").write_text(json.dumps(metadata))
     (run,) = facts(page.show(own / "ring_all_reduce.1").text)["runs"]
-    assert list(run["sources"]) == ["strategies/all_reduce_sgd.py"]
+    assert list(run["sources"]) == ["strategies/all_reduce/all_reduce_sgd.py"]
     assert "has changed since the run" in run["missing"][name]
 
 
@@ -214,9 +214,9 @@ def test_records_of_before_there_were_lines_have_a_page(own: Path) -> None:
 OWN = '''
 from dataclasses import dataclass
 
-from strategies.common.collectives import average
+from strategies.collectives import average
 from strategies.common.traffic import Traffic
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
 
 import greeting
@@ -258,7 +258,7 @@ def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, named: bool) 
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
     file = str((tmp_path / "mine.py").resolve())
     helper = str((tmp_path / "greeting.py").resolve())
-    assert set(run["sources"]) >= {helper if named else file, "strategies/common/collectives.py"}
+    assert set(run["sources"]) >= {helper if named else file, "strategies/collectives.py"}
     hello = spans(tmp_path / "results" / "own").query("tag == 'hello' and op == 'send'")["line"].unique()
     assert list(hello) == [f"{helper}:2" if named else f"{file}:{own[: own.index('greet(')].count(chr(10)) + 1}"]
     Path(helper if named else file).write_text(f"# new\n{own}")
@@ -273,11 +273,15 @@ def test_every_message_of_a_strategy_with_helpers_has_its_line(tmp_path: Path) -
     events = events[events["phase"] != EVALUATE]
     assert len(events) > 20
     files = events["line"].str.rpartition(":")[0]
-    assert set(files) <= {"strategies/ad_psgd.py", "strategies/drifting.py", "strategies/gossip.py"}
+    assert set(files) <= {
+        "strategies/local_models/ad_psgd.py",
+        "strategies/local_models/drifting.py",
+        "strategies/local_models/gossip.py",
+    }
     exchanged = files[events["tag"].isin(["average", "averaged"])]
-    assert set(exchanged) == {"strategies/ad_psgd.py"}
+    assert set(exchanged) == {"strategies/local_models/ad_psgd.py"}
     (run,) = facts(page.show(tmp_path / "run").text)["runs"]
-    assert "strategies/ad_psgd.py" in run["sources"]
+    assert "strategies/local_models/ad_psgd.py" in run["sources"]
 
 
 # Bad input

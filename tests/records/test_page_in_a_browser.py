@@ -13,7 +13,6 @@ from PIL import Image
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from launchers.virtual import VirtualTime
 from records import page
 from records.events import PHASES
 from records.page.columns import with_messages
@@ -21,7 +20,8 @@ from records.timeline import COLOURS, load
 from tests.browser import NEEDS_BROWSER, Browser, chromium, wait_for
 from tests.runs import small
 from training import run
-from transports.network import OneSwitch
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 pytestmark = [pytest.mark.xdist_group("browser"), NEEDS_BROWSER]
 
@@ -351,7 +351,7 @@ def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
     line = ring.text(".code li.now")
     assert 'transport.isend(chunks[(r + 1 - s) % N], right, "share-only")' in line
     assert str(events["rank"][k]) in line.split()[0]
-    assert f"strategies/common/collectives.py, line {events['line'][k].split(':')[1]}" in ring.text(".file")
+    assert f"strategies/collectives.py, line {events['line'][k].split(':')[1]}" in ring.text(".file")
     assert is_in_view(ring, ".code li.now")
     box = ring.element(".code").rect
     assert box["y"] + box["height"] <= 900, "of the window too"

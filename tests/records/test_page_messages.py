@@ -10,20 +10,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers.virtual import Death, VirtualTime
 from records import page
 from records.events import Recorder
 from records.page.columns import PARAMETERS, encode, with_messages
 from records.tables import applied, dropped
 from records.timeline import load
 from strategies import Strategy
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from tests.ranks import virtual_time
 from tests.records.test_page import facts, unpacked
 from tests.runs import made, small, strategy_of
 from training import run
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 
 def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str, int, int]], pd.DataFrame]:

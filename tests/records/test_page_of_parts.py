@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchers.virtual import Death
 from records import page
 from records.page.columns import with_messages
 from tests.browser import NEEDS_BROWSER, Browser, chromium
 from tests.records.test_page_messages import simulated
+from virtual_time.launcher import Death
 
 pytestmark = [pytest.mark.xdist_group("browser"), NEEDS_BROWSER]
 

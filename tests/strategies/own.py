@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from strategies.ad_psgd import Exchanges
-from strategies.gossip import Gossip
+from strategies.local_models.ad_psgd import Exchanges
+from strategies.local_models.gossip import Gossip
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,8 @@ from torch import nn
 from records.events import Recorder
 from records.tables import applied
 from strategies import Replica
+from strategies.common.served import Served
 from strategies.common.workers import SERVER
-from strategies.served import Served
 from tests.strategies.loops import OPTIMIZERS
 from transports.base import Delivered, PeerReturned, Transport, WaitTimeout, Work
 

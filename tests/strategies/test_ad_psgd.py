@@ -14,20 +14,20 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers.virtual import VirtualTime
 from records.files import load_events, load_table
 from strategies import Strategy
-from strategies.ad_psgd import ANSWER, PROGRESS, REQUEST, Exchanges
-from strategies.gossip import Gossip
+from strategies.local_models.ad_psgd import ANSWER, PROGRESS, REQUEST, Exchanges
+from strategies.local_models.gossip import Gossip
 from tests.ranks import virtual_time
 from tests.runs import N_TRAIN, made
 from tests.strategies.loops import Rank, Task, X, Y
 from tests.strategies.own import ADPSGD
 from tests.strategies.test_every_strategy_virtual import simulated
-from tests.training.test_dry_run import on, steps_of
-from training.steps import Sizes
+from tests.virtual_time.test_dry_run import on, steps_of
 from transports.base import Message, Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
+from virtual_time.steps import Sizes
 
 Pair = tuple[int, int]  # an active and a passive rank
 Change = tuple[float, float]  # of an x: before and after

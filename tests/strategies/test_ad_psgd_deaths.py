@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchers import launch
-from launchers.virtual import Death, VirtualTime
-from strategies.gossip import Gossip
+from strategies.local_models.gossip import Gossip
 from tests.ranks import LIMIT, virtual_time
 from tests.strategies.loops import Rank, Task, accuracy
 from tests.strategies.test_ad_psgd import Pace, exchanges_of
 from tests.strategies.test_every_strategy_deaths import Doomed
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 
 def dying(transport: Transport, task: Task, calls: int, victim: int) -> tuple[float, list[int]]:

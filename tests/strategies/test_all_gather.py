@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from strategies import Strategy
-from strategies.all_gather import AllGather
-from strategies.common.collectives import gather_and_add
-from strategies.naive_all_reduce import NaiveAllReduce
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.all_gather import AllGather
+from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.collectives import gather_and_add
 from tests.ranks import virtual_time
 from tests.strategies.loops import Task, trajectories
 from tests.strategies.test_every_strategy import CASES, one_process

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from records.errors import UsageError
 from records.files import load_events
 from strategies import STRATEGIES, RunSize
-from strategies.async_param_server import AsyncParamServer
-from strategies.downpour import Downpour
-from strategies.inconsistent_reads import InconsistentReads
-from strategies.param_server import ParamServer
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
+from strategies.synchronous_server.param_server import ParamServer
 from tests.strategies.runs import N_TRAIN, applied, made, server_rows
 from tests.strategies.scripted import Act, Scripted, epochs, staleness, start
 

@@ -13,9 +13,9 @@ from launchers import launch
 from records.errors import UsageError
 from records.files import load_events
 from strategies import RunSize
-from strategies.async_param_server import AsyncParamServer
-from strategies.backup_workers import BackupWorkers
-from strategies.param_server import ParamServer
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import LIMIT
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows

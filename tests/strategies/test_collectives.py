@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchers import launch
-from strategies.common.collectives import (
+from strategies.collectives import (
     all_gather,
     average,
     broadcast,

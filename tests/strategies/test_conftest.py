@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from strategies import RunSize, UsageError
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT
 from tests.strategies.loops import fit, sizes, variants, with_workers
 
 ROOT = Path(__file__).parents[2]
 OWN = '''
 from dataclasses import dataclass
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
 @dataclass(kw_only=True)
 class Forgetful(RingAllReduce):
@@ -67,7 +67,10 @@ def test_one_strategy_of_the_table(tmp_path: Path) -> None:
         ("strategies/test_every_strategy.py", "test_it_takes_the_same_steps_as_one_process[sharded_ring-3]"),
         ("training/test_dry_run.py", "test_a_synchronous_step_takes_what_is_predicted[sharded_ring]"),
         ("training/test_dry_run.py", "test_no_asynchronous_step_is_predicted"),
-        ("test_sources.py", "test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy[strategies/sha"),
+        (
+            "test_sources.py",
+            "test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy[strategies/all_reduce/sha",
+        ),
         ("records/test_page.py", "test_every_strategy_has_a_page[sharded_ring]"),
         ("launchers/test_every_strategy.py", "test_it_ends_as_on_shared_memory"),
     ):

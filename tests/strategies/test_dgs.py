@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compression import Layout, Setting
-from launchers.virtual import Death, VirtualTime
-from strategies.dgs import DGS, SAMomentum
+from strategies.asynchronous_server.dgs import DGS, SAMomentum
 from tests.ranks import virtual_time
 from tests.runs import said
 from tests.strategies.loops import N_STEPS, Rank, Task, accuracy, trajectories
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 LAYOUT = Layout(("a", "b", "c"), ((4, 5), (7,), (1,)))
 

@@ -12,8 +12,8 @@ from records.errors import UsageError
 from records.files import load_events
 from records.tables import ledger
 from strategies import Replica, RunSize
+from strategies.asynchronous_server.downpour import Downpour
 from strategies.common.workers import SERVER
-from strategies.downpour import Downpour
 from tests.ranks import LIMIT
 from tests.strategies.loops import OPTIMIZERS, Rank, Task
 from tests.strategies.runs import made, server_rows

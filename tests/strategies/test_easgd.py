@@ -10,7 +10,7 @@ from launchers import launch
 from records.errors import UsageError
 from records.files import load_events
 from strategies import RunSize
-from strategies.easgd import ElasticAveraging
+from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.single import Single
 from tests.ranks import LIMIT
 from tests.strategies.loops import Rank, Task, trajectories

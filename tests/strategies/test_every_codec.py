@@ -14,17 +14,16 @@ from compression.dgc import DGC
 from compression.random_k import RandomK
 from compression.topk import TopK
 from launchers import launch
-from launchers.virtual import Death, VirtualTime
 from records.errors import UsageError
 from records.files import load_metadata
 from records.tables import ledger
 from strategies import STRATEGIES, Strategy, Traffic
-from strategies.all_reduce_sgd import AllReduceSGD
-from strategies.async_param_server import AsyncParamServer
-from strategies.backup_workers import BackupWorkers
-from strategies.naive_all_reduce import NaiveAllReduce
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said
@@ -32,11 +31,12 @@ from tests.strategies.loops import Rank, Task, accuracy, exact, trajectories
 from tests.strategies.runs import SMALL, made
 from training import Options, run
 from training.checks import resolve
-from training.cluster import Compute
 from training.command_line import parse_run
 from training.options import names_with_strategy_defaults
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.cluster import Compute
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 Kind = type[Strategy]
 CODING = {name: kind for name, kind in CODECS.items() if name != "none"}

@@ -9,19 +9,19 @@ import pytest
 
 from checkpoints import files
 from checkpoints.folder import listed
-from launchers.virtual import VirtualTime
 from records.errors import UsageError
 from records.files import load_metadata
 from strategies import Strategy
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import Builtin
-from strategies.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT
 from tests.runs import IN_MEMORY
 from tests.strategies.loops import Task, exact, fit, variants
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options, run
-from training.cluster import Compute
-from transports.network import OneSwitch
+from virtual_time.cluster import Compute
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 Kind = type[Strategy]
 PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "encode": 1e-3, "decode": 1e-3}

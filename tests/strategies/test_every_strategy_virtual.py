@@ -6,15 +6,15 @@ from typing import Any
 
 from checkpoints.files import load_run
 from checkpoints.folder import listed
-from launchers.virtual import Death, VirtualTime
 from records.errors import UsageError
 from records.files import load_events, load_table
 from strategies import Strategy
 from tests.runs import metadata, small
 from tests.strategies.loops import determined_variants, variants, with_workers
 from training import Options, run
-from training.cluster import Compute
-from transports.network import OneSwitch
+from virtual_time.cluster import Compute
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 Kind = type[Strategy]
 PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4}

@@ -10,14 +10,14 @@ import torch
 
 from records.errors import UsageError
 from strategies import RunSize
-from strategies.gossip import Gossip
+from strategies.local_models.gossip import Gossip
 from strategies.single import Single
 from tests.ranks import virtual_time
 from tests.strategies.loops import Rank, Task, trajectories
 from tests.strategies.runs import BATCH_NORM, made
-from tests.training.test_dry_run import STEPS, on, steps_of
-from training.steps import Sizes
+from tests.virtual_time.test_dry_run import STEPS, on, steps_of
 from transports.base import Transport
+from virtual_time.steps import Sizes
 
 
 def mixed(transport: Transport, task: Task, start: list[float], steps: int) -> tuple[list[float], float]:

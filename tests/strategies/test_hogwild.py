@@ -14,7 +14,7 @@ from checkpoints.folder import listed
 from launchers import launch
 from records.errors import UsageError
 from strategies import Replica, RunSize
-from strategies.hogwild import Hogwild
+from strategies.lock_free.hogwild import Hogwild
 from strategies.single import Single
 from tests.ranks import LIMIT
 from tests.strategies.loops import N_SAMPLES, OPTIMIZERS, Rank, Task

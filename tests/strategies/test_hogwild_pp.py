@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from launchers import launch
 from records.errors import UsageError
 from strategies import Replica, RunSize
-from strategies.hogwild import Hogwild
-from strategies.hogwild_pp import HogwildPP, coefficients, exchange
+from strategies.lock_free.hogwild import Hogwild
+from strategies.lock_free.hogwild_pp import HogwildPP, coefficients, exchange
 from tests.ranks import LIMIT
 from tests.strategies.loops import OPTIMIZERS, Rank, Task
 from tests.strategies.runs import made

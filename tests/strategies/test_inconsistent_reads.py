@@ -10,7 +10,7 @@ from launchers import launch
 from records.errors import UsageError
 from records.files import load_events
 from strategies import RunSize
-from strategies.inconsistent_reads import InconsistentReads
+from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from tests.ranks import LIMIT
 from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import applied, made

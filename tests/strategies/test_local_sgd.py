@@ -8,8 +8,8 @@ import torch
 
 from records.errors import UsageError
 from strategies import Strategy
-from strategies.local_sgd import LocalSGD
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.local_models.local_sgd import LocalSGD
 from tests.ranks import run
 from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, trajectories
 from transports.base import Transport

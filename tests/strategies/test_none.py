@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from launchers import launch
-from strategies.none import NoCommunication
+from strategies.local_models.none import NoCommunication
 from tests.ranks import LIMIT
 from tests.strategies.loops import OPTIMIZERS, Rank, Task, X, Y, make_model
 from tests.strategies.runs import made

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from launchers.virtual import VirtualTime
 from records.errors import UsageError
 from records.files import load_events, load_table
 from strategies import Replica, Strategy
-from strategies.common.collectives import ring_all_reduce
-from strategies.overlapped_ring import OverlappedRing, go_round
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.overlapped_ring import OverlappedRing, go_round
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.collectives import ring_all_reduce
 from tests.ranks import run
 from tests.runs import small
 from tests.strategies.loops import Rank, Task, trajectories
 from training import run as train
-from training.cluster import Compute
 from transports.base import Transport
-from transports.network import OneSwitch
+from virtual_time.cluster import Compute
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 N = 3
 MODEL = "tests.strategies.test_overlapped_ring:eight_layers"

@@ -10,8 +10,8 @@ from torch import nn
 
 from launchers import launch
 from strategies import Replica
-from strategies.param_server import ParamServer
-from strategies.served import Mean
+from strategies.common.served import Mean
+from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import LIMIT
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task
 from transports.base import Transport

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.downpour import Downpour
-from strategies.easgd import ElasticAveraging
-from strategies.push_fetch import PushFetch
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies.asynchronous_server.push_fetch import PushFetch
 from tests.strategies.scripted import Act, PushingWorkers, epochs, staleness, start
 
 BOTH = pytest.mark.parametrize("algorithm", [Downpour, ElasticAveraging])

@@ -19,7 +19,7 @@ from records.errors import RunFailed, UsageError
 from records.files import load_events, load_table
 from records.staleness import per_worker
 from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.param_server import ParamServer
+from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import LIMIT, virtual_time
 from tests.runs import said
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
@@ -29,10 +29,10 @@ from tests.strategies.test_every_strategy_virtual import simulated
 from tests.strategies.test_worker_optimizer import MORE, by_hand, by_optimizer, in_two_parts
 from training import Options
 from training.checks import resolve
-from training.cluster import ClusterOptions
-from training.dry_run import DryRun, dry_run, period
 from training.preflight import prepare
 from transports.base import Transport
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import DryRun, dry_run, period
 
 # The steps of one server, and of one process
 

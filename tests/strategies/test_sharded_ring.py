@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
-from strategies.ring_all_reduce import RingAllReduce
-from strategies.sharded_ring import ShardedRing
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.sharded_ring import ShardedRing
 from tests.strategies.runs import made
 from training.optimizers import OPTIMIZERS
 

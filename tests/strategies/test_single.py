@@ -8,9 +8,9 @@ import torch
 
 from records.errors import UsageError
 from strategies import Strategy
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.single import Single
+from strategies.synchronous_server.param_server import ParamServer
 from tests.strategies.runs import made
 
 

@@ -8,10 +8,10 @@ import torch
 from compression import Layout
 from records.errors import UsageError
 from strategies import Replica, Strategy
-from strategies.gossip import Gossip
-from strategies.local_sgd import LocalSGD
-from strategies.none import NoCommunication
-from strategies.sparta import Sparta
+from strategies.local_models.gossip import Gossip
+from strategies.local_models.local_sgd import LocalSGD
+from strategies.local_models.none import NoCommunication
+from strategies.local_models.sparta import Sparta
 from tests.ranks import run
 from tests.strategies.loops import Rank, Task, trajectories
 from transports.base import Transport

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import UsageError
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.traffic import NOTHING, Traffic
-from strategies.ring_all_reduce import RingAllReduce
 
 
 @pytest.mark.parametrize(

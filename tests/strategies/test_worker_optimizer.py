@@ -25,18 +25,18 @@ from compression.topk import TopK
 from launchers import launch
 from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES, Replica, Strategy
-from strategies.async_param_server import AsyncParamServer
-from strategies.backup_workers import BackupWorkers
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.dgs import DGS
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.coding import codec_factory
 from strategies.common.descent import OptimizerFactory, check_factory
 from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.dgs import DGS
-from strategies.downpour import Downpour
-from strategies.inconsistent_reads import InconsistentReads
-from strategies.param_server import ParamServer
-from strategies.ring_all_reduce import RingAllReduce
-from strategies.sharded_ring import ShardedRing
 from strategies.single import Single
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import LIMIT, outcome, virtual_time, wait_until
 from tests.runs import IN_MEMORY, SYNCHRONOUS
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, accuracy, fit, make_model

@@ -34,8 +34,8 @@ from compression.topk import TopK
 from launchers import launch
 from records.errors import UsageError
 from strategies import Replica
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.coding import CodecFactory
-from strategies.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT, outcome
 from tests.runs import ROOT
 from training.ddp_hook import CodecState, codec_hook

@@ -17,9 +17,9 @@ from records.errors import RunFailed
 from records.events import EVALUATE
 from records.files import load_events, load_table
 from strategies import STRATEGIES
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.traffic import NOTHING
-from strategies.none import NoCommunication
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.local_models.none import NoCommunication
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
 from training.checks import resolve

@@ -10,15 +10,15 @@ import pytest
 
 from records.errors import UsageError
 from strategies import STRATEGIES
-from strategies.downpour import Downpour
-from tests.runs import ROOT, SMALL, metadata, said
+from strategies.asynchronous_server.downpour import Downpour
+from tests.runs import SMALL, metadata, said
 from training.names import make_strategy, owners_of, strategy_class
 
 HEAD = """
 from dataclasses import dataclass
 from strategies.common.traffic import Traffic
 from strategies import Strategy
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 """
 OWN = (
     HEAD
@@ -75,8 +75,8 @@ def test_owners_are_all_that_have_the_option() -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_strategies_of_the_table_are_named_after_their_modules(name: str) -> None:
     assert strategy_class(name) is STRATEGIES[name]
-    assert STRATEGIES[name].__module__ == f"strategies.{name}"
-    assert (ROOT / "strategies" / f"{name}.py").is_file()
+    assert STRATEGIES[name].__module__.startswith("strategies.")
+    assert STRATEGIES[name].__module__.endswith(f".{name}")
     assert STRATEGIES[name].describe().endswith(".")
     for option in dataclasses.fields(STRATEGIES[name]):
         assert option.default is not dataclasses.MISSING

@@ -11,8 +11,8 @@ import pytest
 
 from records.errors import UsageError
 from strategies import STRATEGIES, Strategy
-from strategies.async_param_server import AsyncParamServer
-from strategies.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
 from tests.strategies.loops import other_value
 from training import Options

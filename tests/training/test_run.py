@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from launchers import find_launcher
-from launchers.virtual import VirtualTime
 from records import files, tables
 from records.errors import RunFailed, UsageError
 from records.events import EVALUATE
@@ -19,16 +18,17 @@ from records.files import load_events, load_table
 from records.tables import ledger
 from records.unfinished import claimed
 from strategies import STRATEGIES, Strategy
-from strategies.local_sgd import LocalSGD
-from strategies.param_server import ParamServer
+from strategies.local_models.local_sgd import LocalSGD
 from strategies.single import Single
+from strategies.synchronous_server.param_server import ParamServer
 from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small
 from training import run
 from training.checks import resolve
-from training.cluster import Compute
 from training.run import _remarks
-from transports.network import OneSwitch
-from transports.simulated import Simulated
+from virtual_time.cluster import Compute
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
+from virtual_time.transport import Simulated
 from workloads import datasets, models
 
 HEADER = (

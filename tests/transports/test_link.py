@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from launchers.local import launch
-from launchers.virtual import VirtualTime
 from tests.ranks import HELD_BACK, LIMIT, held_back, run
 from tests.transports.samples import pair
 from transports.base import ANY, PeerLost, Transport
 from transports.link import Link
-from transports.network import OneSwitch
 from transports.timing import now
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 
 BANDWIDTH, LATENCY = 1e6, 1e-3  # bytes a second, seconds
 Sends = list[tuple[int, int, float]]  # of each sender: bytes, to whom of two, seconds of computing before

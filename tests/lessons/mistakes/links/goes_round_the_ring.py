@@ -2,7 +2,7 @@
 
 import torch
 
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from transports.base import Transport
 
 

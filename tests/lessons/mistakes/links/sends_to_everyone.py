@@ -2,7 +2,7 @@
 
 import torch
 
-from strategies.common.collectives import gather_and_add
+from strategies.collectives import gather_and_add
 from transports.base import Transport
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from lessons.solutions.oracle import cut, one_process, verify  # noqa: F401 - these are right
-from strategies.common.collectives import ring_all_reduce
+from strategies.collectives import ring_all_reduce
 from transports.base import Transport
 
 

@@ -1,0 +1,1 @@
+"""No server: gradients are summed, and all ranks take the same step."""

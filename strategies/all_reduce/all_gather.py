@@ -1,0 +1,29 @@
+"""All-gather: every rank sends its gradient to every other, and each adds them all itself: nobody stands in the middle.
+
+It is 1 message long, where the ring's 2 (N - 1) messages follow each other, but each rank sends N - 1 whole gradients,
+where the ring sends fewer than 2: it suits short vectors on few ranks, and codes whose sum would be as long as the
+vector. (It is not share-only, the ring's half, which is called all-gather too: there each rank has a chunk to give.)
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from compression import GATHERED
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.collectives import gather_and_add
+from strategies.common.traffic import Traffic
+
+
+@dataclass(kw_only=True)
+class AllGather(AllReduceSGD):
+    """Every rank sends its gradient to every other, and all add all of them: one message long, N - 1 vectors wide."""
+
+    traffic = {"worker": Traffic("N - 1", "(N - 1) P")}
+    critical_path = Traffic("1", "(N - 1) P")
+    coded = {GATHERED: {"worker": Traffic("N - 1", "(N - 1) C")}}
+    coded_path = {GATHERED: Traffic("1", "(N - 1) C")}
+
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """See `gather_and_add`."""
+        return gather_and_add(vector, self.transport, n)

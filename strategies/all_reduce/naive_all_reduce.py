@@ -1,0 +1,25 @@
+"""The naive all-reduce: all send to one, one sends to all. The same result as the ring, with a bottleneck.
+
+Rank 0 receives and sends N - 1 whole vectors, so its traffic grows with the number of ranks; the ring's does not. But
+it takes 2 messages one after the other where the ring takes 2 (N - 1): for short vectors on few ranks it is faster.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.collectives import naive_all_reduce
+from strategies.common.traffic import Traffic
+
+
+@dataclass(kw_only=True)
+class NaiveAllReduce(AllReduceSGD):
+    """All ranks send their gradient to rank 0, which sends the sum to all: what the ring avoids."""
+
+    traffic = {"worker": Traffic("2 (N - 1) / N", "2 (N - 1) P / N")}
+    critical_path = Traffic("2", "N P")
+
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """See `naive_all_reduce`."""
+        return naive_all_reduce(vector, self.transport, n)

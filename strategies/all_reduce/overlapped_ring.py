@@ -1,0 +1,166 @@
+"""Overlapped ring: gradients go round the ring in buckets, while the backward pass still computes the others.
+
+The backward pass finishes the gradients of the last layers first. They are put into buckets in that order, and a bucket
+that is full begins its ring all-reduce at once, in the order of buckets on every rank. After each further gradient
+of the pass, what has arrived meanwhile is taken and the next chunk is sent; what is not done when the pass ends, `step`
+waits for. (Li et al., 2020, PyTorch Distributed, arXiv 2006.15704, section 3.2. There a thread of its own carries the
+messages; here they advance only between two gradients of the pass, so a layer that computes for long holds them up.)
+
+It does not pay where messages take no time, where the latency of 2 (N - 1) messages for each bucket is more than what
+is hidden, or where nearly all parameters are in the layers whose gradients come last.
+"""
+
+import itertools
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from records.errors import UsageError
+from strategies.collectives import average
+from strategies.common.base import RunSize, Strategy
+from strategies.common.traffic import Traffic
+from transports.base import Message, Transport, Work
+
+Ring = Generator[None, Message | None, tuple[int, list[Work]]]
+
+
+def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
+    """As `ring_all_reduce`, but whoever iterates receives: each `yield` asks for the left neighbour's next message.
+
+    Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
+    PeerLost.
+    """
+    N, r = transport.world_size, transport.rank
+    right, chunks = (r + 1) % N, torch.tensor_split(vector, N)
+    sent, total = [], n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r - s) % N], right, tag, n=total))
+        with cast(Message, (yield)) as received:
+            chunks[(r - s - 1) % N].add_(received.vector)
+            total = n + received.n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, tag))
+        cast(Message, (yield)).copy_to(chunks[(r - s) % N])
+    return total, sent
+
+
+@dataclass
+class Bucket:
+    """A part of g, and its way round the ring."""
+
+    g: torch.Tensor
+    tag: str
+    parameters: frozenset[int]  # that have a part in it
+    missing: set[int] = field(default_factory=set)  # whose gradients are not here yet
+    ring: Ring | None = None  # while it goes round
+    has_begun: bool = False
+    total: int = 0  # samples of all ranks, when its sum is finished
+    sent: list[Work] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class OverlappedRing(Strategy):
+    """The ring in buckets, each on its way while the backward pass computes the gradients of the layers before it.
+
+    The meter "hidden_communication": of the time from the start of a step's first bucket to the end of its last, the
+    share that lay in the backward pass, over the steps of an epoch.
+    """
+
+    bucket_mb: float = 1.0
+    """Megabytes of gradients in a bucket. (DistributedDataParallel: 25, and it cuts no tensor.)"""
+
+    traffic = {"worker": Traffic("2 (N - 1) ceil(P / (8 ceil(125000 bucket_mb)))", "2 (N - 1) P / N")}
+    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")  # at most: nothing is hidden
+
+    def check(self, run: RunSize) -> None:
+        """A bucket must hold something."""
+        if not 0 < self.bucket_mb <= 1e9:
+            raise UsageError(f"--bucket_mb {self.bucket_mb}: must be above 0 and at most 1e9, such as 25")
+
+    def setup(self) -> None:
+        """Cut g into buckets, from its end on: whole elements, of at most 8 bytes."""
+        g, tensors = self.replica.g, self.replica.layout.slices
+        length = 8 * math.ceil(125_000 * self.bucket_mb) // g.itemsize
+        self.buckets: list[Bucket] = []
+        for stop in range(g.numel(), 0, -length):
+            start = max(0, stop - length)
+            inside = frozenset(i for i, part in enumerate(tensors) if part.start < stop and start < part.stop)
+            self.buckets.append(Bucket(g[start:stop], f"bucket {len(self.buckets)}", inside))
+        self.n: int | None = None  # samples of this rank in the step, once they are known
+        self.begun_at = 0.0  # when the step's first bucket began
+        self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
+        self.replica.on_gradient(self.take_gradient)
+
+    def begin_step(self, n_samples: int) -> None:
+        """From now on gradients are whole when they come: they are weighed with n_k and sent."""
+        self.n = n_samples
+        for bucket in self.buckets:
+            bucket.missing, bucket.has_begun = set(bucket.parameters), False
+
+    def take_gradient(self, i: int) -> None:
+        """During the backward pass: put the gradient of parameter `i` into its place; do what can be done."""
+        if self.n is None:
+            return
+        self.replica.collect_one(i)
+        for bucket in self.buckets:
+            bucket.missing.discard(i)
+        self.advance(self.n, wait=False)
+
+    def step(self, n_samples: int) -> None:
+        """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
+        if self.n is None:
+            self.begin_step(n_samples)
+        g = self.replica.collect()
+        ended = self.transport.now()  # the backward pass
+        for bucket in self.buckets:
+            bucket.missing.clear()
+        self.advance(n_samples, wait=True)
+        for bucket in self.buckets:
+            for work in bucket.sent:
+                work.wait()
+        self.on_the_way_s += self.transport.now() - self.begun_at
+        self.hidden_s += max(0.0, ended - self.begun_at)
+        self.n, n = None, self.buckets[0].total
+        self.descent.step(g.div_(n), n)
+        self.replica.zero_grad()
+
+    def advance(self, n: int, wait: bool) -> None:
+        """Let each full bucket begin, and give those on their way what has come, or all that they wait for."""
+        begun = list(itertools.takewhile(lambda bucket: not bucket.missing, self.buckets))  # in this order everywhere
+        for bucket in begun:
+            if not bucket.has_begun:
+                bucket.has_begun = True
+                if bucket is self.buckets[0]:
+                    self.begun_at = self.transport.now()
+                bucket.ring = go_round(bucket.g.mul_(n), self.transport, n, bucket.tag)
+                self.give(bucket, None)
+        left = (self.transport.rank - 1) % self.transport.world_size
+        on_the_way = {bucket.tag: bucket for bucket in begun if bucket.ring}
+        while on_the_way:  # whichever comes first, so that none waits for the one before it
+            tags = tuple(on_the_way)
+            message = self.transport.recv(left, tags) if wait else self.transport.recv(left, tags, 0)
+            if message is None:
+                break
+            bucket = on_the_way[message.tag]
+            self.give(bucket, message)
+            if not bucket.ring:
+                del on_the_way[bucket.tag]
+
+    def give(self, bucket: Bucket, message: Message | None) -> None:
+        """Give a bucket the message that it waits for, or None to begin with."""
+        assert bucket.ring is not None, "it is on its way"
+        try:
+            bucket.ring.send(message)
+        except StopIteration as round_:
+            bucket.ring = None
+            bucket.total, bucket.sent = round_.value
+
+    def finish(self) -> None:
+        """Average the buffers over the ranks."""
+        if self.on_the_way_s and self.transport.world_size > 1:
+            self.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
+        self.on_the_way_s = self.hidden_s = 0.0
+        average(self.replica.b, self.transport)

@@ -1,0 +1,38 @@
+"""Ring all-reduce: every rank sends to its right neighbour only, and all end with the same sum.
+
+The gradient goes round the ring twice: `ring_all_reduce` in `common/collectives.py`, made of its halves share-reduce
+(reduce-scatter) and share-only (all-gather). Then every rank takes the same optimizer step. (Patarasuk & Yuan, 2009;
+Gibiansky, 2017.)
+
+With a codec, codes that can be added take the gradient's place in the ring. Codes that cannot, as their sum would be as
+long as the vector, go to everyone, N - 1 of them from each rank; PowerSGD makes two all-reduces of what it codes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from compression import DENSE, GATHERED, LINEAR
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.collectives import ring_all_reduce
+from strategies.common.traffic import Traffic
+
+
+@dataclass(kw_only=True)
+class RingAllReduce(AllReduceSGD):
+    """The gradient is cut into N chunks that travel round a ring of ranks: once to be summed, once to be shared."""
+
+    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
+    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")
+    coded_path = {
+        DENSE: Traffic("2 (N - 1)", "2 (N - 1) C / N"),
+        GATHERED: Traffic("1", "(N - 1) C"),
+        LINEAR: Traffic("4 (N - 1)", "2 (N - 1) C / N"),
+    }
+    coded = {kind: {"worker": path} for kind, path in coded_path.items()} | {
+        GATHERED: {"worker": Traffic("N - 1", "(N - 1) C")}
+    }
+
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """See `ring_all_reduce`."""
+        return ring_all_reduce(vector, self.transport, n)

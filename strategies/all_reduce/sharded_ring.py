@@ -1,0 +1,52 @@
+"""Sharded ring: a ring all-reduce whose optimizer runs between its halves, each rank updating only the chunk it owns.
+
+After share-reduce (reduce-scatter) rank r holds the mean gradient of chunk (r + 1) mod N. It updates that chunk of x,
+with an optimizer that has seen only that chunk, and so keeps 1/N of the optimizer's state. In share-only (all-gather)
+the chunks of x travel, where in the ring those of the gradient do: the same bytes. With `--clip_norm` one number more
+goes round the ring, in 2 (N - 1) messages. (ZeRO stage 1; Rajbhandari et al.,
+2020, arXiv 1910.02054.)
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from strategies.collectives import all_gather, average, own_chunk, reduce_scatter, ring_all_reduce
+from strategies.common.base import Strategy
+from strategies.common.traffic import Traffic
+
+
+@dataclass(kw_only=True)
+class ShardedRing(Strategy):
+    """The ring, with 1/N of the optimizer's state on each rank: it updates one chunk of x, and the chunks travel."""
+
+    cuts_x = True
+    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
+    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")
+
+    def setup(self) -> None:
+        """Run the optimizer on this rank's chunk of x only."""
+        self.descent.optimize(own_chunk(self.replica.x, self.transport))
+        self.square = self.transport.allocate(1, self.replica.x.dtype)
+
+    def step(self, n_samples: int) -> None:
+        """g_chunk <- sum of n_k g_k / sum of n_k; x_chunk <- optimizer(x_chunk, g_chunk); x <- the chunks of all."""
+        g = self.replica.collect().mul_(n_samples)
+        N = self.transport.world_size
+        n, sent = reduce_scatter(g.tensor_split(N), self.transport, n_samples)
+        g_chunk = own_chunk(g, self.transport).div_(n)
+        self.descent.step(g_chunk, n, norm=self.norm)
+        sent += all_gather(self.replica.x.tensor_split(N), self.transport)
+        for work in sent:
+            work.wait()
+        self.replica.zero_grad()
+
+    def norm(self, g_chunk: torch.Tensor) -> torch.Tensor:
+        """Return the norm of the whole gradient, which the bound `--clip_norm` is for: an all-reduce of one number."""
+        self.square[0] = g_chunk.square().sum()
+        ring_all_reduce(self.square, self.transport)
+        return self.square[0].sqrt()
+
+    def finish(self) -> None:
+        """Average the buffers over the ranks."""
+        average(self.replica.b, self.transport)

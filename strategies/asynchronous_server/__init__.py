@@ -1,0 +1,1 @@
+"""Servers that do not wait for the slowest worker."""

@@ -1,0 +1,80 @@
+"""Asynchronous parameter server whose workers read x in shared memory, while it may be written.
+
+No copy of x is sent: the server updates x in place, and a worker that may continue reads it there, without a lock. What
+it has read may then mix several versions, some elements before and some after an update (AsySG-incon; Lian et al.,
+2015, arXiv 1506.08272). Two counts beside x tell of it: the updates that have begun, and those that have ended. A
+read during which the second was v at the start and the first v at the end was of one version. The staleness of a
+gradient counts from the start of its read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compression import KINDS
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.common.base import RunSize
+from strategies.common.shared import check_shared_memory
+from strategies.common.traffic import Traffic
+from strategies.common.workers import SERVER
+from transports.base import Message
+
+
+@dataclass(kw_only=True)
+class InconsistentReads(AsyncParamServer):
+    """The asynchronous server, whose workers read x in its memory, without a lock, while it may be written."""
+
+    traffic = {"worker": Traffic("1", "P"), "server": Traffic("2 (N - 1)", "(N - 1) P")}
+    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("2 (N - 1)", "(N - 1) P")} for kind in KINDS}
+
+    def check(self, run: RunSize) -> None:
+        """Ranks must share memory; what they read there, no order of messages decides."""
+        super().check(run)
+        check_shared_memory(self.name, run)
+
+    def setup(self) -> None:
+        """Share x, the counts of updates, and what each worker has read, between all ranks."""
+        super().setup()
+        transport, everybody = self.transport, range(self.transport.world_size)
+        self.x = transport.shared_vector("x", self.replica.x.numel(), self.replica.x.dtype, everybody)
+        self.begun = transport.shared_vector("begun", 1, torch.int64, everybody)
+        self.ended = transport.shared_vector("ended", 1, torch.int64, everybody)
+        self.versions = transport.shared_vector("versions read", transport.world_size, torch.int64, everybody)
+        if self.is_server:
+            self.x.copy_(self.replica.x)
+            self.replica.point_at(self.x)
+            self.descent.optimize(self.x)
+            self.workers.version_read = self.versions
+
+    # Worker
+
+    def step(self, n_samples: int) -> None:
+        """Send (g_k, n_k); when the server says so, x_k <- x as it is in this very moment."""
+        gradient = self.send_gradient(n_samples)
+        self.over = self.transport.recv(SERVER, "read").n >= self.until
+        version = self.transport.read(self.x, self.replica.x, SERVER, self.begun, self.ended)
+        self.versions[self.transport.rank] = version
+        gradient.wait()
+        self.replica.zero_grad()
+        self.steps += 1
+
+    # Server
+
+    def send_x(self, k: int) -> None:
+        """Tell worker k that it may read."""
+        self.workers.send(None, k, "read", n=self.descent.samples)
+
+    def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
+        """Update x in place between the two counts; before it is written the mean is formed, so a read may be whole."""
+        self.begun += 1
+        super().apply(gradients, processed)
+        self.ended += 1
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Server: the counts continue too."""
+        super().load_state_dict(state)
+        if self.is_server:
+            self.begun.fill_(self.descent.version)
+            self.ended.fill_(self.descent.version)

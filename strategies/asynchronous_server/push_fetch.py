@@ -1,0 +1,95 @@
+"""Workers with parameters of their own, who push what the server is to add to its x, and fetch x, at their own pace.
+
+An epoch ends when the server has added what was computed on as many samples as the training set has: then it answers no
+fetch until every worker fetches; all push what they have left, and get the same x.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from strategies.common.served import Served
+from strategies.common.workers import SERVER
+from transports.base import Message
+
+
+@dataclass(kw_only=True)
+class PushFetch(Served):
+    """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
+
+    Staleness is that of a push: how many versions others have made between the worker's last fetch and the moment when
+    its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
+    """
+
+    staleness_of = "push"
+    coded = {}  # what is pushed is no gradient
+    asynchronous = True
+    server_updates = False
+    workers_may_die = True
+    workers_may_return = True
+
+    # Worker
+
+    @abstractmethod
+    def push(self, tag: str = "push") -> None:
+        """Send what the server is to add, with `send`; for the last time in an epoch with another tag."""
+
+    @abstractmethod
+    def take(self, parameters: Message) -> None:
+        """Take over the server's x, and release the message."""
+
+    def send(self, movement: torch.Tensor, n_samples: int, tag: str) -> None:
+        """The server's x <- x + movement [n], which was computed on so many samples since the last. Blocks."""
+        self.transport.isend(movement, SERVER, tag, n=n_samples).wait()
+
+    def fetch(self) -> None:
+        """Ask for the server's x. The number beside it is that of the samples so far, of all workers. Blocks."""
+        self.transport.isend(None, SERVER, "fetch", n=self.steps)
+        parameters = self.transport.recv(SERVER, "parameters")
+        self.descent.samples = self.descent.processed = parameters.n
+        self.over = parameters.n >= self.until
+        self.take(parameters)
+
+    # Server
+
+    def serve(self) -> None:
+        """Add what is pushed and send x to who fetches, until the epoch has its samples and all workers fetch."""
+        for message in self.workers.messages("fetch", "push", until=self.until):
+            if message.tag == "push":
+                self.add(message)
+            else:
+                self.workers.steps[message.src] = message.n  # as the worker counts them, not its fetches
+            if self.descent.samples < self.until:
+                self.reply()
+        self.reply()
+
+    def add(self, push: Message) -> None:
+        """x <- x + what was pushed."""
+        if push.n:
+            with self.transport.recorder.phase("update"):
+                self.replica.x.add_(push.vector)
+            self.workers.record_applied(push)
+            self.descent.count(push.n)
+            self.workers.version_read[push.src] += 1  # as if it had read the version that it has made
+        push.release()
+
+    def reply(self) -> None:
+        """Send x to the workers that have asked for it."""
+        for k in self.workers.take_waiting():
+            self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
+
+    # Both
+
+    def finish(self) -> None:
+        """Push what is left, and take x."""
+        self.say_goodbye()
+        if self.is_server:
+            for push in self.workers.gather("rest"):
+                self.add(push)
+                self.workers.note_update()
+            self.reply()
+        else:
+            self.push("rest")
+            self.take(self.transport.recv(SERVER, "parameters"))
+        self.end_epoch()

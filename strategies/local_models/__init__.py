@@ -1,0 +1,1 @@
+"""No server: each rank has a model of its own."""

@@ -1,0 +1,47 @@
+"""Ranks that train models of their own, which are averaged now and then: what these strategies share."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from strategies.collectives import average
+from strategies.common.base import Strategy
+
+
+@dataclass(kw_only=True)
+class Drifting(Strategy):
+    """Replicas that drift apart. What is evaluated is their mean, at any time.
+
+    Their distance is measured with it: sqrt(mean over k of |x_k - mean|^2) / |mean|, the meter "replica_distance".
+    """
+
+    replicas_agree = False
+
+    def setup(self) -> None:
+        """Allocate the mean, and a number."""
+        self.mean = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
+        self.square = self.transport.allocate(1, torch.float64)
+
+    @abstractmethod
+    def step(self, n_samples: int) -> None:
+        """See Strategy."""
+
+    def average(self, vector: torch.Tensor, what: str) -> None:
+        """Replace `vector` [n] on every rank by the mean over all. Raises PeerLost, WaitTimeout."""
+        average(vector, self.transport)
+
+    def finish(self) -> None:
+        """Average the buffers over the ranks; each keeps its x_k."""
+        self.average(self.replica.b, "buffers")
+
+    def model(self) -> torch.Tensor:
+        """Return the mean of all x_k [n], and measure how far they are from it."""
+        self.mean.copy_(self.replica.x)
+        self.average(self.mean, "parameters")
+        self.square[0] = (self.replica.x - self.mean).square().sum(dtype=torch.float64)
+        self.average(self.square, "distance")
+        if self.transport.rank == 0 and not self.mean.is_meta:
+            norm = self.mean.norm(dtype=torch.float64)
+            self.meters["replica_distance"] = float(self.square[0].sqrt() / norm) if norm else 0.0
+        return self.mean

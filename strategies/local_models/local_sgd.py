@@ -1,0 +1,116 @@
+"""Local SGD: every rank trains a model of its own, and every H steps all begin again at their mean.
+
+    H times:  x_k <- optimizer(x_k, g_k)                      on each rank k, with a state of its own
+    then:     mean = sum of n_k x_k / sum of n_k              n_k: the samples of rank k in this round
+
+- `average`: x_k <- mean. (McMahan et al., 2017, Communication-efficient learning of deep networks from decentralized
+  data, algorithm 1, FedAvg; Stich, 2019, Local SGD converges fast and communicates little, arXiv 1805.09767.)
+- `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
+  gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
+  There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.) With rate 1 and no momentum it
+  is averaging.
+
+Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
+shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from records.errors import UsageError, between, one_of
+from strategies.collectives import ring_all_reduce
+from strategies.common.base import RunSize
+from strategies.common.traffic import Traffic
+from strategies.local_models.drifting import Drifting
+
+
+@dataclass(kw_only=True)
+class LocalSGD(Drifting):
+    """Every rank takes local_steps optimizer steps of its own; then the models are averaged (FedAvg, DiLoCo)."""
+
+    local_steps: int = 4
+    """H: steps of each rank between two averagings."""
+    outer_optimizer: str = "average"
+    """What is done with the mean: average (it is the new x) or nesterov (x takes a step towards it, as in DiLoCo)."""
+    outer_lr: float | None = None
+    """Of --outer_optimizer nesterov: its learning rate. Default: 0.7."""
+    outer_momentum: float | None = None
+    """Of --outer_optimizer nesterov: its momentum. Default: 0.9."""
+
+    traffic = {"worker": Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")}
+    critical_path = Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")
+
+    def check(self, run: RunSize) -> None:
+        """A round has a step; the options of the outer optimizer need one."""
+        between(self, "local_steps", 1)
+        one_of(self, "outer_optimizer", ("average", "nesterov"))
+        for option, high in (("outer_lr", 1e30), ("outer_momentum", 1.0)):
+            value = getattr(self, option)
+            if value is None:
+                continue
+            if self.outer_optimizer == "average":
+                raise UsageError(f"--{option} {value}: averaging has none; give --outer_optimizer nesterov too")
+            if not 0 <= value < high:
+                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+
+    @property
+    def state_bytes(self) -> int:
+        """Also the outer optimizer's x and momentum."""
+        return super().state_bytes + (2 * self.replica.x.nbytes if self.outer else 0)
+
+    def setup(self) -> None:
+        """Begin a round; make the outer optimizer."""
+        super().setup()
+        self.n_taken = 0  # samples of this round
+        self.outer: torch.optim.SGD | None = None
+        if self.outer_optimizer == "nesterov":
+            lr = 0.7 if self.outer_lr is None else self.outer_lr
+            momentum = 0.9 if self.outer_momentum is None else self.outer_momentum
+            self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
+            self.outer = torch.optim.SGD([self.before], lr=lr, momentum=momentum, nesterov=momentum > 0)
+
+    def join(self, resumed: bool) -> None:
+        """All begin at the same x, which the first round began with."""
+        super().join(resumed)
+        if self.outer and not resumed:
+            self.before.data.copy_(self.replica.x)
+
+    def step(self, n_samples: int) -> None:
+        """x_k <- optimizer(x_k, g_k); after H steps, average."""
+        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.replica.zero_grad()
+        self.n_taken += n_samples
+        if self.descent.version % self.local_steps == 0:
+            self.end_round()
+
+    def end_round(self) -> None:
+        """x_k <- sum of n_k x_k / sum of n_k, or what the outer optimizer makes of it."""
+        x, mean = self.replica.x, self.mean
+        mean.copy_(x).mul_(self.n_taken)
+        mean.div_(ring_all_reduce(mean, self.transport, self.n_taken))
+        self.n_taken = 0
+        if self.outer is None:
+            x.copy_(mean)
+            return
+        with self.transport.recorder.phase("update"):
+            self.before.grad = torch.sub(self.before.data, mean)
+            self.outer.step()
+        x.copy_(self.before.data)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Also the samples of its round, and the outer optimizer with its x."""
+        round_: dict[str, Any] = {"n_taken": self.n_taken}
+        if self.outer:
+            round_ |= {"before": self.before.data.clone(), "outer": deepcopy(self.outer.state_dict())}
+        return super().state_dict() | {"round": round_}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`."""
+        super().load_state_dict(state)
+        self.n_taken = state["round"]["n_taken"]
+        if self.outer:
+            self.before.data.copy_(state["round"]["before"])
+            self.outer.load_state_dict(deepcopy(state["round"]["outer"]))

@@ -1,0 +1,42 @@
+"""No communication: every worker trains a model of its own on its part of each batch, and shares nothing.
+
+Not an algorithm but a limit: a strategy in which as many workers compute and update, and then also exchange something,
+takes longer for its steps. What that speed is worth is its accuracy, which is that of one worker's model: in every
+epoch it sees one sample in N (not the same ones in the next), in batches of one N-th of the size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from strategies.collectives import broadcast
+from strategies.common.base import Strategy
+from strategies.common.traffic import NOTHING
+
+
+@dataclass(kw_only=True)
+class NoCommunication(Strategy):
+    """N workers train N models, each on its part of the batches: the limit of speed, not of accuracy."""
+
+    replicas_agree = False
+    traffic = {"worker": NOTHING}
+    critical_path = NOTHING
+
+    def notice(self, n_gpus: int) -> str:
+        """Say whose accuracy will be shown."""
+        return f"none: {n_gpus} models trained apart; the accuracy is that of rank 0's, on its part of the samples."
+
+    def setup(self) -> None:
+        """Allocate a vector for rank 0's parameters."""
+        self.shown = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
+
+    def step(self, n_samples: int) -> None:
+        """x_k <- optimizer(x_k, g_k)."""
+        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.replica.zero_grad()
+
+    def model(self) -> torch.Tensor:
+        """Return rank 0's parameters [n]: of N models, one must be shown."""
+        self.shown.copy_(self.replica.x)
+        broadcast(self.shown, self.transport, "model")
+        return self.shown

@@ -1,0 +1,156 @@
+"""Hogwild++: Hogwild in clusters of ranks, and a token that goes round the ring of clusters carries updates along.
+
+All ranks of cluster i update one x_i in shared memory, without a lock, as in `hogwild.py`; so fewer meet in one vector.
+One token goes round the C clusters. Cluster i, on getting it, exchanges with the next one: with n = x_{i+1}, and
+d = x_i - u_i, all that came into x_i since u_i, its value after the last exchange, per element
+
+    |d| > tol:   x_i <- lambda n + (1 - lambda) x_i + (beta + lambda - 1) d;   x_{i+1} <- n + beta d;   u_i <- x_i
+    otherwise:   x_i <- lambda n + (1 - lambda) x_i + lambda d;   u_i <- x_i - d, so that d waits for more
+
+It makes tau_0 more updates and passes the token on. beta is the root in (0, 1) of beta^C + beta - 1, and
+lambda = 1 - beta^(C-1): so each update has gone round once when it is back where it was made, whole. One cluster is
+Hogwild, and exchanges nothing. (Zhang, Hsieh, Akella, 2016, Hogwild++: a new mechanism for decentralized asynchronous
+stochastic gradient descent, ICDM 2016, section 4.)
+
+Three things differ from the paper. There a cluster is the cores of one socket; here ranks that follow each other. There
+the model is one of the x_i; here it is their mean. There an exchange writes element by element; here whole vectors are
+read first, and then added to, so that no update is lost which is made meanwhile.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from records.errors import between
+from strategies.common.base import RunSize
+from strategies.lock_free.hogwild import Hogwild
+
+
+@dataclass(kw_only=True)
+class HogwildPP(Hogwild):
+    """Hogwild in clusters with an x each; a token goes round them, and its holder exchanges with the next.
+
+    A dead rank may hold the token, so that a death ends the run. Rank 0 has the state of a checkpoint, as with Hogwild.
+    """
+
+    cluster_size: int = 2
+    """Ranks that share one x; the last cluster may be smaller."""
+    sync_delay: int = 4
+    """tau_0: updates of a cluster between getting the token and passing it on. The authors take 64 to 256, of one
+    sample each."""
+    tolerance: float = 1e-6
+    """tol: what an element must have moved to be passed on. The authors take 1e-2 to 1e-6."""
+
+    replicas_agree = False
+    workers_may_die = False
+
+    def check(self, run: RunSize) -> None:
+        """Ranks must share memory; a cluster needs a rank, and makes updates."""
+        super().check(run)
+        between(self, "cluster_size", 1)
+        between(self, "sync_delay", 1)
+        between(self, "tolerance", 0)
+
+    def clusters(self) -> list[range]:
+        """Return the ranks that share one x: `cluster_size` that follow each other."""
+        N, c = self.transport.world_size, self.cluster_size
+        return [range(first, min(first + c, N)) for first in range(0, N, c)]
+
+    def setup(self) -> None:
+        """Share also every u, the token, and the mean of all x; and find beta and lambda."""
+        n, dtype = self.replica.x.numel(), self.replica.x.dtype
+        C = len(self.clusters())
+        self.us = [self.share(f"u {i}", n, dtype) for i in range(C)]
+        self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
+        self.mean = self.share("mean", n, dtype)
+        self.beta, self.lam = coefficients(C)
+        self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
+        super().setup()
+
+    def set_x(self, x: torch.Tensor) -> None:
+        """Let all begin at `x` [n]."""
+        super().set_x(x)
+        for vector in (*self.us, self.mean):
+            vector.copy_(x)
+
+    def step(self, n_samples: int) -> None:
+        """x_i <- optimizer(x_i, g_k), in place. The lowest rank of a cluster then looks after the token."""
+        super().step(n_samples)
+        C, cluster = len(self.xs), self.members[self.i]
+        if C == 1 or self.transport.rank != cluster[0] or int(self.token) != self.i:
+            return
+        made = int(self.counts[1, cluster[0] : cluster[-1] + 1].sum())
+        if self.pass_at is None:
+            self.pass_at = made + self.sync_delay
+            self.exchange_with_next()
+        elif made >= self.pass_at:
+            self.pass_at = None
+            self.token.fill_((self.i + 1) % C)
+
+    def exchange_with_next(self) -> None:
+        """Exchange between x_i and x_{i+1}."""
+        i, next_x = self.i, self.xs[(self.i + 1) % len(self.xs)]
+        with self.transport.recorder.phase("communicate"):
+            added = exchange(self.xs[i], self.us[i], next_x, self.beta, self.lam, self.tolerance)
+        if self.count_lost:
+            for increment in added:
+                self.note(increment)
+
+    def measure(self, somebody_died: bool) -> None:
+        """On rank 0, while nobody writes: also the mean of all x, and how far they are from it."""
+        super().measure(somebody_died)
+        self.mean.copy_(self.average_x())
+        squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]
+        norm = self.mean.norm(dtype=torch.float64)
+        distance = torch.stack(squares).mean().sqrt()
+        self.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+
+    def average_x(self) -> torch.Tensor:
+        """Return the mean of all x [n] in this moment."""
+        return self.total_x().div_(len(self.xs)).to(self.mean.dtype)
+
+    def model(self) -> torch.Tensor:
+        """Return the mean of all x [n], as it was at the end of the last epoch."""
+        return self.mean
+
+    def state_dict(self) -> dict[str, Any]:
+        """On rank 0: every x and u, and the token. What is shown of it, x, is the mean."""
+        vectors = {"xs": torch.stack(self.xs), "us": torch.stack(self.us)}
+        return super().state_dict() | vectors | {"x": self.average_x(), "token": self.token.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`. Whoever holds the token has got it anew."""
+        super().load_state_dict(state)
+        self.mean.copy_(state["x"])
+        self.token.copy_(state["token"])
+        for vectors, kept in ((self.xs, state["xs"]), (self.us, state["us"])):
+            for vector, one in zip(vectors, kept, strict=True):
+                vector.copy_(one)
+
+
+def exchange(
+    x: torch.Tensor, u: torch.Tensor, next_x: torch.Tensor, beta: float, lam: float, tol: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exchange between x_i and x_{i+1}, which others may write meanwhile, and set u_i; all [n], in place.
+
+    Return what was added to x_i and to x_{i+1}.
+    """
+    was, n = x.clone(), next_x.clone()
+    d = was - u
+    moving = d * (d.abs() > tol)
+    waiting = d - moving
+    to_x = lam * (n - was) + (beta + lam - 1) * moving + lam * waiting
+    to_next = beta * moving
+    x.add_(to_x)
+    next_x.add_(to_next)
+    torch.add(was, to_x, out=u).sub_(waiting)
+    return to_x, to_next
+
+
+def coefficients(n_clusters: int) -> tuple[float, float]:
+    """Return beta, the root of beta^C + beta - 1 in (0, 1), and lambda = 1 - beta^(C-1), of C clusters."""
+    low, high = 0.0, 1.0
+    while low < (beta := (low + high) / 2) < high:
+        low, high = (beta, high) if beta**n_clusters + beta < 1 else (low, beta)
+    return beta, 1 - beta ** (n_clusters - 1)

@@ -1,0 +1,95 @@
+"""Backup workers: a synchronous server that does not wait for its slowest b workers.
+
+Every gradient belongs to the step whose x it was computed on. Of W workers, the first W - b gradients of step t close
+it: g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes to these workers. A gradient that comes
+after its step has closed is received, counted and dropped, and its worker continues with the current x and step: its
+samples of the steps in between are skipped. (Chen et al., 2016, arXiv 1604.00981, with N = W - b.) b = 0 is
+ParamServer, bit for bit.
+
+A worker that dies takes its part of the batches with it: steps close with fewer, and its samples are lost.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from records.errors import UsageError, between
+from strategies.common.base import RunSize
+from strategies.common.served import Served
+from strategies.common.traffic import Traffic
+from strategies.common.workers import GRADIENT, SERVER
+from transports.base import Message
+
+
+@dataclass(kw_only=True)
+class BackupWorkers(Served):
+    """A synchronous server that closes each step without its b slowest workers, whose gradients it drops."""
+
+    n_backup: int = 1
+    """b: how many gradients of a step are not waited for."""
+
+    min_ranks = 3
+    workers_may_die = True
+    exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
+    critical_path = Traffic("2", "(N - n_backup) P")
+    # No coded_path: x for the late may take longer on its way than the step.
+
+    def check(self, run: RunSize) -> None:
+        """A step must wait for somebody."""
+        between(self, "n_backup", 0)
+        if self.n_backup >= run.workers:
+            raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
+
+    def predict(self, *size: Any, **more: Any) -> float | None:
+        """See Strategy. None for b > 1: what the late ones still send has no such simple form."""
+        return super().predict(*size, **more) if self.n_backup <= 1 else None
+
+    def setup(self) -> None:
+        """Server: keep the gradients of the step, by worker."""
+        super().setup()
+        self.on_time: dict[int, Message] = {}
+
+    # Worker
+
+    def step(self, n_samples: int) -> None:
+        """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of its step, the one to take next."""
+        gradient = self.send_gradient(n_samples)
+        parameters = self.transport.recv(SERVER, "parameters")
+        self.next_step = parameters.n
+        self.replica.adopt(parameters)
+        gradient.wait()
+        self.replica.zero_grad()
+
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
+        """The steps that the server says, instead of all of them."""
+        self.next_step = max(start, self.steps)  # a resumed run begins where the server says
+        while self.next_step < stop:
+            yield self.next_step
+
+    # Server
+
+    def serve(self) -> None:
+        """Close step after step with the gradients that are on time, until all workers have said goodbye."""
+        for gradient in self.workers.messages(GRADIENT, on_departure=self.close_step):
+            if gradient.version < self.descent.version:
+                self.workers.drop(gradient)
+            else:
+                self.on_time[gradient.src] = gradient.log_receipt()
+            self.close_step()
+
+    def close_step(self) -> None:
+        """With W - b gradients: x <- optimizer(x, their mean). Send x to all who are not waiting for the step."""
+        W = len(self.transport.peers)
+        there_may_be = len(self.workers.present | self.on_time.keys())  # also what a worker sent before it died
+        if self.on_time and len(self.on_time) >= min(W - self.n_backup, there_may_be):
+            # The gradients that come later were computed for this step too.
+            self.apply([self.on_time[k] for k in sorted(self.on_time)], processed=W / len(self.on_time))
+            self.on_time.clear()
+        for k in self.workers.take_waiting(lambda k: k not in self.on_time):
+            self.workers.send_copy(self.replica.x, k, n=self.descent.version)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Server: all workers begin with the same step."""
+        super().load_state_dict(state)
+        if self.is_server:
+            self.workers.steps = dict.fromkeys(self.workers.steps, self.descent.version)

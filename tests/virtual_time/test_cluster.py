@@ -1,0 +1,184 @@
+"""The cluster of a simulation: what its options mean, what is wrong with them, and how long a step takes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compression.topk import TopK
+from records import files
+from records.errors import UsageError
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.dgs import DGS
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
+from tests.runs import small
+from training.checks import resolve
+from training.options import Options
+from training.preflight import prepare
+from virtual_time import cluster as clusters
+from virtual_time.cluster import ClusterOptions, Compute, check_memory, count_flops, phase_seconds
+from virtual_time.launcher import Death
+from virtual_time.network import OneSwitch, Racks
+from workloads import datasets
+from workloads.datasets import Data
+
+ROLES = ["server", "worker", "worker", "worker"]
+
+
+def test_a_network_is_what_its_options_say() -> None:
+    options = resolve(Options(n_gpus=4, bandwidth="1gbit", latency="50us"))
+    network = ClusterOptions().network(options)
+    assert isinstance(network, OneSwitch)
+    assert (network.world_size, network.bandwidth, network.latency) == (4, 125e6, pytest.approx(50e-6))
+    racks = ClusterOptions(racks=2).network(options)
+    assert isinstance(racks, Racks)
+    assert (racks.racks, racks.rack_bandwidth) == (2, 125e6)
+    racks = ClusterOptions(racks=2, rack_bandwidth="10gbit").network(options)
+    assert isinstance(racks, Racks)
+    assert racks.rack_bandwidth == 1.25e9
+
+
+def test_who_dies_when() -> None:
+    assert ClusterOptions(kill=("3@1.5s", "1@20ms-30ms")).deaths(AsyncParamServer(), ROLES) == [
+        Death(3, 1.5),
+        Death(1, 0.02, 0.03),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"racks": 0}, "--racks 0: must be from 1 to the number of ranks, 4"),
+        ({"racks": 5}, "--racks 5: must be from 1 to the number of ranks, 4"),
+        ({"rack_bandwidth": "1gbit"}, "--rack_bandwidth: one rack has no uplink"),
+        ({"racks": 2, "rack_bandwidth": "much"}, "--rack_bandwidth much: write a bandwidth"),
+        ({"compute": "30"}, "--compute 30: write a time"),
+        ({"compute": "30ms", "flops": 1e9}, "--compute and --flops: each says"),
+        ({"flops": -1.0}, "--flops -1.0: must be from 1 to 1e30"),
+        ({"flops": float("nan")}, "--flops nan: must be from 1 to 1e30"),
+        ({"kill": ("3",)}, "--kill 3: must be RANK@TIME"),
+        ({"kill": ("x@1s",)}, "--kill x@1s: must be RANK@TIME"),
+        ({"kill": ("3@soon",)}, "--kill soon: write a time"),
+        ({"kill": ("0@1s",)}, "--kill 0@1s: rank 0 is no worker"),
+        ({"kill": ("4@1s",)}, "--kill 4@1s: rank 4 is no worker"),
+        ({"kill": ("9" * 5000 + "@1s",)}, "--kill 99999"),
+        ({"compute": "9" * 400 + "s"}, "--compute 999"),
+        ({"kill": ("3@2s-1s",)}, "--kill 3@2s-1s: it comes back before it dies"),
+        ({"kill": ("3@1s", "3@2s")}, "--kill 3@2s: rank 3 is there twice"),
+    ],
+)
+def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> None:
+    cluster = ClusterOptions(**options)
+
+    def read() -> None:
+        cluster.check_compute()
+        cluster.network(resolve(Options(n_gpus=4, bandwidth="10gbit")))
+        cluster.deaths(AsyncParamServer(), ROLES)
+
+    with pytest.raises(UsageError) as caught:
+        read()
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* gossip --asynchronous can$",
+    ):
+        ClusterOptions(kill=("1@1s",)).deaths(RingAllReduce(), ["worker"] * 4)
+    assert ClusterOptions(kill=("1@1s",)).deaths(BackupWorkers(), ROLES) == [Death(1, 1.0)]
+    with pytest.raises(UsageError, match="--kill 1@1s-2s: backup_workers lets no worker in again"):
+        ClusterOptions(kill=("1@1s-2s",)).deaths(BackupWorkers(), ROLES)
+
+
+# How long a step takes
+
+
+def case(folder: Path, **changes: Any) -> tuple[Options, Data]:
+    options = resolve(small(folder, "ring_all_reduce", n_gpus=2, **changes))
+    return options, datasets.load(options.dataset, options.data_dir)
+
+
+def test_a_given_time_is_that_of_the_two_passes(tmp_path: Path) -> None:
+    phases = phase_seconds(ClusterOptions(compute="30ms"), *case(tmp_path))
+    assert phases == {"forward": pytest.approx(0.01), "backward": pytest.approx(0.02)}
+
+
+def test_given_operations_a_second_are_divided_into_those_of_the_passes(tmp_path: Path) -> None:
+    options, data = case(tmp_path)
+    flops = count_flops(options, data)
+    assert flops["forward"] == 2 * 16 * 2 * 2, "16 samples, 2 inputs, 2 classes, a multiplication and an addition"
+    phases = phase_seconds(ClusterOptions(flops=1e6), options, data)
+    assert phases == {name: pytest.approx(count / 1e6) for name, count in flops.items()}
+
+
+def test_phases_are_timed_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, data = case(tmp_path)
+    phases = phase_seconds(ClusterOptions(), options, data)
+    assert set(phases) == {"data", "forward", "backward", "update"}
+    assert min(phases.values()) > 0
+    monkeypatch.setattr(clusters, "time_phases", lambda *_: {"forward": 1.0})
+    assert phase_seconds(ClusterOptions(), options, data) == phases
+    other, data = case(tmp_path, batch_size=8)
+    assert phase_seconds(ClusterOptions(), other, data) == {"forward": 1.0}, "of another batch, timed itself"
+    assert len(json.loads((tmp_path / "calibration.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}', "null", "5"])
+def test_a_damaged_calibration_is_one_line(tmp_path: Path, content: str) -> None:
+    options, data = case(tmp_path)
+    phase_seconds(ClusterOptions(), options, data)
+    path = tmp_path / "calibration.json"
+    key = next(iter(json.loads(path.read_text())))
+    path.write_text(content.replace('"x"', json.dumps(key)))
+    with pytest.raises(UsageError, match=r"calibration.json holds no calibration.*; delete it$"):
+        phase_seconds(ClusterOptions(), options, data)
+
+
+def test_a_slow_rank_takes_longer_for_its_passes_only(tmp_path: Path) -> None:
+    options, _ = case(tmp_path, slow=("1:5",))
+    compute = Compute(options, {"forward": 1.0, "update": 1.0})
+    assert [compute(rank, "forward", 1.0) for rank in (0, 1)] == [1.0, 5.0]
+    assert [compute(1, "update", 0.5), compute(1, "wait", 1.0)] == [0.5, 0.0]
+    jittered, again = (Compute(case(tmp_path, jitter=0.5)[0], {"forward": 1.0}) for _ in range(2))
+    times = [[jittered(rank, "forward", 1.0) for _ in range(5)] for rank in (0, 1)]
+    assert times == [[again(rank, "forward", 1.0) for _ in range(5)] for rank in (0, 1)]
+    assert times[0] != times[1]
+    assert min(times[0] + times[1]) >= 1
+
+
+def test_more_ranks_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, data = case(tmp_path)
+    check_memory(options, data)
+    monkeypatch.setattr(files, "free_memory", lambda: 2 * 100_048)
+    check_memory(options)
+    with pytest.raises(UsageError, match=r"--n_gpus 2: needs about .* GB of memory, and 0.0 GB are free"):
+        check_memory(options, data)
+
+
+def test_there_is_some_memory() -> None:
+    assert 2**20 < files.free_memory() < 2**60
+
+
+@pytest.mark.parametrize("chosen", [{"codec": TopK()}, {"strategy": DGS()}], ids=["codec", "strategy"])
+def test_coding_is_timed_also_of_a_model_with_unused_parameters(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"strategy": ParamServer(), "n_gpus": 3, "model": "tests.workload:partly_used"}
+    given |= chosen
+    options = resolve(small(tmp_path, given.pop("strategy"), **given))
+    data = prepare(options)
+    phases = phase_seconds(ClusterOptions(), options, data)
+    assert set(phases) == {"data", "forward", "backward", "update", "encode", "decode"}
+    assert min(phases["encode"], phases["decode"]) > 0
+
+
+def test_each_pass_has_a_jitter_of_its_own_in_however_many_parts_it_is_spent(tmp_path: Path) -> None:
+    options = small(tmp_path, n_gpus=2, jitter=0.5)
+    whole, in_parts = (Compute(options, {"backward": 1.0}) for _ in range(2))
+    passes = [whole(0, "backward", 1.0) for _ in range(5)]
+    assert len(set(passes)) == 5
+    assert [sum(in_parts(0, "backward", 0.25) for _ in range(4)) for _ in range(5)] == pytest.approx(passes)
+    assert whole(1, "backward", 1.0) not in passes, "of another rank"

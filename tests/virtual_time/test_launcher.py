@@ -1,0 +1,244 @@
+"""What `virtual_time.launcher` promises when ranks fail, die and come back."""
+
+import itertools
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from records.errors import RunFailed, UsageError
+from tests.ranks import outcome, virtual_time
+from transports.base import ANY, PeerLost, PeerReturned, Transport
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
+
+
+def fail_on_rank_1(transport: Transport, error: BaseException) -> None:
+    if transport.rank == 1:
+        raise error
+    transport.recv(1, "x")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no"), r"rank 1 \(worker\) raised ValueError: no\n(.|\n)*in fail_on_rank_1"),
+        (RunFailed("the loss became nan"), r"^rank 1 \(worker\): the loss became nan$"),
+        (UsageError("--x: must be y"), r"^--x: must be y$"),
+    ],
+)
+def test_a_failure_ends_the_run_by_name(error: Exception, message: str) -> None:
+    with pytest.raises(RunFailed, match=message) as caught:
+        virtual_time(3).launch(fail_on_rank_1, 3, error)
+    assert caught.value.exit_code == (2 if isinstance(error, UsageError) else 1)
+
+
+def test_an_interrupt_passes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        virtual_time(3).launch(fail_on_rank_1, 3, KeyboardInterrupt())
+
+
+def test_what_ranks_report_reaches_the_caller() -> None:
+    heard: list[tuple[int, str]] = []
+    virtual_time(3).launch(
+        lambda transport, report: report(f"of {transport.rank}"), 3, on_report=lambda *news: heard.append(news)
+    )
+    assert heard == [(0, "of 0"), (1, "of 1"), (2, "of 2")]
+
+
+def wait_for_it(transport: Transport) -> list[Any]:
+    """Rank 2 sends every 0.1 s; the others say what they hear of it, and when."""
+    if transport.rank == 2:
+        for number in itertools.count():
+            transport.isend(number, 0, "x")
+            transport.sleep(0.1)
+            transport.recv(0, "x", timeout=0)
+    if transport.rank == 1:
+        return [outcome(transport.recv, 2, "x"), round(transport.now(), 3), outcome(transport.isend, None, 2, "x")]
+    seen: list[Any] = []
+    while True:
+        try:
+            seen.append(transport.recv(ANY, "x").object)
+        except PeerLost as lost:
+            return [*seen, lost.rank, round(transport.now(), 3)]
+
+
+def test_who_dies_is_lost_to_the_others_after_what_it_has_sent() -> None:
+    time = virtual_time(3, [Death(2, 0.25)])
+    first, second, third = time.launch(wait_for_it, 3, expendable=[1, 2])
+    assert first == [0, 1, 2, 2, 0.25]
+    assert second == [("PeerLost", 2), 0.25, ("PeerLost", 2)]
+    assert third is None
+
+
+def send_and_die(transport: Transport) -> list[Any]:
+    if transport.rank == 1:
+        transport.isend(torch.zeros(500_000, dtype=torch.uint8), 0, "x")
+        transport.recv(0, "never")
+    return [transport.recv(1, "x").nbytes, round(transport.now(), 3), outcome(transport.recv, 1, "x")]
+
+
+def test_what_is_on_its_way_when_its_sender_dies_arrives_before_the_death_is_known() -> None:
+    assert virtual_time(2, [Death(1, 0.25)]).launch(send_and_die, 2, expendable=[1])[0] == [
+        500_000, 0.501, ("PeerLost", 1),
+    ]  # fmt: skip
+
+
+def test_the_death_of_a_rank_that_is_needed_ends_the_run() -> None:
+    with pytest.raises(RunFailed, match=r"^rank 2 \(worker\) was killed at 0.25 virtual s$"):
+        virtual_time(3, [Death(2, 0.25)]).launch(wait_for_it, 3)
+
+
+def come_back(transport: Transport) -> list[Any]:
+    """Rank 1 dies and returns; rank 0 lets it in, and hears from its second life."""
+    if transport.rank == 1:
+        if transport.rejoined:
+            assert outcome(transport.isend, None, 2, "x") == ("PeerLost", 2)
+            transport.isend(transport.now(), 0, "x")
+            return ["second life"]
+        transport.recv(0, "never")
+    if transport.rank == 2:
+        return []
+    seen: list[Any] = []
+    for _ in range(2):
+        try:
+            transport.recv(ANY, "x")
+        except PeerLost as lost:
+            seen.append(("lost", lost.rank, transport.may_return()))
+        except PeerReturned as returned:
+            seen.append(("returned", returned.rank, transport.may_return()))
+            transport.admit(returned.rank)
+    return [*seen, transport.recv(1, "x").object]
+
+
+def test_one_that_died_comes_back_when_it_is_told_to() -> None:
+    results = virtual_time(3, [Death(1, 0.5, 2.0)]).launch(come_back, 3, expendable=[1, 2])
+    assert results == [[("lost", 1, True), ("returned", 1, False), 2.0], ["second life"], []]
+
+
+def compute(transport: Transport) -> tuple[float, list[list[Any]]]:
+    for _ in range(2):
+        with transport.recorder.phase("forward"):
+            pass
+    with transport.recorder.phase("update", part=0.5), transport.recorder.paused():
+        pass
+    events = transport.recorder.frame()
+    return transport.now(), events[["phase", "t0", "t1"]].values.tolist()
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_the_time_of_a_phase_passes_at_its_end_recorded_or_not(record: bool) -> None:
+    seconds = {"forward": 3.0, "update": 2.0}
+    time = VirtualTime(OneSwitch(2, 1e6, 0.0), lambda rank, phase, part: (rank + 1) * seconds[phase] * part)
+    (first, events), (second, _) = time.launch(compute, 2, record=record)
+    assert (first, second) == (7.0, 14.0)
+    assert events == ([["forward", 0, 3], ["forward", 3, 6], ["update", 6, 7]] if record else [])
+
+
+def rank_of(transport: Transport) -> int:
+    return transport.rank
+
+
+def test_many_ranks_need_no_deep_stack() -> None:
+    assert virtual_time(2000).launch(rank_of, 2000) == list(range(2000))
+
+
+def hold_a_file(transport: Transport, folder: str) -> int:
+    transport.recorder.write_to(Path(folder) / str(transport.rank))
+    transport.barrier()
+    return len(transport.recorder.close().path.read_bytes())
+
+
+def test_every_rank_may_have_a_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (150, limits[1]))
+    try:
+        assert virtual_time(200).launch(hold_a_file, 200, str(tmp_path)) == [0] * 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def forget_and_send(transport: Transport) -> list[float]:
+    """Memory that was allocated and forgotten is not given to a tensor that may be changed at once."""
+    if transport.rank == 1:
+        transport.sleep(1.0)
+        return [transport.recv(0, "x").vector.sum().item() for _ in range(50)]
+    for number in range(50):
+        transport.allocate(100)
+        other = torch.full((100,), float(number))
+        transport.isend(other, 1, "x")
+        other.fill_(-1)
+    return []
+
+
+def test_what_was_not_allocated_may_be_changed_at_once() -> None:
+    assert virtual_time(2).launch(forget_and_send, 2)[1] == [100.0 * number for number in range(50)]
+
+
+def return_soon(transport: Transport) -> Any:
+    """Rank 0 sends to both lives of rank 1; the first message, of a second, is on its way when the first life ends."""
+    if transport.rank == 1:
+        return transport.recv(0, "x").vector.tolist()[0]
+    own = transport.allocate(1_000_000).fill_(1)
+    work = transport.isend(own.view(torch.uint8)[:1_000_000], 1, "x")
+    for error in (PeerLost, PeerReturned):
+        with pytest.raises(error):
+            transport.recv(ANY, "x")
+    transport.admit(1)
+    work.wait()  # nobody reads it
+    transport.isend(torch.full((3,), 2.0), 1, "x")
+    return transport.now()
+
+
+def test_what_was_sent_to_the_first_life_does_not_reach_the_second() -> None:
+    assert virtual_time(2, [Death(1, 0.5, 0.6)]).launch(return_soon, 2, expendable=[1]) == [pytest.approx(1.0), 2.0]
+
+
+def read_for_long(transport: Transport) -> float:
+    if transport.rank == 0:
+        work = transport.isend(transport.allocate(1000), 1, "x")
+        transport.sleep(1.0)
+        work.wait()
+        return transport.now()
+    message = transport.recv(0, "x")
+    transport.sleep(5.0)
+    message.release()
+    return transport.now()
+
+
+def test_who_wants_memory_that_is_being_read_waits_until_it_has_been() -> None:
+    assert virtual_time(2).launch(read_for_long, 2) == pytest.approx([5.005, 5.005])
+
+
+def end_after_ones_death(transport: Transport) -> Any:
+    """The first life of rank 1 has come to its end, at 1 s of its clock, when it dies at 0.5 s."""
+    if transport.rank == 1:
+        if not transport.rejoined:
+            transport.sleep(1.0)
+            return "first life"
+        transport.recv(0, "talk to me")
+        return "second life"
+    for error in (PeerLost, PeerReturned):
+        with pytest.raises(error):
+            transport.recv(ANY, "x")
+    transport.admit(1)
+    transport.sleep(1.0)
+    assert transport.recv(ANY, "x", timeout=0) is None  # so that what happens until now has happened
+    transport.isend(None, 1, "talk to me")
+    return transport.is_gone(1)
+
+
+def test_who_would_have_ended_later_has_died_and_leaves_once() -> None:
+    time = virtual_time(2, [Death(1, 0.5, 0.6)])
+    assert time.launch(end_after_ones_death, 2, expendable=[1]) == [False, "second life"]
+    assert virtual_time(2, [Death(1, 0.5)]).launch(linger, 2, expendable=[1]) == ["heard", None]
+
+
+def linger(transport: Transport) -> str:
+    if transport.rank == 0:
+        with pytest.raises(PeerLost):
+            transport.recv(1, "x")
+    transport.sleep(1.0)
+    return "heard"

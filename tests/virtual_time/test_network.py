@@ -1,0 +1,92 @@
+"""Networks of numbers: what a message takes alone, and what it shares."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transports.link import Card
+from transports.units import bytes_per_second, seconds
+from virtual_time.network import Network, OneSwitch, Racks
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1gbit", 125e6), ("100mbit", 12.5e6), ("1.5GB/s", 1.5e9), ("10 Gbit/s", 1.25e9), ("8kbit", 1e3),
+     ("9B/s", 9.0), ("1e3MB/s", 1e9)],
+)  # fmt: skip
+def test_a_bandwidth(text: str, value: float) -> None:
+    assert bytes_per_second(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "gbit", "1 apple", "-1gbit", "0gbit", "1gb/s", "1GB", "infgbit", "1e999gbit"]
+)
+def test_no_bandwidth(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 1gbit"):
+        bytes_per_second(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("50us", 50e-6), ("3ms", 3e-3), ("1.5s", 1.5), ("0s", 0), ("7ns", 7e-9)])
+def test_a_time(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "5", "us", "-1s", "1m", "nans", "1 MS"])
+def test_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 50us"):
+        seconds(text)
+
+
+# Cards
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 10**6)), min_size=1, max_size=30))
+def test_a_card_is_never_faster_than_it_is_and_keeps_the_order(messages: list[tuple[float, int]]) -> None:
+    card = Card("card", 1e6)
+    ends: list[float] = []
+    for first, nbytes in sorted(messages):
+        start, end = card.take(nbytes, first, first)
+        assert start >= first
+        assert end - start >= nbytes / 1e6 - 1e-9
+        assert not ends or start >= ends[-1]
+        ends.append(end)
+    assert card.nbytes == sum(nbytes for _, nbytes in messages)
+    assert card.busy == pytest.approx(card.nbytes / 1e6)
+
+
+def test_a_message_leaves_a_fast_card_no_earlier_than_its_last_byte_has_come() -> None:
+    assert Card("fast", 1e9).take(1000, 5.0, 7.0) == (5.0, 7.0)
+
+
+# Ways
+
+
+@pytest.mark.parametrize(
+    "network", [OneSwitch(6, 1e6, 0.5), Racks(6, 1e6, 0.5, racks=2, rack_bandwidth=5e5)], ids=["switch", "racks"]
+)
+def test_a_way_begins_at_its_sender_and_ends_at_its_receiver(network: Network) -> None:
+    for src in range(6):
+        for dst in range(6):
+            way = network.path(src, dst)
+            assert way[0] is network.sends[src]
+            assert way[-1] is network.receives[dst]
+            assert all(any(card is one for one in network.cards()) for card in way)
+    names = [card.name for card in network.cards()]
+    assert len(set(names)) == len(names)
+
+
+def test_only_what_leaves_its_rack_passes_the_uplinks() -> None:
+    network = Racks(7, 1e6, 0.0, racks=3, rack_bandwidth=1e6)
+    racks = [network.rack(rank) for rank in range(7)]
+    assert sorted(set(racks)) == [0, 1, 2]
+    assert racks == sorted(racks)
+    assert {racks.count(rack) for rack in range(3)} == {2, 3}
+    for src in range(7):
+        for dst in range(7):
+            between = network.path(src, dst)[1:-1]
+            here, there = racks[src], racks[dst]
+            assert [card.name for card in between] == (
+                [] if here == there else [f"rack {here} up", f"rack {there} down"]
+            )

@@ -1,0 +1,268 @@
+"""Virtual time: when messages arrive, that everybody's clock is right, and that it is the same every time."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.collectives import ring_all_reduce
+from tests.ranks import virtual_time
+from transports.base import ANY, Transport
+from transports.link import Card
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch, Racks
+from virtual_time.transport import Deadlock
+
+MS, US = 1e-3, 1e-6  # latency, and what a byte takes, in the cluster of `virtual_time`
+
+
+def send_one(transport: Transport, nbytes: int) -> float:
+    if transport.rank == 0:
+        transport.isend(torch.zeros(nbytes, dtype=torch.uint8), 1, "x")
+        return transport.now()
+    transport.recv(0, "x").release()
+    return transport.now()
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 5000])
+def test_a_message_takes_its_latency_and_its_bytes_and_its_sender_does_not_wait(nbytes: int) -> None:
+    assert virtual_time(2).launch(send_one, 2, nbytes) == [0.0, pytest.approx(MS + nbytes * US)]
+
+
+def all_to_one(transport: Transport, nbytes: int) -> list[float]:
+    if transport.rank != 0:
+        transport.isend(torch.zeros(nbytes, dtype=torch.uint8), 0, "x")
+        return []
+    arrived = []
+    for _ in transport.peers:
+        transport.recv(ANY, "x").release()
+        arrived.append(transport.now())
+    return arrived
+
+
+def test_messages_to_one_rank_share_its_card() -> None:
+    times, *_ = virtual_time(4).launch(all_to_one, 4, 1000)
+    assert times == pytest.approx([2 * MS, 3 * MS, 4 * MS])
+
+
+def one_to_all(transport: Transport, nbytes: int) -> float:
+    if transport.rank == 0:
+        for peer in transport.peers:
+            transport.isend(torch.zeros(nbytes, dtype=torch.uint8), peer, "x")
+    else:
+        transport.recv(0, "x").release()
+    return transport.now()
+
+
+def test_messages_of_one_rank_share_its_card() -> None:
+    assert virtual_time(4).launch(one_to_all, 4, 1000) == pytest.approx([0.0, 2 * MS, 3 * MS, 4 * MS])
+
+
+def cross(transport: Transport) -> float:
+    if transport.rank < 2:
+        transport.isend(torch.zeros(1000, dtype=torch.uint8), transport.rank + 2, "x")
+    else:
+        transport.recv(transport.rank - 2, "x").release()
+    return transport.now()
+
+
+def test_racks_share_their_uplink() -> None:
+    network = Racks(4, 1e6, MS, racks=2, rack_bandwidth=1e6)
+    times = VirtualTime(network, lambda *_: 0.0).launch(cross, 4)
+    assert times[2:] == pytest.approx([2 * MS, 3 * MS])
+    slow = Racks(4, 1e6, MS, racks=2, rack_bandwidth=0.5e6)
+    assert VirtualTime(slow, lambda *_: 0.0).launch(cross, 4)[2:] == pytest.approx([3 * MS, 5 * MS])
+
+
+def a_late_message_behind_an_early_one(transport: Transport) -> list[str]:
+    """Rank 1's card is busy with a message to rank 3 first; so rank 2's, sent later, is first at rank 0."""
+    if transport.rank == 1:
+        transport.isend(torch.zeros(5000, dtype=torch.uint8), 3, "x")
+        transport.isend(torch.zeros(1000, dtype=torch.uint8), 0, "x")
+    if transport.rank == 2:
+        transport.sleep(2 * MS)
+        transport.isend(torch.zeros(1000, dtype=torch.uint8), 0, "x")
+    if transport.rank == 0:
+        return [f"{transport.recv(ANY, 'x').src} at {transport.now():.3f}" for _ in range(2)]
+    return []
+
+
+def test_a_card_takes_messages_in_the_order_in_which_they_come_not_in_that_of_sending() -> None:
+    assert virtual_time(4).launch(a_late_message_behind_an_early_one, 4)[0] == ["2 at 0.004", "1 at 0.007"]
+
+
+def ring(transport: Transport, numel: int) -> tuple[list[float], float]:
+    vector = transport.allocate(numel).fill_(transport.rank + 1)
+    ring_all_reduce(vector, transport)
+    return vector.tolist(), transport.now()
+
+
+@pytest.mark.parametrize("N", [2, 3, 8])
+def test_a_ring_takes_what_its_formula_says(N: int) -> None:
+    for vector, seconds in virtual_time(N).launch(ring, N, 10 * N):
+        assert vector == [N * (N + 1) / 2] * 10 * N
+        assert seconds == pytest.approx(2 * (N - 1) * (MS + 40 * US))
+
+
+# Whose turn it is
+
+
+def talk(transport: Transport, seed: int) -> list[Any]:
+    """Messages at random; what came, from whom, and when."""
+    chance = random.Random(seed + transport.rank)
+    seen: list[Any] = []
+    for number in range(20):
+        transport.sleep(chance.random() * 2 * MS)
+        for peer in transport.peers:
+            transport.isend(torch.full((chance.randrange(300),), float(number)), peer, "x")
+        if number % 3 == 0 and (message := transport.recv(ANY, "x", timeout=0)) is not None:
+            seen.append(("polled", message.src, message.nbytes))
+            message.release()
+    while len(seen) < 20 * len(transport.peers):
+        message = transport.recv(ANY, "x")
+        seen.append((message.src, message.nbytes, transport.now()))
+        message.release()
+    return seen
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**30), N=st.integers(2, 5))
+def test_the_same_happens_every_time_and_no_clock_runs_backwards(seed: int, N: int) -> None:
+    first, second = (virtual_time(N).launch(talk, N, seed) for _ in range(2))
+    assert first == second
+    for seen in first:
+        times = [one[2] for one in seen if one[0] != "polled"]
+        assert times == sorted(times)
+
+
+def hear_what_was_sent_first(transport: Transport) -> list[int]:
+    """Rank 1's message is large and arrives after rank 2's, which was sent later; rank 0 looks when both are there."""
+    if transport.rank == 1:
+        transport.isend(torch.zeros(500_000, dtype=torch.uint8), 0, "x")
+    if transport.rank == 2:
+        transport.sleep(0.01)
+        transport.isend(None, 0, "x")
+    if transport.rank == 3:
+        transport.sleep(0.02)
+        transport.isend(None, 0, "look")
+    if transport.rank == 0:
+        transport.recv(3, "look")
+        transport.sleep(1.0)
+        return [transport.recv(ANY, "x").src for _ in range(2)]
+    return []
+
+
+def test_of_messages_that_are_there_the_first_is_the_one_that_was_sent_first() -> None:
+    assert VirtualTime(Apart(4, 1e6, MS), lambda *_: 0.0).launch(hear_what_was_sent_first, 4)[0] == [1, 2]
+
+
+class Apart(OneSwitch):
+    """A network in which messages do not share their receiver's card."""
+
+    def path(self, src: int, dst: int) -> list[Card]:
+        return [self.sends[src], Card("own", self.bandwidth)]
+
+
+def poll_for_it(transport: Transport) -> float:
+    if transport.rank == 0:
+        transport.sleep(1.0)
+        transport.isend(None, 1, "x")
+        return 0.0
+    while transport.recv(0, "x", timeout=0) is None:
+        transport.sleep(0.1)
+    return transport.now()
+
+
+def test_who_polls_sees_a_message_when_it_has_arrived() -> None:
+    assert virtual_time(2).launch(poll_for_it, 2)[1] == pytest.approx(1.1, abs=1e-4)
+
+
+def circle(transport: Transport) -> None:
+    transport.recv((transport.rank + 1) % 3, "never")
+
+
+def test_a_deadlock_is_told_as_what_it_is() -> None:
+    with pytest.raises(Deadlock) as caught:
+        virtual_time(3).launch(circle, 3)
+    assert str(caught.value) == (
+        "deadlock after 0 virtual s: rank 0 waits for 'never' from rank 1; rank 1 waits for 'never' from rank 2; "
+        "rank 2 waits for 'never' from rank 0"
+    )
+
+
+def release_nothing(transport: Transport) -> None:
+    if transport.rank == 0:
+        own = transport.allocate(3)
+        work = transport.isend(own, 1, "kept")
+        transport.recv(1, "received")
+        assert not work.done
+        work.wait()
+    else:
+        transport.recv(0, "kept")  # and never released
+        transport.isend(None, 0, "received")
+        transport.recv(0, "nothing")
+
+
+def test_a_deadlock_of_who_waits_for_its_memory() -> None:
+    with pytest.raises(Deadlock, match="rank 0 waits for the release of 'kept' by rank 1; rank 1 waits for 'nothing'"):
+        virtual_time(2).launch(release_nothing, 2)
+
+
+# Memory
+
+
+def change_it(transport: Transport) -> list[float]:
+    if transport.rank == 0:
+        own = transport.allocate(3).fill_(1)
+        work = transport.isend(own, 1, "x")
+        work.wait()  # nobody has received it yet
+        own.fill_(2)
+        transport.isend(own, 1, "x").wait()
+        return [transport.now()]
+    transport.sleep(1.0)
+    return [transport.recv(0, "x").vector.sum().item() for _ in range(2)]
+
+
+def test_memory_is_the_senders_again_when_the_last_byte_has_left() -> None:
+    assert virtual_time(2).launch(change_it, 2) == [[pytest.approx(24 * US)], [3.0, 6.0]]
+
+
+# What a process would have of its own
+
+
+def draw(transport: Transport) -> list[Any]:
+    seen: list[Any] = []
+    right, left = (transport.rank + 1) % transport.world_size, (transport.rank - 1) % transport.world_size
+    for _ in range(3):
+        seen.append(torch.rand(2).tolist())
+        with torch.no_grad():
+            transport.isend(None, right, "x")
+            transport.recv(left, "x")
+            seen.append(torch.is_grad_enabled())
+        transport.isend(None, right, "x")
+        transport.recv(left, "x")
+        seen.append(torch.is_grad_enabled())
+    return seen
+
+
+def test_each_rank_has_its_own_random_state_and_gradient_mode() -> None:
+    random_state, threads = torch.get_rng_state(), torch.get_num_threads()
+    ranks = virtual_time(3).launch(draw, 3, seed=5)
+    for rank, seen in enumerate(ranks):
+        generator = torch.Generator().manual_seed(5 + 1 + rank)
+        assert seen == [one for _ in range(3) for one in (torch.rand(2, generator=generator).tolist(), False, True)]
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled()
+
+
+def test_a_network_has_counted_what_passed_it() -> None:
+    time = VirtualTime(OneSwitch(4, 1e6, MS), lambda *_: 0.0)
+    time.launch(all_to_one, 4, 1000)
+    assert [card.nbytes for card in time.network.sends] == [0, 1000, 1000, 1000]
+    assert [card.nbytes for card in time.network.receives] == [3000, 0, 0, 0]
+    assert time.network.receives[0].busy == pytest.approx(3 * MS)
+    assert time.now() == pytest.approx(4 * MS)

@@ -1,0 +1,79 @@
+"""The agenda of virtual time: first by time, then in the order in which it was asked for."""
+
+import heapq
+from functools import partial
+from itertools import count
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtual_time.network import OneSwitch
+from virtual_time.world import World
+
+Plan = tuple[float, list[Any]]  # after how long something happens, and what it asks for when it does
+plans: st.SearchStrategy[Any] = st.recursive(
+    st.tuples(st.sampled_from([0.0, 0.0, 1.0, 2.5]), st.just([])),
+    lambda inner: st.tuples(st.sampled_from([0.0, 0.0, 1.0, 2.5]), st.lists(inner, max_size=3)),
+    max_leaves=30,
+)
+
+
+def by_a_heap(asked: list[Plan]) -> list[tuple[float, int]]:
+    """When each of the plans happens, in order: a heap by time and number."""
+    numbers = count()
+    agenda = [(plan[0], next(numbers), plan[1]) for plan in asked]
+    heapq.heapify(agenda)
+    happened = []
+    while agenda:
+        time, number, more = heapq.heappop(agenda)
+        happened.append((time, number))
+        for delay, inner in more:
+            heapq.heappush(agenda, (time + delay, next(numbers), inner))
+    return happened
+
+
+@given(st.lists(plans, max_size=8))
+def test_what_is_asked_for_happens_by_time_and_then_in_that_order(asked: list[Plan]) -> None:
+    world, numbers = World(OneSwitch(2, 1.0, 0.0)), count()
+    happened: list[tuple[float, int]] = []
+
+    def happen(number: int, more: list[Plan]) -> None:
+        happened.append((world.time, number))
+        for delay, inner in more:
+            world.at(world.time + delay, partial(happen, next(numbers), inner))
+
+    for delay, inner in asked:
+        world.at(delay, partial(happen, next(numbers), inner))
+    world.run()
+    assert happened == by_a_heap(asked)
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 2.0]), max_size=4), min_size=1, max_size=5))
+def test_coroutines_continue_by_time_and_then_in_the_order_in_which_they_asked(pauses: list[list[float]]) -> None:
+    world = World(OneSwitch(2, 1.0, 0.0))
+    happened: list[tuple[float, int]] = []
+
+    def walk(number: int) -> None:
+        clock = world.time
+        for pause in pauses[number]:
+            clock += pause
+            world.at(clock, coroutines[number])
+            world.wait()
+            happened.append((world.time, number))
+
+    coroutines = [world.start(partial(walk, number)) for number in range(len(pauses))]
+    world.run()
+    expected: list[tuple[float, int]] = []
+    agenda: list[tuple[float, int, int]] = []
+    order = count()
+    steps = [iter(one) for one in pauses]
+    for number in range(len(pauses)):
+        if (pause := next(steps[number], None)) is not None:
+            heapq.heappush(agenda, (pause, next(order), number))
+    while agenda:
+        time, _, number = heapq.heappop(agenda)
+        expected.append((time, number))
+        if (pause := next(steps[number], None)) is not None:
+            heapq.heappush(agenda, (time + pause, next(order), number))
+    assert happened == expected

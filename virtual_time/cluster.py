@@ -1,0 +1,281 @@
+"""The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from compression import Codec, Layout, Setting
+from launchers.devices import as_before, usable_cores, use_share_of_cores
+from records import files, tables
+from records.errors import RunFailed, UsageError, one_line
+from strategies import STRATEGIES, Strategy
+from strategies.common.replica import layout_of, trained
+from training.loop import REPORTER, build_model
+from training.options import Options, read_unit
+from training.stragglers import Stretch
+from transports.link import Card
+from transports.timing import now
+from transports.units import bytes_per_second, seconds
+from virtual_time.launcher import Death
+from virtual_time.network import Network, OneSwitch, Racks
+from workloads.datasets import Data
+
+T = TypeVar("T")
+_SHOWN = 6  # cards
+_REPEATS = 15
+_ROUNDING = 1e-9  # of the parts of a pass
+_WARM_UP = 3
+_LONGEST_S = 3.0  # of a calibration
+_RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The machines, one rank on each, and what connects them."""
+
+    racks: int = 1
+    """Racks into which the ranks are split; 1: all at one switch."""
+    rack_bandwidth: str | None = None
+    """Of each rack's uplink, for each direction. Default: that of one card."""
+    compute: str | None = None
+    """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
+    Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
+    coding: str | None = None
+    """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
+    flops: float | None = None
+    """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
+    kill: tuple[str, ...] = ()
+    """Let workers die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
+
+    def network(self, options: Options) -> Network:
+        """Return the network of the ranks of a run. Raises UsageError."""
+        world_size, link = options.world_size, options.link
+        assert link is not None, "only of options that fit a simulation"
+        card, latency = link.bandwidth, link.latency
+        if not 1 <= self.racks <= world_size:
+            raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
+        if self.racks == 1:
+            if self.rack_bandwidth is not None:
+                raise UsageError("--rack_bandwidth: one rack has no uplink; give --racks too")
+            return OneSwitch(world_size, card, latency)
+        uplink = (
+            card if self.rack_bandwidth is None else read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
+        )
+        return Racks(world_size, card, latency, self.racks, uplink)
+
+    def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
+        """Return who dies when. Raises UsageError."""
+        deaths: list[Death] = []
+        if self.kill and not strategy.workers_may_die:
+            able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
+            able += [f"{name} {one.may_die_with}" for name, one in STRATEGIES.items() if one.may_die_with]
+            raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
+        for text in self.kill:
+            rank, _, times = text.partition("@")
+            if not re.fullmatch("[0-9]{1,9}", rank) or not times:
+                raise UsageError(f"--kill {text[:40]}: must be RANK@TIME or RANK@TIME-TIME, such as 3@1.5s")
+            if int(rank) >= len(roles) or roles[int(rank)] != "worker":
+                raise UsageError(f"--kill {text}: rank {rank} is no worker")
+            if int(rank) == REPORTER:
+                raise UsageError(f"--kill {text}: rank {rank} measures and reports, and must live; take another")
+            if int(rank) in [death.rank for death in deaths]:
+                raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
+            death, *returns = [read_unit("kill", time, seconds) for time in times.split("-", 1)]
+            if returns and not strategy.workers_may_return:
+                raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")
+            if returns and returns[0] < death:
+                raise UsageError(f"--kill {text}: it comes back before it dies")
+            deaths.append(Death(int(rank), death, *returns))
+        return deaths
+
+    @property
+    def of_coding(self) -> dict[str, float]:
+        """The seconds of the phases of coding that are given."""
+        return {} if self.coding is None else dict.fromkeys(("encode", "decode"), seconds(self.coding))
+
+    def check_compute(self) -> None:
+        """Check what a step is said to take. Raises UsageError."""
+        if self.compute is not None and self.flops is not None:
+            raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
+        if self.coding is not None and self.compute is None and self.flops is None:
+            raise UsageError("--coding: is timed on this machine like all phases; give it with --compute or --flops")
+        for option, time in (("compute", self.compute), ("coding", self.coding)):
+            if time is not None:
+                read_unit(option, time, seconds)
+        if self.flops is not None and not 1 <= self.flops <= 1e30:
+            raise UsageError(f"--flops {self.flops}: must be from 1 to 1e30, such as 15e12")
+
+
+# How long a step computes
+
+
+def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict[str, float]:
+    """Return the seconds of each phase of a step, on a rank that is not slow. Raises UsageError, RunFailed."""
+    if cluster.compute is not None:
+        step = seconds(cluster.compute)
+        return {"forward": step / 3, "backward": step * 2 / 3, **cluster.of_coding}
+    if cluster.flops is not None:
+        passes = {name: flops / cluster.flops for name, flops in count_flops(options, data).items()}
+        return passes | cluster.of_coding
+    return _calibrated(options, data)
+
+
+def count_flops(options: Options, data: Data) -> dict[str, float]:
+    """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
+    model, (x, y) = build_model(options, data), _batch(options, data)
+    with FlopCounterMode(display=False) as forward:
+        loss = F.cross_entropy(model(x), y)
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def _calibrated(options: Options, data: Data) -> dict[str, float]:
+    """Return what was timed on this machine for such a step, now or in an earlier run."""
+    path = Path(options.results_dir) / "calibration.json"
+    samples = len(part_of_a_step(options, data))
+    own = options.strategy.own_codec
+    about = {
+        "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
+        "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
+        "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
+        "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
+        "torch": torch.__version__, "cpu": files.machine()["cpu"],
+    }  # fmt: skip
+    key = json.dumps(about)
+    try:
+        known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if key not in known:
+            known[key] = time_phases(options, data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.write_atomically(path) as unfinished:
+                unfinished.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"cannot read or write {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"--results_dir: {path} holds no calibration ({one_line(error)}); delete it") from error
+    phases = known[key]
+    if not isinstance(phases, dict) or not all(type(value) is float and value >= 0 for value in phases.values()):
+        raise UsageError(f"--results_dir: {path} holds no calibration; delete it")
+    return phases
+
+
+def time_phases(options: Options, data: Data) -> dict[str, float]:
+    """Time each phase of a step on one core, alone; return the medians, in seconds."""
+    part = part_of_a_step(options, data)
+    model = build_model(options, data)
+    x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
+    x.grad = torch.zeros_like(x)
+    optimizer = options.make_optimizer()([x])
+    taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
+    encoder, decoder = _codecs(options, layout_of(model), x)
+    out = torch.empty_like(x)
+    if encoder:
+        taken |= {"encode": [], "decode": []}
+
+    def timed(name: str, work: Callable[[], T]) -> T:
+        t0 = now()
+        result = work()
+        taken[name].append(now() - t0)
+        return result
+
+    with as_before():
+        use_share_of_cores(len(usable_cores()))
+        begun = now()
+        for _ in range(_WARM_UP + _REPEATS):
+            inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
+            loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
+            timed("backward", loss.backward)
+            timed("update", optimizer.step)
+            if encoder and decoder:
+                g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained(model)])
+                code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here
+                timed("decode", lambda: decoder.decode(code.data, out))  # noqa: B023 - called here
+            model.zero_grad()
+            if now() - begun > _LONGEST_S and len(taken["data"]) > 1:
+                break
+    return {name: sorted(times)[len(times) // 2] for name, times in taken.items()}
+
+
+def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec | None, Codec | None]:
+    """Return what encodes and what decodes in a run, that of the strategy if it has one of its own."""
+    own, make = options.strategy.own_codec, options.make_codec()
+    if own is not None:
+        setting = Setting(options.strategy.own_scope, momentum=options.momentum)
+        ends = own, dataclasses.replace(own)
+        for end, sends in zip(ends, (True, False), strict=True):
+            end.start(layout, like, dataclasses.replace(setting, sends=sends))
+        return ends
+    return (make(layout, like, 0, True), make(layout, like, 0, False)) if make else (None, None)
+
+
+def part_of_a_step(options: Options, data: Data) -> torch.Tensor:
+    """Return the samples that a worker computes in one step: those of the first worker in the first."""
+    plan = options.plan(data.n_train)
+    return plan.batch(1, 0) if options.world_size == 1 else plan.part(1, 0, 0)
+
+
+def _batch(options: Options, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    return data.fetch(part_of_a_step(options, data), "train", torch.device("cpu"), options.torch_dtype)
+
+
+class Compute:
+    """How long each rank takes for each phase: what `--slow` and `--jitter` stretch in real runs is stretched here."""
+
+    def __init__(self, options: Options, phases: dict[str, float]) -> None:
+        self._phases = phases
+        slow = options.slowdowns
+        self._stretches = [
+            Stretch(slow.get(rank, 1.0), options.jitter, options.seed + rank) for rank in range(options.world_size)
+        ]
+        self._begun: dict[tuple[int, str], tuple[float, float]] = {}  # of a pass: its stretch, what of it is done
+
+    def __call__(self, rank: int, phase: str, part: float) -> float:
+        """Return the seconds of a phase of one step, `part` of it being done."""
+        seconds = self._phases.get(phase, 0.0) * part
+        if phase not in ("forward", "backward") or part < _ROUNDING:
+            return seconds
+        if (rank, phase) not in self._begun:  # one draw, however many parts a pass is spent in
+            self._begun[rank, phase] = self._stretches[rank].draw(), 0.0
+        stretch, done = self._begun[rank, phase]
+        self._begun[rank, phase] = stretch, done + part
+        if done + part > 1 - _ROUNDING:
+            del self._begun[rank, phase]
+        return seconds * stretch
+
+
+def check_memory(options: Options, data: Data | None = None) -> None:
+    """Check that all ranks fit into this machine's memory, with `data` their replicas too. Raises UsageError."""
+    n_ranks = options.n_gpus or 1
+    needed = n_ranks * (_RANK_BYTES + _PEER_BYTES * n_ranks)
+    if data is not None:  # x, g, the optimizer's, a reply
+        needed += 4 * n_ranks * sum(p.nbytes for p in trained(build_model(options, data)))
+    free = files.free_memory()
+    if needed > free:
+        raise UsageError(
+            f"--n_gpus {n_ranks}: needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; take "
+            "fewer ranks or a smaller --model"
+        )
+
+
+def busiest(cards: Sequence[tuple[Card, float]]) -> str:
+    """Return a table of the busiest of these cards and the percentage of the time in which each was busy."""
+    rows = [["busiest cards", "MB", "% of the time"]]
+    rows += [
+        [card.name, tables.number(card.nbytes, scale=1e-6), tables.number(percent)] for card, percent in cards[:_SHOWN]
+    ]
+    return tables.aligned(rows, left=1) if len(rows) > 1 else "busiest cards  nothing was sent"
+
+
+def recorded(cluster: ClusterOptions, options: Options, phases: dict[str, float]) -> dict[str, Any]:
+    """Return the cluster as it is written into the records."""
+    card = {"bandwidth": options.bandwidth, "latency": options.latency}
+    return {**card, **asdict(cluster), "phase_seconds": phases}

@@ -1,0 +1,269 @@
+"""A dry run: steps of a model that fits nowhere, on torch's meta device, in virtual time: their seconds and bytes."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from compression import Layout
+from compression.none import NoCodec
+from records.errors import UsageError, one_line
+from strategies.common.base import RunSize, Strategy
+from training.checks import resolve
+from training.options import Options
+from transports.link import Card
+from transports.timing import at_intervals
+from transports.units import seconds
+from virtual_time.cluster import ClusterOptions, Compute, busiest
+from virtual_time.launcher import VirtualTime
+from virtual_time.meta_models import count_flops, sizes_of
+from virtual_time.network import Network
+from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
+
+_MEAN = (
+    "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
+    "optimizer_options", "clip_norm", "codec_scope", "device", "dtype", "seed", "slow", "jitter", "timeout",
+    "bandwidth", "latency", "model", "results_dir",
+)  # fmt: skip
+"""The options of a run that mean something where nothing is trained."""
+_SEVERAL = 40  # steps, or some more
+_NO_EPOCH = 10**9  # steps, to a strategy that asks how many an epoch has
+_LOOK_S = 0.3  # between two looks at how far a run is
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Some steps on torch's meta device, in virtual time."""
+
+    options: Options
+    sizes: Sizes
+    phases: dict[str, float]  # seconds of a step
+    results: list[Steps]  # of each rank
+    memory: list[int]  # bytes of the vectors and the optimizer's state, of each rank
+    cards: list[tuple[Card, float]]  # and the percentage of the steps' time in which each was busy, the busiest first
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of a step."""
+        return seconds_of_a_step(self.results, self.options.roles, period(self.options.strategy))
+
+    @property
+    def compute(self) -> float:
+        """The seconds that the two passes of a step take."""
+        return self.phases["forward"] + self.phases["backward"]
+
+    @property
+    def steps(self) -> float:
+        """How many steps were taken, on average over the workers."""
+        roles = self.options.roles
+        taken = [len(one.ends) for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        return sum(taken) / len(taken)
+
+    @property
+    def is_typical(self) -> bool:
+        """Whether one step is like all: nothing is random, nobody has its own pace, and all workers end it together."""
+        if self.options.jitter or self.options.strategy.asynchronous:
+            return False
+        roles = self.options.roles
+        ends = [one.ended for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        return max(ends) - min(ends) <= 0.001 * self.seconds
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a sweep shows."""
+        return {
+            "workers": self.options.roles.count("worker"),
+            "seconds_a_step": self.seconds,
+            "compute_s": self.compute,
+            "gb_sent_a_step": sum(one.nbytes for one in self.results) / self.steps / 1e9,
+            "messages_a_step": sum(one.messages for one in self.results) / self.steps,
+            "gb_of_memory": max(self.memory) / 1e9,
+            "busiest_card": f"{self.cards[0][0].name}, {self.cards[0][1]:.0f} %" if self.cards else "none",
+        }
+
+    def text(self) -> str:
+        """Return what is shown of it, in a few lines."""
+        options, figures = self.options, self.figures()
+        n, roles = self.sizes.parameters, options.roles
+        memory = []
+        for role in dict.fromkeys(roles):
+            sizes = [size / 1e9 for size, of in zip(self.memory, roles, strict=True) if of == role]
+            least, most = f"{min(sizes):.4g}", f"{max(sizes):.4g}"
+            memory.append(f"{role} {least if least == most else f'{least} to {most}'}")
+        samples = samples_of_a_worker(options) * roles.count("worker")
+        return "\n".join(
+            [
+                f"strategy {options.strategy.name}, n_gpus {options.n_gpus}, time virtual, "
+                f"{n:.4g} parameters ({n * options.torch_dtype.itemsize / 1e9:.4g} GB)",
+                f"seconds a step  {self.seconds:.6g}, of which {figures['compute_s']:.4g} are computing",
+                f"samples/s       {f'{samples / self.seconds:.6g}' if self.seconds else '-'}",
+                f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
+                f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's",
+                busiest(self.cards),
+            ]
+        )
+
+
+def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
+    """Return the messages and bytes that all ranks send in a step, of parameters of this layout, in closed form."""
+    strategy, roles, codec = options.strategy, options.roles, options.coded(layout)
+    traffic, nbytes = strategy.traffic_with(codec), layout.n * options.torch_dtype.itemsize
+    counts = [strategy.closed_form(traffic[role], len(roles), nbytes, codec) for role in roles]
+    return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
+
+
+def period(strategy: Strategy) -> int:
+    """Return after how many steps a strategy does the same again: the options by which its messages are divided."""
+    options = {option.name for option in dataclasses.fields(strategy)}
+    formulas = " ".join(one.messages for one in strategy.traffic.values())
+    divisors = options & set(re.findall(r"/ (\w+)", formulas))
+    return math.lcm(*(getattr(strategy, name) for name in divisors))
+
+
+def samples_of_a_worker(options: Options) -> int:
+    """Return the samples of a worker in a step."""
+    if options.global_batch_size is None:
+        return options.batch_size
+    workers = options.strategy.count_workers(options.n_gpus or 1)
+    if options.global_batch_size % workers:
+        raise UsageError(
+            f"--global_batch_size {options.global_batch_size}: {workers} workers cannot share it evenly; "
+            f"take a multiple of {workers}"
+        )
+    return options.global_batch_size // workers
+
+
+def check(options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None) -> Options:
+    """Find whatever is wrong before anything starts; return the options, filled in. Raises UsageError."""
+    _check_options(options, parameters, steps)
+    if cluster.kill:
+        raise UsageError("--kill: nobody dies on the meta device; leave it out")
+    if cluster.compute is None and cluster.flops is None:
+        raise UsageError(
+            "--compute: nothing is computed on the meta device; say how long a step takes, by --compute 0.4s or "
+            "--flops 15e12"
+        )
+    cluster.check_compute()
+    launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
+    options = resolve(options, launcher)
+    roles = options.roles
+    coded = not isinstance(options.codec, NoCodec)
+    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False, coded=coded))
+    _check_optimizer(options)
+    if not options.codec.on_meta:
+        raise UsageError(
+            f"--codec {options.codec.name}: how long its codes are depends on the elements, of which there are none on "
+            "the meta device; take another"
+        )
+    if options.codec.tensors_only and parameters is not None:
+        raise UsageError(
+            f"--codec {options.codec.name}: codes matrices, and --parameters says of none; give --device meta, --model"
+        )
+    sizes_of(options, parameters)
+    phases_of(options, cluster, parameters)
+    return options
+
+
+def _check_optimizer(options: Options) -> None:
+    """Check that the optimizer takes steps on the meta device."""
+    x = nn.Parameter(torch.zeros(2, device="meta", dtype=options.torch_dtype))
+    x.grad = torch.zeros_like(x)
+    try:
+        options.make_optimizer()([x]).step()
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"--optimizer {options.optimizer}: takes no step on the meta device ({one_line(error)}); take another"
+        ) from error
+
+
+def dry_run(
+    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None = None, quiet: bool = False
+) -> DryRun:
+    """Take so many steps of a model of so many parameters, or of the one by name. Raises UsageError, RunFailed.
+
+    By default one step, or, where it is not like those that follow, about `_SEVERAL`.
+    """
+    options = check(options, cluster, parameters, steps)
+    sizes, samples = sizes_of(options, parameters), samples_of_a_worker(options)
+    phases = phases_of(options, cluster, parameters)
+    repeats = period(options.strategy)
+    done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1), quiet)
+    if steps is None and not (repeats == 1 and done.is_typical):
+        several = 4 * repeats * math.ceil(_SEVERAL / repeats / 4) + 1
+        return _take(options, cluster, phases, StepsJob(options, sizes, samples, several), quiet)
+    return done
+
+
+def phases_of(options: Options, cluster: ClusterOptions, parameters: float | None) -> dict[str, float]:
+    """Return the seconds of the two passes of a step. Raises UsageError."""
+    if cluster.compute is not None:
+        step = seconds(cluster.compute)
+        return {"forward": step / 3, "backward": step * 2 / 3, **cluster.of_coding}
+    assert cluster.flops is not None
+    flops = count_flops(options, parameters, samples_of_a_worker(options))
+    return {name: count / cluster.flops for name, count in flops.items()} | cluster.of_coding
+
+
+def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
+    network = cluster.network(options)
+    time = VirtualTime(network, Compute(options, phases), compute=False)
+    passed: dict[str, list[tuple[float, int]]] = {}
+
+    def note(_: int, what: str) -> None:
+        if what == "ended" or what not in passed:  # the first that has begun, the last that has ended
+            passed[what] = [(card.busy, card.nbytes) for card in network.cards()]
+
+    with _progress(options, job, network, quiet):
+        results = time.launch(
+            take_steps, options.world_size, job, device="meta", roles=options.roles, on_report=note, seed=options.seed
+        )
+    assert time.ranks is not None
+    held = [time.ranks.transports[rank].bytes_allocated for rank in range(options.world_size)]
+    took = max(max(one.ended for one in results) - max(one.begun for one in results), 1e-12)
+    both = zip(network.cards(), passed["begun"], passed["ended"], strict=True)
+    of_steps = [Card(card.name, card.bandwidth, 0.0, end[0] - start[0], end[1] - start[1]) for card, start, end in both]
+    cards = [(card, 100 * card.busy / took) for card in of_steps if card.nbytes]
+    memory = [vectors + one.optimizer_bytes for vectors, one in zip(held, results, strict=True)]
+    return DryRun(options, job.sizes, phases, results, memory, sorted(cards, key=lambda pair: -pair[1]))
+
+
+@contextmanager
+def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) -> Iterator[None]:
+    """Show, during the block, how much of what is to be sent was sent."""
+    nbytes = job.sizes.parameters * options.torch_dtype.itemsize
+    total = job.steps * closed_form(options, job.sizes.layout)[1] + (options.world_size - 1) * nbytes
+    with tqdm(
+        total=round(total), desc=options.strategy.name, unit="B", unit_scale=True,
+        leave=False, disable=True if quiet else None,
+    ) as bar:  # fmt: skip
+
+        def look() -> None:
+            bar.update(min(sum(card.nbytes for card in network.sends), bar.total) - bar.n)
+
+        with at_intervals(_LOOK_S, look):
+            yield
+
+
+def _check_options(options: Options, parameters: float | None, steps: int | None) -> None:
+    """Find what has no meaning where nothing is trained. Raises UsageError."""
+    default = Options(strategy=options.strategy)
+    for _, name, value in options.all_fields():
+        own = name in {field.name for one in (options.strategy, options.codec) for field in dataclasses.fields(one)}
+        if name not in _MEAN and not own and value != getattr(default, name):
+            raise UsageError(f"--{name} {value}: nothing is trained on the meta device; leave it out")
+    if parameters is not None and not (1 <= parameters <= 1e15 and parameters == int(parameters)):
+        raise UsageError(f"--parameters {parameters:g}: must be a whole number from 1 to 1e15, such as 7e9")
+    if parameters is not None and options.model != default.model:
+        raise UsageError(
+            f"--model {options.model}: --parameters says all that is to be known of the model; leave one out"
+        )
+    if steps is not None and not 1 <= steps <= 10_000:
+        raise UsageError(f"--steps {steps}: must be from 1 to 10000")

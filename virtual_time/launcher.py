@@ -1,0 +1,172 @@
+"""Run the ranks in virtual time: coroutines of this process on a network of numbers, see `virtual_time/world.py`."""
+
+import gc
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from greenlet import greenlet
+
+from launchers.devices import as_before, set_up
+from launchers.failures import Failure, check_done, explain, failure_of, with_advice
+from launchers.launcher import Launcher
+from launchers.limits import allow_open_files
+from transports.base import PeerLost
+from transports.link import Link
+from virtual_time.network import Network
+from virtual_time.transport import Deadlock, Killed, Ranks, Simulated
+from virtual_time.world import World
+
+_OTHER_FILES = 128
+
+
+@dataclass(frozen=True)
+class Death:
+    """When a rank dies, and when it is started again (None: never), in virtual seconds."""
+
+    rank: int
+    time: float
+    returns: float | None = None
+
+
+@dataclass
+class VirtualTime:
+    """A cluster, and what happens in it: `launch` runs ranks there.
+
+    `seconds(rank, phase, part)` is the time that a rank needs for a phase of a step, `part` of it being done.
+    """
+
+    network: Network
+    seconds: Callable[[int, str, float], float]
+    deaths: Sequence[Death] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    compute: bool = True  # whether the ranks draw random numbers and compute gradients; else they are switched faster
+    world: World | None = field(default=None, init=False)
+    ranks: Ranks | None = field(default=None, init=False)
+
+    def now(self) -> float:
+        """Return the virtual seconds since the start."""
+        return self.world.time if self.world else 0.0
+
+    def launcher(self) -> Launcher:
+        """Return this way of running ranks."""
+        return Launcher(
+            name="virtual time",
+            launch=self.launch,
+            transport="simulated",
+            world_size=self.network.world_size,
+            is_first=True,
+            shared_memory=False,
+            restarts=True,
+            processes=False,
+            clock=self.now,
+            facts=self.facts,
+        )
+
+    def launch(
+        self,
+        work: Callable[..., Any],
+        world_size: int,
+        *args: Any,
+        device: str = "cpu",
+        timeout: float = 120.0,
+        roles: Sequence[str] | None = None,
+        record: bool = False,
+        on_report: Callable[[int, Any], None] | None = None,
+        expendable: Collection[int] = (),
+        restarts: int = 0,
+        seed: int = 0,
+        link: Link | None = None,
+    ) -> list[Any]:
+        """Run `work(transport, *args)` on every rank; return the results in rank order.
+
+        The arguments are those of every launcher, see `Launch`; no wait has a limit, so `timeout` says nothing. Raises
+        RunFailed, Deadlock.
+        """
+        if link:
+            raise ValueError("ranks in virtual time have a network, and no link beside it")
+        roles = ["worker"] * world_size if roles is None else list(roles)
+        allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
+        self.world = world = World(self.network, self.compute)
+        self.ranks = ranks = Ranks(world, world_size)
+        ranks.seconds = self.seconds
+        ranks.hosts = set(range(world_size)) - set(expendable)
+        results: dict[int, Any] = dict.fromkeys(range(world_size))
+        failures: dict[int, Failure] = {}
+        coroutines: list[greenlet] = []
+        deaths = {death.rank: death for death in self.deaths}
+        present = set(range(world_size))
+
+        def be(rank: int, life: int) -> None:
+            place, recorder = set_up(device, rank, world_size, record, seed)
+            transport = Simulated(ranks, rank, place, recorder, rejoined=life > 0)
+            if life == 0 and rank in deaths:
+                transport.dies_at = deaths[rank].time
+                world.at(transport.dies_at, transport.die)
+            reports = [partial(on_report, rank)] if on_report else []
+            try:
+                results[rank] = work(transport, *reports, *args)
+                check_done(transport)
+                transport.close()
+            except BaseException as error:
+                dead = world.time >= transport.dies_at or isinstance(error, Killed)
+                too_late = life > 0 and isinstance(error, PeerLost)  # nobody is left to let it in
+                if not (dead or too_late):
+                    if not isinstance(error, Exception):
+                        raise
+                    failures[rank] = failure_of(error, transport.peers)
+                    world.stop()
+            present.discard(rank)
+            if not present:
+                world.time = max(world.time, transport.clock)
+                world.stop()  # what else was to happen concerns nobody
+
+        def start(rank: int, life: int) -> None:
+            coroutines.append(world.start(partial(be, rank, life)))
+
+        def mourn(rank: int) -> None:
+            results[rank] = None  # its clock may have been at the end already
+            death = deaths[rank]
+            if rank not in expendable:
+                failures[rank] = Failure("died", f"was killed at {death.time:g} virtual s")
+                world.stop()
+            elif death.returns is not None:
+                world.at(max(world.time, death.returns), partial(come_back, rank))
+
+        def come_back(rank: int) -> None:
+            hosts = sorted(ranks.hosts & present)
+            if hosts:
+                present.add(rank)
+                ranks.lives[rank] = 1
+                start(rank, life=1)
+            for host in hosts:
+                world.at(world.time, partial(ranks.transports[host].returned, rank))
+
+        ranks.after_death = mourn
+        ranks.returning = {death.rank for death in self.deaths if death.returns is not None}
+        with as_before(), _collecting_seldom():
+            try:
+                for rank in range(world_size):
+                    start(rank, life=0)
+                world.run()
+                if failures:
+                    raise explain(failures, roles, timeout)
+                if any(not coroutine.dead for coroutine in coroutines):
+                    raise Deadlock(with_advice(ranks.describe_waits()))
+            finally:
+                for coroutine in coroutines:
+                    coroutine.throw()
+        return [results[rank] for rank in range(world_size)]
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """In the block, look for garbage in cycles less often: there are many objects here, and hardly any cycles."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, 1000, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)

@@ -1,0 +1,75 @@
+"""Models on torch's meta device, which have sizes and no elements: how long their vectors are, what a step computes."""
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from records.errors import UsageError, one_line
+from strategies.common.replica import float_buffers, layout_of, trained
+from training.layers import shares_of
+from training.options import Options
+from virtual_time.steps import Sizes
+from workloads import models
+from workloads.lookup import import_torchvision
+
+IMAGES, CLASSES = (3, 224, 224), 1000  # what a model by name is made for
+
+
+def build(options: Options) -> nn.Module:
+    """Return the model that `--model` names on the meta device: torchvision's for ImageNet, or yourmodule:function."""
+    name = options.model
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+        if name in models.MODELS or ":" in name:
+            return models.build(name, IMAGES, CLASSES).to(options.torch_dtype)
+        made = import_torchvision(f"--model {name}").models
+        if name not in made.list_models(module=made):
+            raise UsageError(f"--model {name}: unknown; torchvision.models.list_models() has the names")
+        net: nn.Module = made.get_model(name, weights=None).to(options.torch_dtype)
+    return net
+
+
+def sizes_of(options: Options, parameters: float | None) -> Sizes:
+    """Return the lengths of the vectors of the model. Raises UsageError."""
+    if parameters is not None:
+        return Sizes(int(parameters))
+    model = build(options)
+    layout = layout_of(model)
+    try:
+        shares = shares_of(model, torch.zeros(1, *IMAGES, dtype=options.torch_dtype, device="meta"))
+    except Exception:  # it does not take images: `count_flops` says so where it matters
+        shares = tuple(p.numel() / layout.n for p in trained(model))
+    return Sizes(layout.n, sum(b.numel() for b in float_buffers(model)), layout, shares)
+
+
+def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:
+    """Return the floating-point operations of the two passes of a step with so many samples.
+
+    Of a model of which only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
+    Raises UsageError.
+    """
+    if parameters is not None:
+        return {"forward": 2 * parameters * samples, "backward": 4 * parameters * samples}
+    model = build(options)
+    try:
+        x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
+        y = torch.zeros(samples, dtype=torch.int64, device="meta")
+        with FlopCounterMode(display=False) as forward:
+            loss = F.cross_entropy(_first(model(x)), y)
+        with FlopCounterMode(display=False) as backward:
+            loss.backward()
+    except Exception as error:
+        raise UsageError(
+            f"--model {options.model}: its operations cannot be counted ({one_line(error)}); give --compute"
+        ) from error
+    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def _first(output: Any) -> torch.Tensor:
+    """Return the logits of a model: the first of several outputs, as googlenet and inception_v3 have."""
+    logits = output if isinstance(output, torch.Tensor) else output[0]
+    assert isinstance(logits, torch.Tensor)
+    return logits

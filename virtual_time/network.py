@@ -1,0 +1,76 @@
+"""A network of machines in numbers: what a message shares, and when it arrives.
+
+Every rank has a card of its own, which sends and receives at `bandwidth` bytes a second each. A message passes cards
+one after the other, first its sender's, last its receiver's, in the order in which messages reach them; it begins
+to leave a card while it is still coming in (cut-through). So alone it takes latency + bytes / bandwidth.
+
+A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from transports.link import Card
+
+
+@dataclass
+class Network(ABC):
+    """Cards, and the way from rank to rank. `bandwidth` in bytes a second, `latency` in seconds."""
+
+    world_size: int
+    bandwidth: float
+    latency: float
+    sends: list[Card] = field(init=False)
+    receives: list[Card] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in range(self.world_size)]
+        self.receives = [Card(f"rank {rank} receives", self.bandwidth) for rank in range(self.world_size)]
+
+    @abstractmethod
+    def path(self, src: int, dst: int) -> list[Card]:
+        """Return the cards that a message passes, in their order: from `sends[src]` to `receives[dst]`."""
+
+    def cards(self) -> Iterator[Card]:
+        """Yield all cards."""
+        yield from self.sends
+        yield from self.receives
+
+
+@dataclass
+class OneSwitch(Network):
+    """All ranks are at one switch, which is never full: only their own cards limit them."""
+
+    def path(self, src: int, dst: int) -> list[Card]:
+        """See Network."""
+        return [self.sends[src], self.receives[dst]]
+
+
+@dataclass
+class Racks(Network):
+    """So many racks of neighbouring ranks, each with one uplink of `rack_bandwidth` in each direction."""
+
+    racks: int
+    rack_bandwidth: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.up = [Card(f"rack {rack} up", self.rack_bandwidth) for rack in range(self.racks)]
+        self.down = [Card(f"rack {rack} down", self.rack_bandwidth) for rack in range(self.racks)]
+
+    def rack(self, rank: int) -> int:
+        """Return the rack of a rank: the ranks are split as evenly as can be."""
+        return rank * self.racks // self.world_size
+
+    def path(self, src: int, dst: int) -> list[Card]:
+        """See Network."""
+        here, there = self.rack(src), self.rack(dst)
+        between = [] if here == there else [self.up[here], self.down[there]]
+        return [self.sends[src], *between, self.receives[dst]]
+
+    def cards(self) -> Iterator[Card]:
+        """See Network."""
+        yield from super().cards()
+        yield from self.up
+        yield from self.down

@@ -1,0 +1,124 @@
+"""Virtual time: ranks as coroutines of one process, of which one runs at a time, the one with the lowest clock first.
+
+A rank that computes or sends moves its own clock only. When it looks for messages, every rank with an earlier clock
+has its turn before, and what has arrived until then is delivered. So the outcome is a function of the strategy, the
+network and the seconds of each phase: the same bits every time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import TypeAlias
+
+import torch
+from greenlet import getcurrent, greenlet
+
+from virtual_time.network import Network
+
+Event: TypeAlias = greenlet | Callable[[], None]
+
+
+class World:
+    """What happens next, and whose turn it is.
+
+    The coroutine that makes the world is the hub: it starts the others with `run`, which ends when nothing is left to
+    happen. What a process has of its own, each coroutine has: torch's random state and gradient mode, unless they do
+    not `compute`.
+    """
+
+    def __init__(self, network: Network, compute: bool = True) -> None:
+        self.network = network
+        self.time = 0.0  # of what happened last
+        self._hub = getcurrent()
+        self._switch = _switch if compute else greenlet.switch
+        self._agenda: list[tuple[float, int, Event]] = []  # a heap: what happens later
+        self._order = count()
+        self._due: deque[Event] = deque()  # what happens now, after what the agenda has for this time
+
+    def at(self, time: float, event: Event) -> None:
+        """Have something happen at a time: a coroutine continues, or a function is called."""
+        if time <= self.time:
+            self._due.append(event)
+        else:
+            heappush(self._agenda, (time, next(self._order), event))
+
+    def start(self, run: Callable[[], object]) -> greenlet:
+        """Return a new coroutine that calls `run` as soon as it is its turn."""
+        creator = getcurrent()
+
+        def begin() -> None:
+            self._switch(creator)
+            run()
+
+        coroutine = greenlet(begin, parent=self._hub)
+        coroutine.switch()  # now, at the creator's depth: Python counts the frames from here
+        self.at(self.time, coroutine)
+        return coroutine
+
+    def run(self) -> None:
+        """On the hub: let everything happen."""
+        while self._first()[1] is not None:  # a coroutine that has ended is false
+            self._next()
+
+    def stop(self) -> None:
+        """Have nothing more happen: `run` ends."""
+        self._agenda.clear()
+        self._due.clear()
+
+    def turn(self, clock: float) -> None:
+        """Let happen what is due until `clock`, that of the coroutine that calls this."""
+        while True:
+            time, event = self._first()
+            if event is None or time > clock:
+                return
+            if isinstance(event, greenlet) and not event.dead:
+                self.at(clock, getcurrent())
+                self._next()
+                return  # who has switched back here has let happen what was due
+            self._next()
+
+    def wait(self) -> None:
+        """Let the others continue, until somebody has put the calling coroutine on the agenda and its time has come."""
+        me = getcurrent()
+        while (event := self._first()[1]) is not None:
+            if event is me:
+                self._take()
+                return
+            if self._next():
+                return
+        self._switch(self._hub)  # which sees that nothing is left to happen
+
+    def _first(self) -> tuple[float, Event | None]:
+        """Return what happens next, and when; None if nothing does."""
+        agenda = self._agenda
+        if self._due and not (agenda and agenda[0][0] <= self.time):
+            return self.time, self._due[0]
+        return (agenda[0][0], agenda[0][2]) if agenda else (self.time, None)
+
+    def _take(self) -> Event:
+        """Take what happens next off the agenda: it is its time."""
+        if self._due and not (self._agenda and self._agenda[0][0] <= self.time):
+            return self._due.popleft()
+        self.time, _, event = heappop(self._agenda)
+        return event
+
+    def _next(self) -> bool:
+        """Let the next thing happen; return whether it was a coroutine, which has given control back meanwhile."""
+        event = self._take()
+        if not isinstance(event, greenlet):
+            event()
+            return False
+        if event.dead:
+            return False
+        self._switch(event)
+        return True
+
+
+def _switch(coroutine: greenlet) -> None:
+    """Let another coroutine continue; return when this one is to."""
+    random, gradients = torch.default_generator.get_state(), torch.is_grad_enabled()
+    coroutine.switch()
+    torch.default_generator.set_state(random)
+    if torch.is_grad_enabled() != gradients:
+        torch.set_grad_enabled(gradients)

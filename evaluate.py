@@ -27,8 +27,8 @@ import torch
 
 from checkpoints import files, folder
 from launchers.parent import die_with_parent
+from records.atomic import check_writable, write_atomically
 from records.errors import RunFailed, UsageError, one_line
-from records.files import check_writable, write_atomically
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate

@@ -31,7 +31,8 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import UseAppendAction
 
-from records import files, tables
+from records import tables
+from records.atomic import check_writable, write_atomically
 from records.errors import UsageError
 from training.checks import resolve
 from training.command_line import guarded, parse_with
@@ -194,7 +195,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
     folder = Path(runs[0][0].results_dir)
     try:
-        files.check_writable(str(folder))
+        check_writable(str(folder))
     except OSError as error:
         raise UsageError(f"--results_dir: cannot write in {folder}: {error.strerror or error}") from error
     rows = []
@@ -203,7 +204,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     frame = pd.DataFrame(rows)
     print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
-    with files.write_atomically(path) as unfinished:
+    with write_atomically(path) as unfinished:
         frame.to_csv(unfinished, index=False)
     print(f"table   {path}")
     if "n_gpus" in axes:

@@ -13,8 +13,8 @@ from typing import Any
 
 from experiments.cases import markdown
 from experiments.collect import KEPT
+from records.atomic import write_atomically
 from records.errors import UsageError, one_line
-from records.files import write_atomically
 from training.command_line import guarded, parse
 
 README = Path(__file__).resolve().parent / "README.md"

@@ -20,8 +20,9 @@ from tqdm import tqdm
 
 from experiments.collect import KEPT, folder
 from launchers.devices import usable_cores
+from records.atomic import AnyPath, write_together
 from records.errors import RunFailed, UsageError
-from records.files import AnyPath, git_commit, machine, write_together
+from records.machine import git_commit, machine
 from simulate import simulate
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce

@@ -19,8 +19,9 @@ from tqdm import tqdm
 from compression import CODECS, Codec
 from experiments.cluster import cores
 from experiments.collect import folder
+from records.atomic import AnyPath, write_together
 from records.errors import RunFailed, UsageError
-from records.files import AnyPath, git_commit, machine, write_together
+from records.machine import git_commit, machine
 from simulate import check
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce

@@ -51,8 +51,9 @@ from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT, EVERY, RING_TR
 from experiments.runs import EXPERIMENTS, TIMELINE, Case, declared
 from experiments.store import Store
 from experiments.whole_family import WHOLE
+from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError
-from records.files import EVENTS_SUFFIX, write_atomically
+from records.files import EVENTS_SUFFIX
 from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))

@@ -49,17 +49,10 @@ from experiments.family_runs import FAMILY, LOST_UPDATES
 from experiments.runs import EXPERIMENTS, TIMELINE, declared, hardware
 from experiments.store import DIVERGED, Store
 from experiments.whole_family import WHOLE
+from records.atomic import check_writable, write_atomically
 from records.errors import RunFailed, UsageError
-from records.files import (
-    EVENTS_SUFFIX,
-    check_writable,
-    git_commit,
-    load_events,
-    load_metadata,
-    load_table,
-    machine,
-    write_atomically,
-)
+from records.files import EVENTS_SUFFIX, load_events, load_metadata, load_table
+from records.machine import git_commit, machine
 from records.staleness import histogram
 from records.tables import aligned
 from training import Options, run

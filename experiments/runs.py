@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 
 from param_server_builtin import BuiltinParamServer
-from records.files import machine
+from records.machine import machine
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Strategy
 from training import Options, names

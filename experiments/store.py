@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.runs import strategy_class
+from records.atomic import write_together
 from records.errors import UsageError, one_line
 from records.events import CODE_MARKS, METERS
-from records.files import write_together
 from records.tables import COLUMNS, EVALUATE_BYTES, finished_epochs
 from training import Options
 

@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 from experiments.cluster import cores
 from experiments.collect import folder
+from records.atomic import AnyPath, write_together
 from records.errors import RunFailed, UsageError
 from records.events import METERS
-from records.files import AnyPath, git_commit, machine, write_together
+from records.machine import git_commit, machine
 from simulate import check
 from strategies import Strategy
 from strategies.all_reduce.all_gather import AllGather

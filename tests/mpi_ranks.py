@@ -161,7 +161,7 @@ def _do(job: bytes) -> Any:
     import torch
     from mpi4py import MPI
 
-    from records.events import Recorder
+    from records.recorder import Recorder
     from transports.mpi import Mpi
 
     check, world_size, args, record, link = pickle.loads(job)

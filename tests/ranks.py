@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from launchers.local import launch
 from records.errors import RunFailed
-from records.events import Recorder
+from records.recorder import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.mpi_ranks import MpiRanks
 from transports.base import Message, Transport

@@ -12,7 +12,7 @@ from checkpoints import replay
 from checkpoints.folder import SCORES, latest, listed
 from compression.none import NoCodec
 from launchers import Launcher, find_launcher
-from records import files
+from records.atomic import check_writable
 from records.errors import UsageError, one_line
 from records.unfinished import check_name
 from strategies import RunSize
@@ -72,7 +72,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     for option, directory in written:
         if directory is not None and launcher.is_first:  # who writes for all
             try:
-                files.check_writable(directory)
+                check_writable(directory)
             except OSError as error:
                 raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
     return data

@@ -20,6 +20,7 @@ from launchers import Launcher, find_launcher
 from records import files, tables
 from records.errors import RunFailed, UsageError
 from records.events import RunEvents
+from records.machine import git_commit, machine
 from records.sources import digests
 from records.unfinished import claimed
 from strategies.common.builtin import Builtin
@@ -232,8 +233,8 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         **launcher.facts,
         **({"clocks": clocks} if clocks else {}),
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-        "machine": files.machine(),
-        "git_commit": files.git_commit(),
+        "machine": machine(),
+        "git_commit": git_commit(),
     }
     saved = next((result.saved_model for result in results if result.saved_model is not None), None)
     model = {} if saved is None or options.save is None else {options.save: saved}

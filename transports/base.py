@@ -18,7 +18,7 @@ from typing import Any, Self, overload
 import torch
 
 from records.errors import EQUAL_STEPS, RunFailed
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
 from transports.link import Link
 from transports.messages import (

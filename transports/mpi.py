@@ -22,7 +22,7 @@ import torch
 from mpi4py import MPI
 
 from records.errors import UsageError
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
 from transports.base import ANY, Message, Work
 from transports.buffers import Buffers

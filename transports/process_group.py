@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from records.events import Recorder
+from records.recorder import Recorder
 from transports.base import ANY, Message, PeerLost, Tags, Work, named
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack

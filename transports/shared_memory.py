@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
 from transports.base import (
     ANY,

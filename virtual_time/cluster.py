@@ -14,8 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from compression import Codec, Layout, Setting
 from launchers.devices import as_before, usable_cores, use_share_of_cores
-from records import files, tables
+from records import tables
+from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError, one_line
+from records.machine import free_memory, machine
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import layout_of, trained
 from training.loop import REPORTER, build_model
@@ -148,7 +150,7 @@ def _calibrated(options: Options, data: Data) -> dict[str, float]:
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
         "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
         "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
-        "torch": torch.__version__, "cpu": files.machine()["cpu"],
+        "torch": torch.__version__, "cpu": machine()["cpu"],
     }  # fmt: skip
     key = json.dumps(about)
     try:
@@ -156,7 +158,7 @@ def _calibrated(options: Options, data: Data) -> dict[str, float]:
         if key not in known:
             known[key] = time_phases(options, data)
             path.parent.mkdir(parents=True, exist_ok=True)
-            with files.write_atomically(path) as unfinished:
+            with write_atomically(path) as unfinished:
                 unfinished.write_text(json.dumps(known, indent=1), encoding="utf-8")
     except OSError as error:
         raise RunFailed(f"cannot read or write {path}: {error.strerror}") from error
@@ -258,7 +260,7 @@ def check_memory(options: Options, data: Data | None = None) -> None:
     needed = n_ranks * (_RANK_BYTES + _PEER_BYTES * n_ranks)
     if data is not None:  # x, g, the optimizer's, a reply
         needed += 4 * n_ranks * sum(p.nbytes for p in trained(build_model(options, data)))
-    free = files.free_memory()
+    free = free_memory()
     if needed > free:
         raise UsageError(
             f"--n_gpus {n_ranks}: needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; take "

@@ -20,7 +20,7 @@ import torch
 from greenlet import getcurrent
 
 from records.errors import RunFailed
-from records.events import Recorder
+from records.recorder import Recorder
 from transports.base import (
     ANY,
     CLOSED,

@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from records.errors import UsageError
-from records.events import Recorder
+from records.recorder import Recorder
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]

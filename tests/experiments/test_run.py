@@ -13,7 +13,7 @@ from experiments import report, run, runs
 from experiments.run import WORK
 from experiments.store import Store
 from records.errors import RunFailed, UsageError
-from records.files import machine
+from records.machine import machine
 from tests.experiments import samples
 from tests.ranks import LIMIT, wait_until
 from training import Options

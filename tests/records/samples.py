@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from records.events import Recorder
+from records.recorder import Recorder
 from records.tables import epoch_table
 
 ROLES = ("server", "worker", "worker")

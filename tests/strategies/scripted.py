@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from records.events import Recorder
+from records.recorder import Recorder
 from records.tables import applied
 from strategies import Replica
 from strategies.common.served import Served

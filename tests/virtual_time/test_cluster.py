@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from compression.topk import TopK
-from records import files
 from records.errors import UsageError
+from records.machine import free_memory
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
@@ -154,14 +154,14 @@ def test_a_slow_rank_takes_longer_for_its_passes_only(tmp_path: Path) -> None:
 def test_more_ranks_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, data = case(tmp_path)
     check_memory(options, data)
-    monkeypatch.setattr(files, "free_memory", lambda: 2 * 100_048)
+    monkeypatch.setattr(clusters, "free_memory", lambda: 2 * 100_048)
     check_memory(options)
     with pytest.raises(UsageError, match=r"--n_gpus 2: needs about .* GB of memory, and 0.0 GB are free"):
         check_memory(options, data)
 
 
 def test_there_is_some_memory() -> None:
-    assert 2**20 < files.free_memory() < 2**60
+    assert 2**20 < free_memory() < 2**60
 
 
 @pytest.mark.parametrize("chosen", [{"codec": TopK()}, {"strategy": DGS()}], ids=["codec", "strategy"])

@@ -9,7 +9,8 @@ import torch
 
 from records.atomic import AnyPath, write_atomically
 from training import launch
-from transports.base import ANY, Transport
+from transports.base import Transport
+from transports.inbox import ANY
 
 SERVER = 0
 UPDATES = 100  # of each client

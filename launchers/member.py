@@ -7,7 +7,8 @@ import torch
 
 from launchers.failures import check_done, with_advice
 from records.errors import RunFailed
-from transports.base import PeerLost, Transport, WaitTimeout
+from transports.base import Transport
+from transports.messages import PeerLost, WaitTimeout
 
 
 def take_part(

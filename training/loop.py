@@ -27,8 +27,8 @@ from training.evaluation import Score, evaluate
 from training.layers import choose_threads, shares_of
 from training.options import Options
 from training.stragglers import Straggler
-from transports.base import PeerLost, Transport, WaitTimeout
-from transports.messages import Alignment
+from transports.base import Transport
+from transports.messages import Alignment, PeerLost, WaitTimeout
 from workloads import models
 from workloads.datasets import Data
 from workloads.loading import Loader, fetcher
@@ -137,7 +137,7 @@ class _Rank:
             start, stop = self.plan.bounds(0) if transport.world_size == 1 else self.plan.part_bounds(0, self.worker)
             choose_threads(self.model, self._one_input(), (stop - start) // options.accumulate)
         if self.is_server and options.replay:
-            transport.replay = iter(replay.load(options.replay).arrivals)
+            transport.inbox.replay = iter(replay.load(options.replay).arrivals)
         arguments = (options.make_optimizer(), options.clip_norm, options.make_schedule(self.data.n_train))
         state = None
         if options.resume and not transport.rejoined and transport.rank in self.ranks_with_state:
@@ -362,7 +362,7 @@ class _Rank:
             hashlib.sha256(bytes_of(state).numpy().tobytes()).hexdigest()[:16],
             strategy.state_bytes,
             saved,
-            transport.arrivals,
+            transport.inbox.arrivals,
             list(self.recorder.deaths),
             transport.alignment,
             torch.get_num_threads(),

@@ -13,10 +13,11 @@ from launchers.devices import as_before, set_up
 from launchers.failures import Failure, check_done, explain, failure_of, with_advice
 from launchers.launcher import Launcher
 from launchers.limits import allow_open_files
-from transports.base import PeerLost
 from transports.link import Link
+from transports.messages import PeerLost
 from virtual_time.network import Network
-from virtual_time.transport import Deadlock, Killed, Ranks, Simulated
+from virtual_time.ranks import Deadlock, Killed, Ranks
+from virtual_time.transport import Simulated
 from virtual_time.world import World
 
 _OTHER_FILES = 128

@@ -18,7 +18,8 @@ from strategies.common.coding import CodecFactory, Encoder
 from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Coded, Traffic
-from transports.base import STEPS_TAKEN, Transport
+from transports.base import Transport
+from transports.inbox import STEPS_TAKEN
 
 
 @dataclass(frozen=True)

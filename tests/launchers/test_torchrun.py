@@ -21,7 +21,8 @@ from tests.runs import ROOT, SMALL, command, made, metadata, small
 from training.checks import resolve
 from training.preflight import prepare
 from transports import rendezvous
-from transports.base import PeerLost, Transport, WaitTimeout
+from transports.base import PeerLost, Transport
+from transports.messages import WaitTimeout
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 Report = Callable[[Any], None]

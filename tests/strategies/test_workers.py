@@ -19,7 +19,8 @@ from strategies.common.workers import SERVER, Workers, join_server
 from tests.ranks import LIMIT, wait_until
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Act, PushingWorkers, Scripted, start
-from transports.base import ANY, Transport, WaitTimeout
+from transports.base import ANY, Transport
+from transports.messages import WaitTimeout
 
 
 def serve(transport: Transport, after_update: Callable[[], None] = lambda: None) -> tuple[Replica, Descent, Workers]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launchers.local import launch
+from launchers import launch
 from records.errors import RunFailed
 from records.recorder import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from launchers.local import launch
+from launchers import launch
 from tests.progress import Progress
 from transports.base import Transport
 

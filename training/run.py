@@ -16,7 +16,7 @@ from tqdm import tqdm
 from checkpoints import replay
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
-from launchers import Launcher, find_launcher
+from launchers import Job, Launcher, find_launcher
 from records import files, tables
 from records.errors import RunFailed, UsageError
 from records.events import RunEvents
@@ -25,9 +25,11 @@ from records.sources import digests
 from records.unfinished import claimed
 from strategies.common.builtin import Builtin
 from training.checks import resolve
-from training.loop import REPORTER, Job, RankResult, train_rank
+from training.evaluation import REPORTER
+from training.loop import Task, train_rank
 from training.options import Options
 from training.preflight import prepare
+from training.result import RankResult
 
 
 def run(options: Options, quiet: bool = False, launcher: Launcher | None = None) -> pd.DataFrame:
@@ -53,10 +55,12 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
             _Progress(options, data.n_train, quiet, launcher) as progress,
         ):
             everything = launcher.launch(
-                train_rank, options.world_size, Job(options, folder, options.checkpoint_folder.absolute()), data,
-                device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
-                on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
-                link=options.link if launcher.processes else None,
+                Job(
+                    train_rank, options.world_size, (Task(options, folder, options.checkpoint_folder.absolute()), data),
+                    device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
+                    on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
+                    link=options.link if launcher.processes else None,
+                )
             )  # fmt: skip
         if not launcher.is_first:
             return pd.DataFrame()

@@ -20,7 +20,8 @@ from records.errors import RunFailed, UsageError, one_line
 from records.machine import free_memory, machine
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import layout_of, trained
-from training.loop import REPORTER, build_model
+from training.evaluation import REPORTER
+from training.loop import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
 from transports.link import Card

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from launchers.local import launch
+from launchers import launch
 from records.errors import UsageError
 from tests.ranks import LIMIT
 

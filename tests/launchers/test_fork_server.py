@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launchers import fork_server
-from launchers.local import launch
+from launchers import fork_server, launch
 from records.errors import RunFailed
 from tests.ranks import wait_until
 from transports.base import Transport

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from launchers.local import launch
+from launchers import launch
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, left_in_shared_memory, outcome, wait_until
 from transports.base import Transport

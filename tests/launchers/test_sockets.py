@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import sockets
-from launchers.local import launch
+from launchers import launch, sockets
 from transports.base import Transport
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from launchers import find_launcher, torchrun
+from launchers import Job, find_launcher, torchrun
 from launchers.environment import environment_of_others
 from launchers.member import uses_nccl
 from records.errors import RunFailed, UsageError
@@ -38,10 +38,9 @@ def be_a_rank(folder: Path) -> None:
     """What each process does in the test below; it writes what it has seen."""
     rank, launcher = os.environ["RANK"], find_launcher()
     reports: list[Any] = []
-    results = launcher.launch(
-        bring_all, 2, f"first of {rank}", f"second of {rank}", timeout=77.0,
-        on_report=lambda *report: reports.append(report),
-    )  # fmt: skip
+    arguments = f"first of {rank}", f"second of {rank}"
+    job = Job(bring_all, 2, arguments, timeout=77.0, on_report=lambda *report: reports.append(report))
+    results = launcher.launch(job)
     (folder / rank).write_text(json.dumps({"results": results, "reports": reports}))
 
 
@@ -105,7 +104,7 @@ def test_a_rank_that_waits_in_vain_fails_by_its_name(
     tied = MagicMock()
     monkeypatch.setattr(torchrun, "die_with_parent", tied)
     with pytest.raises(RunFailed, match=f"^{message}"):
-        torchrun.launch(wait, 3)
+        torchrun.launch(Job(wait, 3))
     transport.__exit__.assert_called_once()
     tied.assert_called_once()
 

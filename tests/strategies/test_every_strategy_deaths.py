@@ -16,7 +16,7 @@ from tests.ranks import LIMIT, wait_until
 from tests.strategies.loops import Rank, Task, accuracy, describe, exact, fit, variants
 from tests.strategies.runs import N_TRAIN, SMALL, made
 from training import Options
-from training.loop import REPORTER
+from training.evaluation import REPORTER
 from transports.base import Transport
 
 Kind = type[Strategy]

@@ -23,7 +23,7 @@ from strategies.local_models.none import NoCommunication
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
 from training.checks import resolve
-from training.loop import Job, build_model, train_rank
+from training.loop import Task, build_model, train_rank
 from training.options import Options
 from training.run import run
 from transports.base import Transport
@@ -135,7 +135,7 @@ def evaluating(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return Evaluating(input_shape[0], n_classes)
 
 
-def long_evaluation(transport: Transport, report: Any, job: Job, heard: Path, stops: bool) -> int:
+def long_evaluation(transport: Transport, report: Any, job: Task, heard: Path, stops: bool) -> int:
     """Be a rank of a run; the file `heard` comes to be when rank 1 has been told more often than in one time-out."""
     Evaluating.heard, Evaluating.stops = heard, stops
     recv, told = transport.recv, 0
@@ -157,7 +157,7 @@ def long_evaluation(transport: Transport, report: Any, job: Job, heard: Path, st
 
 def evaluate_long(folder: Path, timeout: float, stops: bool) -> list[int]:
     one = resolve(small(folder, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=timeout))
-    return launch(long_evaluation, 2, Job(one, folder, folder), folder / "heard", stops,
+    return launch(long_evaluation, 2, Task(one, folder, folder), folder / "heard", stops,
                   timeout=timeout, on_report=lambda rank, value: None)  # fmt: skip
 
 

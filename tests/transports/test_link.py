@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launchers.local import launch
+from launchers import launch
 from tests.ranks import HELD_BACK, LIMIT, held_back, run
 from tests.transports.samples import pair
 from transports.base import ANY, PeerLost, Transport

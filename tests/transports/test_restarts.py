@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from launchers.local import launch
+from launchers import launch
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT
 from tests.transports.samples import die, world

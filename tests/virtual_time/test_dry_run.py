@@ -268,7 +268,7 @@ def test_a_strategy_that_shares_memory_is_refused() -> None:
 
 
 def test_real_ranks_take_the_same_steps() -> None:
-    from launchers.local import launch
+    from launchers import launch
 
     options = resolve(Options(strategy=RingAllReduce(), n_gpus=2))
     job = StepsJob(options, Sizes(1000), SAMPLES, 3, phases={"forward": 1e-3, "backward": 2e-3})

@@ -15,6 +15,7 @@ from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Traffic
+from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
@@ -61,6 +62,7 @@ __all__ = [
     "Strategy",
     "Traffic",
     "UsageError",
+    "WorkerOptimizer",
     "between",
     "one_of",
 ]

@@ -84,9 +84,7 @@ def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("PATH", "")
     doc, kind = all_reduce.__doc__ or "", all_reduce.AllReduceSettings
     assert common.main(doc, kind, all_reduce.measure, ["--peers", "mpi"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --peers mpi: needs mpirun and mpi4py: pip install -e '.[mpi]'\n"
-    )
+    assert capsys.readouterr().err == "error: --peers mpi: needs mpirun and mpi4py: pip install -e '.[mpi]'\n"
 
 
 def fail_on_rank_1(transport: Transport) -> None:

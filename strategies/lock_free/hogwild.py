@@ -94,18 +94,12 @@ class Hogwild(Strategy):
 
     def join(self, resumed: bool) -> None:
         """Rank 0, whose x all have, tells the others the epoch and the rest of the module's state."""
-        buffers = {"initial buffers": self.replica.b, "initial others": self.replica.others}
-        recorder = self.transport.recorder
+        recorder, others = self.transport.recorder, self.replica.others
         if self.transport.rank == ROOT:
             self.start_x = self.total_x()
-            for tag, vector in buffers.items():
-                self.living.send_all(vector, tag, recorder.epoch)
-        else:
-            for tag, vector in buffers.items():
-                message = self.transport.recv(ROOT, tag)
-                recorder.epoch = message.n
-                message.copy_to(vector)
-            self.replica.others = buffers["initial others"]
+        recorder.epoch = self.living.broadcast(self.replica.b, "initial buffers", recorder.epoch)
+        self.living.broadcast(others, "initial others")
+        self.replica.others = others
 
     # An epoch
 

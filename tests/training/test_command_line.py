@@ -125,8 +125,8 @@ def test_an_option_that_is_a_strategy_now_names_it(name: str, option: str) -> No
     new = INSTEAD[name, option]
     assert new in STRATEGIES
     assert option not in options_of(STRATEGIES[name])
-    for given in (f"--{option}", f"--{option}=3", f"--no-{option}"):
-        code, text = said("--strategy", name, given)
+    for spelled in (f"--{option}", f"--{option}=3", f"--no-{option}"):
+        code, text = said("--strategy", name, spelled)
         assert code == 2
         assert text.startswith("error: --")
         assert text.endswith(f"{option}: {name} does not have it any more; take --strategy {new}\n")

@@ -25,7 +25,6 @@ import torch
 from torch import nn
 
 from compression import Codec, Setting
-from compression.none import NoCodec
 from records.errors import UsageError, in_python
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
@@ -94,7 +93,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         scope: str,
         momentum: float,
     ) -> None:
-        _check_size(strategy, transport, codec)
+        _check_size(strategy, transport)
         if momentum and not (codec and codec.carries_momentum):
             raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
         if scope not in ("tensor", "vector"):
@@ -194,7 +193,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
 
 
-def _check_size(strategy: Strategy, transport: Transport, codec: Codec | None) -> None:
+def _check_size(strategy: Strategy, transport: Transport) -> None:
     """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
     n, most = transport.world_size, strategy.max_ranks
     if n < strategy.min_ranks:
@@ -202,5 +201,4 @@ def _check_size(strategy: Strategy, transport: Transport, codec: Codec | None) -
     if most is not None and n > most:
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
-    coded = not (codec is None or isinstance(codec, NoCodec))
-    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None, coded=coded))
+    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None))

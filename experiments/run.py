@@ -210,7 +210,7 @@ def main(settings: Settings) -> None:
     first = [*(one for one, _ in runs), *tuning, declared(EVERY[0], settings.quick)[0]][0]
     device = resolve(replace(first, device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
-    datasets.load(first.dataset, settings.data_dir, settings.download)  # its absence is not each run's failure
+    datasets.load(replace(first, data_dir=settings.data_dir, download=settings.download))  # else each run would fail
     try:
         check_writable(directory)
         shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed

@@ -18,6 +18,7 @@ from records.errors import RunFailed, UsageError
 from strategies.common.builtin import replica_of
 from training.evaluation import REPORTER, evaluate_for_all
 from training.layers import choose_threads, shares_of
+from training.made import build_model
 from training.options import Options
 from training.result import RankResult, result_of
 from training.saved import Saved

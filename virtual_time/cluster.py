@@ -21,7 +21,7 @@ from records.machine import free_memory, machine
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import layout_of, trained
 from training.evaluation import REPORTER
-from training.loop import build_model
+from training.made import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
 from transports.link import Card
@@ -79,7 +79,6 @@ class ClusterOptions:
         deaths: list[Death] = []
         if self.kill and not strategy.workers_may_die:
             able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
-            able += [f"{name} {one.may_die_with}" for name, one in STRATEGIES.items() if one.may_die_with]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")

@@ -32,7 +32,6 @@ class RunSize:
     shared_memory: bool = True
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
-    coded: bool = False  # whether gradients are sent by a codec
 
 
 @dataclass(kw_only=True)
@@ -62,7 +61,6 @@ class Strategy(ABC):
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
     workers_may_die: ClassVar[bool] = False  # whether the servers, or without one rank 0, hold all that matters, so
     # that a run can lose the other workers
-    may_die_with: ClassVar[str] = ""  # the option that makes it so, if one does
     workers_may_return: ClassVar[bool] = False  # whether one that has died can be started again and take part
     staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
     server_updates: ClassVar[bool] = False  # whether only servers run the optimizer, so that its options are theirs
@@ -107,6 +105,10 @@ class Strategy(ABC):
         """Return what each role sends, its gradients as they are or coded. Raises KeyError: not by such a codec."""
         return self.traffic if codec is None else self.coded[codec.kind]
 
+    def path_with(self, codec: Coded | None) -> Traffic | None:
+        """Return what of a step is one after the other, with gradients as they are or coded; None: not known."""
+        return self.critical_path if codec is None else self.coded_path.get(codec.kind)
+
     def closed_form(
         self, formula: Traffic, n_gpus: int, nbytes: int, codec: Coded | None = None
     ) -> tuple[float, float]:
@@ -130,7 +132,7 @@ class Strategy(ABC):
         bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
         the codec computes in `compute`.
         """
-        path = self.critical_path if codec is None else self.coded_path.get(codec.kind)
+        path = self.path_with(codec)
         if path is None:
             return None
         if n_gpus == 1:
@@ -299,8 +301,3 @@ class Strategy(ABC):
         self.replica.b.copy_(state["b"])
         self.replica.others = state["others"]
         self.descent.load_state_dict(state)
-
-
-MAY_CHANGE = "may change"
-MAY_CHANGE_ON_RESUME = {MAY_CHANGE: "on resume"}
-"""Metadata of an option that a resumed run may have another value for; without it, the option decides the result."""

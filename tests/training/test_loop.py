@@ -23,11 +23,13 @@ from strategies.local_models.none import NoCommunication
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, N_TRAIN, made, metadata, n_gpus_of, small
 from training.checks import resolve
-from training.loop import Task, build_model, train_rank
+from training.loop import Task, train_rank
+from training.made import build_model
 from training.options import Options
 from training.run import run
 from transports.base import Transport
 from workloads import datasets
+from workloads.options import DataOptions
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 
@@ -151,7 +153,7 @@ def long_evaluation(transport: Transport, report: Any, job: Task, heard: Path, s
 
     if transport.rank == 1:
         transport.recv = counting  # type: ignore[method-assign, assignment]
-    train_rank(transport, report, job, datasets.load(job.options.dataset, "."))
+    train_rank(transport, report, job, datasets.load(job.options))
     return told
 
 
@@ -174,7 +176,7 @@ def test_a_rank_that_is_stopped_amid_evaluation_is_found(tmp_path: Path) -> None
 
 
 def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alone() -> None:
-    data = datasets.load("tests.workload:moons", ".")
+    data = datasets.load(DataOptions(dataset="tests.workload:moons"))
     options = Options(dataset="tests.workload:moons", model="tests.workload:linear", seed=3)
     before = torch.get_rng_state()
     first, second = (build_model(options, data).state_dict()["weight"] for _ in range(2))

@@ -20,7 +20,8 @@ import sys
 import training.command_line, training.preload
 from training.optimizers import OPTIMIZERS, factory, is_elementwise
 from workloads import datasets
-datasets.load("digits", "data")
+from workloads.options import DataOptions
+datasets.load(DataOptions())
 for name in ("sgd", "adam", "adamw", "rmsprop"):
     assert is_elementwise(factory(name, 0.1, 0.9, 0.0, ()))
 sys.exit(str(sorted(sys.modules)))

@@ -21,6 +21,7 @@ from strategies import STRATEGIES, Strategy
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.single import Single
 from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small
 from training import run
 from training.checks import resolve
@@ -30,6 +31,7 @@ from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from virtual_time.transport import Simulated
 from workloads import datasets, models
+from workloads.options import DataOptions
 
 HEADER = (
     "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
@@ -66,7 +68,7 @@ def test_trains_digits_to_95_percent(tmp_path: Path, strategy: str, n_gpus: int)
     assert facts["options"]["strategy"] == strategy
     assert facts["samples_per_s"] > 0
 
-    data = datasets.load("digits", "data")
+    data = datasets.load(DataOptions())
     model = models.build("mlp", data.input_shape, data.n_classes)
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     x, y = data.fetch(torch.arange(data.n_test), "test")
@@ -129,7 +131,7 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
     assert metadata(tmp_path)["replicas_identical"] is True
 
 
-@pytest.mark.parametrize("strategy", [LocalSGD(), ParamServer(servers=2)], ids=["local_sgd", "two servers"])
+@pytest.mark.parametrize("strategy", [LocalSGD(), ShardedParamServer()], ids=["local_sgd", "two servers"])
 def test_what_is_sent_to_show_the_model_is_not_counted(tmp_path: Path, strategy: Strategy) -> None:
     alone = made(tmp_path, strategy, "alone", n_gpus=4)
     shown = made(tmp_path, strategy, "shown", n_gpus=4, checkpoint_every=1, save=str(tmp_path / "model.pt"))

@@ -87,7 +87,7 @@ def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> Non
 def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
     with pytest.raises(
         UsageError,
-        match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* gossip --asynchronous can$",
+        match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* ad_psgd can$",
     ):
         ClusterOptions(kill=("1@1s",)).deaths(RingAllReduce(), ["worker"] * 4)
     assert ClusterOptions(kill=("1@1s",)).deaths(BackupWorkers(), ROLES) == [Death(1, 1.0)]
@@ -100,7 +100,7 @@ def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
 
 def case(folder: Path, **changes: Any) -> tuple[Options, Data]:
     options = resolve(small(folder, "ring_all_reduce", n_gpus=2, **changes))
-    return options, datasets.load(options.dataset, options.data_dir)
+    return options, datasets.load(options)
 
 
 def test_a_given_time_is_that_of_the_two_passes(tmp_path: Path) -> None:

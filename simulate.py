@@ -41,6 +41,7 @@ from training.preflight import prepare
 from training.run import run
 from transports.link import Card
 from virtual_time import cluster as clusters
+from virtual_time.calibration import part_of_a_step
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import DryRun, dry_run
 from virtual_time.dry_run import check as check_dry
@@ -143,7 +144,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
     table = run(options, quiet, time.launcher())
     step = sum(seconds for name, seconds in phases.items() if name not in ("encode", "decode"))
-    return Simulation(options, table, time, len(clusters.part_of_a_step(options, data)) / step if step else math.inf)
+    return Simulation(options, table, time, len(part_of_a_step(options, data)) / step if step else math.inf)
 
 
 def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, list[Death], Data]:

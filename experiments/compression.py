@@ -30,7 +30,8 @@ from strategies.asynchronous_server.dgs import DGS
 from strategies.single import Single
 from strategies.synchronous_server.param_server import ParamServer
 from training import Options, run
-from virtual_time.cluster import ClusterOptions, Compute, time_phases
+from virtual_time.calibration import time_phases
+from virtual_time.cluster import ClusterOptions, Compute
 from virtual_time.launcher import VirtualTime
 
 METHODS, CODED = "dgs.csv", "compression.csv"

@@ -125,7 +125,7 @@ KNOWN = {
     ("training/options.py", "RingAllReduce"),
     ("training/ddp_hook.py", "all_gather"),  # torch's
     ("training/checks.py", "workers_like"),  # a cure that only `single` has
-    ("training/run.py", "workers_like"),  # the run to compare with
+    ("training/report.py", "workers_like"),  # the run to compare with
 }
 
 

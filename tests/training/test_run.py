@@ -25,7 +25,7 @@ from strategies.synchronous_server.sharded_param_server import ShardedParamServe
 from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small
 from training import run
 from training.checks import resolve
-from training.run import _remarks
+from training.report import remarks
 from virtual_time.cluster import Compute
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
@@ -199,8 +199,8 @@ def test_that_no_worker_may_die_under_torchrun_is_said(
     if torchrun:
         for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
             monkeypatch.setenv(name, value)
-    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
-    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
+    found = remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
+    assert any("Under torchrun the death of any process ends the run" in remark for remark in found) is said
 
 
 # What an interrupt leaves, and what is said of it

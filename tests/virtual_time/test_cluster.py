@@ -18,8 +18,10 @@ from tests.runs import small
 from training.checks import resolve
 from training.options import Options
 from training.preflight import prepare
+from virtual_time import calibration
 from virtual_time import cluster as clusters
-from virtual_time.cluster import ClusterOptions, Compute, check_memory, count_flops, phase_seconds
+from virtual_time.calibration import count_flops
+from virtual_time.cluster import ClusterOptions, Compute, check_memory, phase_seconds
 from virtual_time.launcher import Death
 from virtual_time.network import OneSwitch, Racks
 from workloads import datasets
@@ -121,7 +123,7 @@ def test_phases_are_timed_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     phases = phase_seconds(ClusterOptions(), options, data)
     assert set(phases) == {"data", "forward", "backward", "update"}
     assert min(phases.values()) > 0
-    monkeypatch.setattr(clusters, "time_phases", lambda *_: {"forward": 1.0})
+    monkeypatch.setattr(calibration, "time_phases", lambda *_: {"forward": 1.0})
     assert phase_seconds(ClusterOptions(), options, data) == phases
     other, data = case(tmp_path, batch_size=8)
     assert phase_seconds(ClusterOptions(), other, data) == {"forward": 1.0}, "of another batch, timed itself"

@@ -14,7 +14,7 @@ from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic, Traits
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
@@ -55,11 +55,13 @@ STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for group in GR
 __all__ = [
     "GROUPS",
     "STRATEGIES",
+    "Cost",
     "OptimizerFactory",
     "Replica",
     "RunSize",
     "Strategy",
     "Traffic",
+    "Traits",
     "UsageError",
     "between",
     "one_of",

@@ -53,6 +53,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
             replayed=options.replay is not None,
             held_back=options.link is not None,
             coded=not isinstance(options.codec, NoCodec),
+            optimizer=options.make_optimizer(),
         )
     )
     if options.link and launcher.processes:

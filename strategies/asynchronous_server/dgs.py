@@ -32,7 +32,7 @@ from compression.sparse import Sparse, check_density
 from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traffic import Coded, Traffic
+from strategies.common.traits import Coded, Traffic
 from strategies.common.workers import SERVER
 from transports.base import Message
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from records.errors import RunFailed
-from strategies.common.coding import Decoders
+from strategies.common.coding import Coding
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
 from transports.base import ANY, NO_LIMIT, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
@@ -28,7 +28,7 @@ class Workers:
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
     those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
     `steps[k]` counts the steps that worker k has taken, in all its lives: it never falls. `version_read[k]` is the
-    version of x that it computes on. With `decoders`, gradients come as codes, and are yielded decoded.
+    version of x that it computes on. With `coding`, gradients come as codes, and are yielded decoded.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Workers:
         replica: Replica,
         transport: Transport,
         descent: Descent,
-        decoders: Decoders | None = None,
+        coding: Coding | None = None,
     ) -> None:
-        self.decoders = decoders
+        self._coding = coding
         self._replica = replica
         self._transport = transport
         self._descent = descent
@@ -170,7 +170,7 @@ class Workers:
 
     def _take(self, message: Message) -> Message:
         message.version = int(self.version_read[message.src])
-        return self.decoders.decode(message) if self.decoders and message.tag == GRADIENT else message
+        return self._coding.decode(message) if self._coding and message.tag == GRADIENT else message
 
     def note_update(self) -> None:
         """Make known that x has a new version, if it has, when the workers have their replies."""
@@ -219,6 +219,7 @@ class Workers:
         """
         if self._transport.rank != SERVER:
             return
+        self._transport.recorder.applied = "gradient" if message.tag == GRADIENT else "push"
         message.log_receipt()  # which comes first, also where it takes no time
         now, version = self._transport.now(), self._descent.version
         self._transport.recorder.add(
@@ -236,6 +237,14 @@ class Workers:
 
     # Coming and going
 
+    def state_dict(self) -> dict[int, int]:
+        """Return the steps of each worker: see `Strategy.keep`."""
+        return dict(self.steps)
+
+    def load_state_dict(self, state: dict[int, int]) -> None:
+        """Continue from a `state_dict`."""
+        self.steps = dict(state)
+
     def _remove(self, k: int) -> None:
         """Worker k is dead."""
         if k in self.alive:
@@ -248,8 +257,8 @@ class Workers:
     def _admit(self, k: int) -> None:
         """Let worker k, which was started again, take part, with no fewer steps than the slowest."""
         self._transport.admit(k)
-        if self.decoders:
-            self.decoders.forget(k)
+        if self._coding:
+            self._coding.forget(k)
         self._replies.pop(k, None)
         self.steps[k] = max(self.steps[k], self.slowest)
         self.returned.remove(k)

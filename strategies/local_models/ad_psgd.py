@@ -29,7 +29,7 @@ import torch
 
 from strategies.common.base import Strategy
 from strategies.common.living import ROOT, Living
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Traffic
 from transports.base import ANY, Message, PeerLost, Work
 
 REQUEST, ANSWER = "average", "averaged"

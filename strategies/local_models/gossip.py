@@ -30,7 +30,7 @@ import torch
 from records.errors import UsageError, one_of
 from strategies.common.base import RunSize
 from strategies.common.living import ROOT
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Traffic
 from strategies.local_models.ad_psgd import Exchanges
 from strategies.local_models.drifting import Drifting
 

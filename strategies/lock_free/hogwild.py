@@ -32,7 +32,7 @@ from records.errors import UsageError
 from strategies.common.base import RunSize, Strategy
 from strategies.common.living import ROOT, Living
 from strategies.common.shared import check_shared_memory
-from strategies.common.traffic import NOTHING
+from strategies.common.traits import NOTHING
 
 
 @dataclass(kw_only=True)

@@ -25,7 +25,7 @@ from records.errors import UsageError, between
 from strategies.collectives import broadcast, gather_and_add
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Traffic
 from strategies.common.workers import GRADIENT, SERVER
 
 

@@ -56,9 +56,7 @@ class Mine(Strategy):
 
     def cost(self, kind: str | None = None) -> Cost:
         """A push after each step; x every n_fetch steps."""
-        return Cost(
-            worker=Traffic("1 + 1 / n_fetch", "P"), server=Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch")
-        )
+        return Cost(worker=Traffic("1 + 1 / n_fetch", "P"), server=Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch"))
 
     def roles(self, world_size: int) -> list[str]:
         """Rank 0 serves, the others work."""

@@ -36,7 +36,9 @@ def strategy_of(name: str, **options: Any) -> Strategy:
 
 WITHOUT_CHANCE = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
 SYNCHRONOUS: dict[str, Strategy] = {
-    name: strategy_of(name, **WITHOUT_CHANCE.get(name, {})) for name, kind in KINDS.items() if not kind.traits.asynchronous
+    name: strategy_of(name, **WITHOUT_CHANCE.get(name, {}))
+    for name, kind in KINDS.items()
+    if not kind.traits.asynchronous
 }
 
 

@@ -218,7 +218,8 @@ class _Rank:
             self.samples += n
             self.taken = i + 1
             self.after_step(i + 1)
-        if strategy.traits.asynchronous:  # what follows belongs to the last step, if others ended the epoch before its first
+        if strategy.traits.asynchronous:
+            # What follows belongs to the last step, if others ended the epoch before its first.
             recorder.step = max(0, self.taken - 1)
         recorder.mark("samples", self.samples - self.samples_before)
         if self.samples:

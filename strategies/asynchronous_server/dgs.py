@@ -20,7 +20,6 @@ Wu, 2020, Dual-way gradient sparsification for asynchronous distributed deep lea
 There x is written as x_0 + M, w_k as x_0 + v_k: sums that would drift apart in float32.)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,7 +31,7 @@ from compression.sparse import Sparse, check_density
 from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traits import Coded, Traffic
+from strategies.common.traits import RETURNING, Cost, Traffic, Traits
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -90,28 +89,28 @@ class DGS(Served):
     per_tensor: bool = True
     """Choose them in each tensor; else in the whole vector."""
 
-    asynchronous = True
-    server_updates = False
-    workers_may_die = True
-    workers_may_return = True
-    replicas_agree = False
-    defaults = {"momentum": 0.7, "lr": 0.03}  # the paper's momentum, which makes steps 1 / (1 - 0.7) times as long
-    traffic = {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) C")}
-    coded = {}  # it is a codec itself
+    traits = Traits(
+        asynchronous=True, agree=False, ranks=(2, None), deaths=RETURNING,
+        defaults={"momentum": 0.7, "lr": 0.03},  # the paper's momentum, which makes steps 1 / (1 - 0.7) times as long
+    )  # fmt: skip
 
-    @property
-    def state_bytes(self) -> int:
-        """Worker: u, which is the momentum, and memory to work in. Server: w_k of all workers, and that."""
-        if not self.is_server:
-            return self.velocity.nbytes
-        return self.room.nbytes + sum(end.w.nbytes for end in self.differences.values())
+    def cost(self, kind: str | None = None) -> Cost:
+        """A code from each worker, and one to each, or the difference itself."""
+        return Cost(
+            worker=Traffic("1", "G"),
+            server=Traffic("N - 1", "(N - 1) G" if self.downlink else "(N - 1) P"),
+            code=SAMomentum(density=self.density),
+            scope="tensor" if self.per_tensor else "vector",
+        )
 
     def check(self, run: RunSize) -> None:
-        """Something must be sent."""
+        """Something must be sent; the rate and the momentum are those of SGD, which the worker takes itself."""
         check_density(self.density)
+        if run.optimizer:
+            self.check_sgd(run.optimizer([torch.nn.Parameter(torch.zeros(1))]))
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The rate and the momentum are those of SGD, which the worker takes itself."""
+    def check_sgd(self, optimizer: torch.optim.Optimizer) -> None:
+        """Check that the optimizer is SGD with momentum. Raises UsageError."""
         if not isinstance(optimizer, torch.optim.SGD):
             name = type(optimizer).__name__.lower()
             raise UsageError(f"--optimizer {name}: {self.name} is SGD with momentum; take sgd")
@@ -122,38 +121,27 @@ class DGS(Served):
         if not options["momentum"] > 0:
             raise UsageError(f"--momentum {options['momentum']}: {self.name} divides by it; give one such as 0.7")
 
-    @property
-    def own_codec(self) -> Sparse:
-        """What is sent by the worker and, unless without `downlink`, by the server."""
-        return SAMomentum(density=self.density)
-
-    @property
-    def own_scope(self) -> str:
-        """See Strategy."""
-        return "tensor" if self.per_tensor else "vector"
-
-    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
-        """See Strategy."""
-        return self.traffic if self.downlink else {**self.traffic, "server": Traffic("N - 1", "(N - 1) P")}
-
     def setup(self) -> None:
         """Worker: u. Server: w_k of each worker."""
         super().setup()
-        self.check_optimizer(self.descent.optimizer)
+        self.check_sgd(self.descent.optimizer)
         self.sgd = self.descent.optimizer.param_groups[0]
         self.reader = self.made(SAMomentum(density=self.density), sends=False)
         if self.is_server:
             self.room = torch.empty_like(self.replica.x)
             self.differences = {k: self.made(Difference(density=self.density)) for k in self.transport.peers}
-            for end in self.differences.values():
+            self.keep("room", self.room, saved=False)  # whoever continues begins with x: nothing is unsent
+            for k, end in self.differences.items():
                 end.room = self.room  # they work one after the other
+                self.keep(f"w {k}", end.w, saved=False)
             self.workers.on_sent_x = self.note_all_sent
         else:
             self.velocity = self.made(SAMomentum(density=self.density))
+            self.keep("velocity", self.velocity, saved=False)
 
     def made(self, codec: C, sends: bool = True) -> C:
         """Return the codec, started."""
-        setting = Setting(self.own_scope, momentum=self.sgd["momentum"], sends=sends)
+        setting = Setting(self.cost().scope, momentum=self.sgd["momentum"], sends=sends)
         codec.start(self.replica.layout, self.replica.x, setting)
         return codec
 
@@ -200,7 +188,7 @@ class DGS(Served):
             else:
                 self.replica.x.add_(reply.vector)
         self.descent.samples = self.descent.processed = reply.n
-        self.over = reply.n >= self.until
+        self.over = reply.n >= self.descent.until
         push.wait()
         self.replica.zero_grad()
         self.steps += 1
@@ -219,7 +207,7 @@ class DGS(Served):
 
     def serve(self) -> None:
         """Subtract what is pushed and answer, until the epoch has its samples and all workers wait."""
-        for push in self.workers.messages("push", until=self.until, on_departure=self.reply):
+        for push in self.workers.messages("push", until=self.descent.until, on_departure=self.reply):
             self.add(push, alpha=-1.0)
             self.workers.record_applied(push)
             self.descent.count(push.n)
@@ -230,7 +218,7 @@ class DGS(Served):
 
     def reply(self) -> None:
         """Send G to the workers that wait, unless the epoch has its samples."""
-        if self.descent.samples < self.until:
+        if not self.descent.is_over:
             self.send_differences()
 
     def send_differences(self) -> None:

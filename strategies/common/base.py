@@ -29,7 +29,6 @@ class RunSize:
     shared_memory: bool = True
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
-    coded: bool = False  # whether gradients are sent by a codec
     optimizer: OptimizerFactory | None = None  # which makes the updates; None: it is not checked
 
 

@@ -31,7 +31,9 @@ class KeptThing:
 
     def state(self) -> Any:
         """Return a copy of its state."""
-        return self.thing.detach().clone() if isinstance(self.thing, torch.Tensor) else deepcopy(self.thing.state_dict())
+        return (
+            self.thing.detach().clone() if isinstance(self.thing, torch.Tensor) else deepcopy(self.thing.state_dict())
+        )
 
     def load(self, state: Any) -> None:
         """Continue from what `state` returned."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from strategies.common.descent import Descent
-from transports.base import Message, PeerLost, Transport, Work
+from transports.base import ANY, Message, PeerLost, Transport, Work
 
 ROOT = 0
 
@@ -26,30 +26,36 @@ class Living:
 
         All call it; through rank 0, which adds in the order of ranks. Raises PeerLost if rank 0 is lost, WaitTimeout.
         """
-        transport = self._transport
-        if transport.rank != ROOT:
-            transport.isend(vector, ROOT, what).wait()
-            transport.recv(ROOT, f"mean {what}").copy_to(vector)
-            return
-        n = 1
-        for message in self.gather(what):
-            with message:
-                vector.add_(message.vector)
-            n += 1
-        vector.div_(n)
-        self.send_all(vector, f"mean {what}")
+        if self._transport.rank != ROOT:
+            self._transport.isend(vector, ROOT, what).wait()
+        else:
+            n = 1
+            for message in self.gather(what):
+                with message:
+                    vector.add_(message.vector)
+                n += 1
+            vector.div_(n)
+        self.broadcast(vector, f"mean {what}")
 
     def maximize(self, vector: torch.Tensor, what: str) -> None:
         """Replace each element of `vector` [n] on every rank that is alive by the greatest of theirs; see `average`."""
-        transport = self._transport
-        if transport.rank != ROOT:
-            transport.isend(vector, ROOT, what).wait()
-            transport.recv(ROOT, f"greatest {what}").copy_to(vector)
-            return
-        for message in self.gather(what):
-            with message:
-                torch.maximum(vector, message.vector, out=vector)
-        self.send_all(vector, f"greatest {what}")
+        if self._transport.rank != ROOT:
+            self._transport.isend(vector, ROOT, what).wait()
+        else:
+            for message in self.gather(what):
+                with message:
+                    torch.maximum(vector, message.vector, out=vector)
+        self.broadcast(vector, f"greatest {what}")
+
+    def broadcast(self, vector: torch.Tensor | None, tag: str, n: int = 0) -> int:
+        """Replace `vector` on every rank that is alive by rank 0's, and return rank 0's `n`. All call it."""
+        if self._transport.rank == ROOT:
+            self.send_all(vector, tag, n)
+            return n
+        message = self._transport.recv(ROOT, tag)
+        if vector is not None:
+            message.copy_to(vector)
+        return message.n
 
     def gather(self, tag: str) -> Iterator[Message]:
         """On rank 0: yield one message of each of the others that is alive, in the order of ranks."""
@@ -74,6 +80,28 @@ class Living:
                 work.wait()
             except PeerLost:
                 self.bury(k)
+
+    def poll(self, tags: tuple[str, ...]) -> Message | None:
+        """Return the first message of these tags that has come from any rank; None if there is none."""
+        while any(not self._transport.is_gone(k) for k in self.alive):
+            try:
+                return self._transport.recv(ANY, tags, timeout=0)
+            except PeerLost as lost:
+                self._lose(lost)
+        return None
+
+    def receive(self, tags: tuple[str, ...]) -> Message:
+        """Return the next message of these tags from any rank. Raises PeerLost if rank 0 is lost, WaitTimeout."""
+        while True:
+            try:
+                return self._transport.recv(ANY, tags)
+            except PeerLost as lost:
+                self._lose(lost)
+
+    def _lose(self, lost: PeerLost) -> None:
+        if self._transport.is_gone(ROOT):
+            raise lost
+        self.bury(lost.rank)
 
     def bury(self, k: int) -> None:
         """Rank k is dead: it takes part no more."""

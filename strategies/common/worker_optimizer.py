@@ -25,7 +25,6 @@ import torch
 from torch import nn
 
 from compression import Codec, Setting
-from compression.none import NoCodec
 from records.errors import UsageError, in_python
 from strategies import STRATEGIES
 from strategies.common.base import RunSize, Strategy
@@ -95,7 +94,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         scope: str,
         momentum: float,
     ) -> None:
-        _check_size(strategy, transport, optimizer, codec)
+        _check_size(strategy, transport, optimizer)
         if momentum and not (codec and codec.carries_momentum):
             raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
         if scope not in ("tensor", "vector"):
@@ -193,9 +192,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
 
 
-def _check_size(
-    strategy: Strategy, transport: Transport, optimizer: OptimizerFactory, codec: Codec | None
-) -> None:
+def _check_size(strategy: Strategy, transport: Transport, optimizer: OptimizerFactory) -> None:
     """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
     n, (least, most) = transport.world_size, strategy.traits.ranks
     if n < least:
@@ -203,6 +200,5 @@ def _check_size(
     if most is not None and n > most:
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
-    coded = not (codec is None or isinstance(codec, NoCodec))
     held_back = transport.link is not None
-    strategy.check(RunSize(n, workers, sys.maxsize, held_back=held_back, coded=coded, optimizer=optimizer))
+    strategy.check(RunSize(n, workers, sys.maxsize, held_back=held_back, optimizer=optimizer))

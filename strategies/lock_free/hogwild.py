@@ -30,9 +30,10 @@ import torch
 
 from records.errors import UsageError
 from strategies.common.base import RunSize, Strategy
+from strategies.common.descent import check_elementwise
 from strategies.common.living import ROOT, Living
 from strategies.common.shared import check_shared_memory
-from strategies.common.traits import NOTHING
+from strategies.common.traits import NOTHING, SURVIVED, Cost, Traits
 
 
 @dataclass(kw_only=True)
@@ -46,15 +47,16 @@ class Hogwild(Strategy):
     count_lost: bool = False
     """Measure the lost updates of each epoch, which takes time: an update is computed apart, and then added to x."""
 
-    traffic = {"worker": NOTHING}
-    asynchronous = True
-    workers_may_die = True
-    cuts_x = True
-    defaults = {"momentum": 0.0}  # late gradients act like momentum
+    traits = Traits(asynchronous=True, deaths=SURVIVED, defaults={"momentum": 0.0})  # late gradients act like momentum
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Nothing is sent."""
+        return Cost(worker=NOTHING)
 
     def check(self, run: RunSize) -> None:
-        """Ranks must share memory."""
+        """Ranks must share memory, and a tensor must be updated as it would be in all of x."""
         check_shared_memory(self.name, run)
+        check_elementwise(run.optimizer, self.name)
 
     def clusters(self) -> list[range]:
         """Return the ranks that share one x: all of them."""
@@ -94,25 +96,19 @@ class Hogwild(Strategy):
 
     def join(self, resumed: bool) -> None:
         """Rank 0, whose x all have, tells the others the epoch and the rest of the module's state."""
-        buffers = {"initial buffers": self.replica.b, "initial others": self.replica.others}
-        recorder = self.transport.recorder
+        recorder, others = self.transport.recorder, self.replica.others
         if self.transport.rank == ROOT:
             self.start_x = self.total_x()
-            for tag, vector in buffers.items():
-                self.living.send_all(vector, tag, recorder.epoch)
-        else:
-            for tag, vector in buffers.items():
-                message = self.transport.recv(ROOT, tag)
-                recorder.epoch = message.n
-                message.copy_to(vector)
-            self.replica.others = buffers["initial others"]
+        recorder.epoch = self.living.broadcast(self.replica.b, "initial buffers", recorder.epoch)
+        self.living.broadcast(others, "initial others")
+        self.replica.others = others
 
     # An epoch
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Its own steps, one after the other, until all together have the samples."""
         updates = self.note_counts()
-        while self.descent.samples < self.until:
+        while self.descent.samples < self.descent.until:
             yield updates[self.transport.rank]
             updates = self.note_counts()
 
@@ -169,9 +165,11 @@ class Hogwild(Strategy):
             total = self.total_x()
             lost = (self.increments[:-1] - (total - self.start_x)).abs().sum()
             self.start_x = total
-            self.meters.pop("lost_updates", None)
+            self.transport.recorder.meters.pop("lost_updates", None)
             if not somebody_died:
-                self.meters["lost_updates"] = float(lost / self.increments[-1]) if self.increments[-1] else 0.0
+                self.transport.recorder.meters["lost_updates"] = (
+                    float(lost / self.increments[-1]) if self.increments[-1] else 0.0
+                )
 
     def total_x(self) -> torch.Tensor:
         """Return the sum of all x [n] in float64."""

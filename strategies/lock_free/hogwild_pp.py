@@ -17,13 +17,14 @@ the model is one of the x_i; here it is their mean. There an exchange writes ele
 read first, and then added to, so that no update is lost which is made meanwhile.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from records.errors import between
 from strategies.common.base import RunSize
+from strategies.common.traits import END
 from strategies.lock_free.hogwild import Hogwild
 
 
@@ -42,8 +43,7 @@ class HogwildPP(Hogwild):
     tolerance: float = 1e-6
     """tol: what an element must have moved to be passed on. The authors take 1e-2 to 1e-6."""
 
-    replicas_agree = False
-    workers_may_die = False
+    traits = replace(Hogwild.traits, agree=False, deaths=END)
 
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; a cluster needs a rank, and makes updates."""
@@ -104,7 +104,7 @@ class HogwildPP(Hogwild):
         squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]
         norm = self.mean.norm(dtype=torch.float64)
         distance = torch.stack(squares).mean().sqrt()
-        self.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+        self.transport.recorder.meters["replica_distance"] = float(distance / norm) if norm else 0.0
 
     def average_x(self) -> torch.Tensor:
         """Return the mean of all x [n] in this moment."""

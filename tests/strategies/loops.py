@@ -256,7 +256,9 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
 def determined_variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     """Those of them whose result the order of arrival does not decide."""
     found = variants(kind, n_gpus)
-    return [one for one in found if not kind.traits.asynchronous and (not kind.traits.workers_may_die or one == exact(kind))]
+    return [
+        one for one in found if not kind.traits.asynchronous and (not kind.traits.workers_may_die or one == exact(kind))
+    ]
 
 
 def describe(strategy: Strategy) -> str:

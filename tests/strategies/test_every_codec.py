@@ -42,7 +42,10 @@ from virtual_time.network import OneSwitch
 Kind = type[Strategy]
 CODING = {name: kind for name, kind in CODECS.items() if name != "none"}
 PAIRS = [
-    (strategy, codec) for strategy in STRATEGIES.values() for codec in CODING.values() if codec.kind in strategy.traits.carries
+    (strategy, codec)
+    for strategy in STRATEGIES.values()
+    for codec in CODING.values()
+    if codec.kind in strategy.traits.carries
 ]
 SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].traits.asynchronous]
 STEPS, N = 6, 4

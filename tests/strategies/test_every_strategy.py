@@ -18,6 +18,7 @@ from torch import nn
 
 from launchers import launch
 from strategies import Strategy
+from strategies.common import forms
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 from tests.strategies.loops import (

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from compression import Layout
 from records.errors import UsageError
 from strategies import Replica, Strategy
+from strategies.common.forms import closed_form
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication

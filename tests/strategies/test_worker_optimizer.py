@@ -128,7 +128,9 @@ CODED: list[tuple[Codec | None, dict[str, Any]]] = [
 ]
 TASKS = [
     pytest.param(
-        Task(kind(), fit(kind, 4), "momentum" if kind.traits.defaults.get("momentum") else "plain", codec=codec, **more),
+        Task(
+            kind(), fit(kind, 4), "momentum" if kind.traits.defaults.get("momentum") else "plain", codec=codec, **more
+        ),
         id=f"{name}-{codec.name if codec else '-'}",
     )
     for name, kind in STRATEGIES.items()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from strategies.common.forms import describe
 from compression import CODECS
 from strategies import GROUPS, STRATEGIES
+from strategies.common.forms import describe
 from training.catalogue import HEADER, blocks, catalogue, markdown
 
 pytestmark = pytest.mark.of_every_strategy

@@ -91,7 +91,7 @@ def test_an_asynchronous_epoch_ends_with_what_is_under_way(results: Path, name: 
 
 
 def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, results: Path) -> None:
-    for name, kind in KINDS.items():
+    for name in KINDS:
         found = metadata(results, name)
         nbytes = {int(rank): size for rank, size in found["optimizer_bytes"].items()}
         assert sorted(nbytes) == list(range(len(found["roles"])))

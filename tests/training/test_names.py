@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from strategies.common.forms import describe
 from records.errors import UsageError
 from strategies import STRATEGIES
 from strategies.asynchronous_server.downpour import Downpour
+from strategies.common.forms import describe
 from tests.runs import SMALL, metadata, said
 from training.names import make_strategy, owners_of, strategy_class
 
@@ -134,7 +134,10 @@ RING = HEAD + '@dataclass(kw_only=True)\nclass Mine(RingAllReduce):\n    """Mine
         (RING + "    resume: int = 5\n", "its option resume is one of every run; rename it"),
         (RING + "    help: int = 5\n", "its option help is one of every run; rename it"),
         (RING + "    k: int\n", "its option k has no default; give it one"),
-        (RING + '    traits = Traits(defaults={"epochs": 5})\n', "cannot have a default of its own for epochs, but for batch_size,"),
+        (
+            RING + '    traits = Traits(defaults={"epochs": 5})\n',
+            "cannot have a default of its own for epochs, but for batch_size,",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_a_strategy_is_one_line(

@@ -8,9 +8,11 @@ import torch
 
 from records.errors import UsageError
 from strategies import STRATEGIES, OptimizerFactory
+from strategies.common.descent import is_elementwise
 from tests.runs import small
 from training.checks import resolve
 from training.optimizers import OPTIMIZERS, factory
+from training.preflight import prepare
 
 ELEMENTWISE = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax", "adadelta", "asgd", "rprop")
 WHOLE = ("adafactor",)

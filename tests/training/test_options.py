@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES, Strategy, Traits
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
@@ -48,9 +48,7 @@ def test_a_strategy_may_have_defaults_of_its_own() -> None:
 class Opinionated(RingAllReduce):
     """A strategy with a default of its own for whatever may have one."""
 
-    traits = Traits(
-        defaults={"batch_size": 3, "lr": 0.7, "momentum": 0.1, "weight_decay": 0.2, "optimizer": "adam"}
-    )
+    traits = Traits(defaults={"batch_size": 3, "lr": 0.7, "momentum": 0.1, "weight_decay": 0.2, "optimizer": "adam"})
 
 
 def test_every_option_that_may_have_a_default_of_a_strategys_own_takes_it() -> None:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from strategies.common.forms import predict
 from compression import CODECS, Codec, Layout
 from compression.dgc import DGC
 from compression.random_k import RandomK
@@ -18,6 +17,7 @@ from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies.common.forms import predict
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
 from tests.runs import IN_MEMORY, n_gpus_of

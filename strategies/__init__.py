@@ -15,6 +15,7 @@ from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
@@ -69,6 +70,7 @@ __all__ = [
     "Traffic",
     "Traits",
     "UsageError",
+    "WorkerOptimizer",
     "between",
     "one_of",
 ]

@@ -137,6 +137,16 @@ class Descent:
             self.optimizer.step()
         self.count(n_samples, processed)
 
+    def scale(self, g: torch.Tensor, n_samples: int) -> None:
+        """g <- eta (g + lambda x): what SGD would subtract, for who subtracts it elsewhere. g is bounded first."""
+        options = self.optimizer.param_groups[0]
+        rate = options["lr"]
+        if self.schedule:
+            rate *= self.schedule(self.processed + n_samples / 2)
+        if self.clip_norm:
+            g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
+
     @property
     def is_over(self) -> bool:
         """Whether the samples of the epoch have been taken in, as far as this rank knows."""

@@ -26,15 +26,9 @@ class Living:
 
         All call it; through rank 0, which adds in the order of ranks. Raises PeerLost if rank 0 is lost, WaitTimeout.
         """
-        if self._transport.rank != ROOT:
-            self._transport.isend(vector, ROOT, what).wait()
-        else:
-            n = 1
-            for message in self.gather(what):
-                with message:
-                    vector.add_(message.vector)
-                n += 1
-            vector.div_(n)
+        self.add(vector, what)
+        if self._transport.rank == ROOT:
+            vector.div_(1 + len(self.alive))
         self.broadcast(vector, f"mean {what}")
 
     def maximize(self, vector: torch.Tensor, what: str) -> None:
@@ -56,6 +50,21 @@ class Living:
         if vector is not None:
             message.copy_to(vector)
         return message.n
+
+    def add(self, vector: torch.Tensor | None, what: str) -> bool:
+        """Add the others' vectors [n] to rank 0's, in the order of ranks. All call it, with a vector or all without.
+
+        Rank 0 returns when all have called it, and says whether none of them has died meanwhile.
+        """
+        if self._transport.rank != ROOT:
+            self._transport.isend(vector, ROOT, what).wait()
+            return True
+        known = len(self.alive)
+        for message in self.gather(what):
+            with message:
+                if vector is not None:
+                    vector.add_(message.vector)
+        return len(self.alive) == known
 
     def gather(self, tag: str) -> Iterator[Message]:
         """On rank 0: yield one message of each of the others that is alive, in the order of ranks."""

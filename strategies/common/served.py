@@ -12,9 +12,11 @@ import torch
 
 from compression import KINDS
 from strategies.common.base import Strategy
+from strategies.common.descent import Descent
+from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
-from strategies.common.workers import GRADIENT, SERVER, Workers, join_server
-from transports.base import Message, Work
+from strategies.common.workers import GRADIENT, SERVER, Workers
+from transports.base import NO_LIMIT, Message, Transport, Work
 
 
 @dataclass(kw_only=True)
@@ -152,3 +154,18 @@ class Mean:
         """Return the mean, which may be changed: a single gradient, which lies with its worker, is copied."""
         own = self.memory[: self.g.numel()]
         return own if self.g.data_ptr() == own.data_ptr() else own.copy_(self.g)
+
+
+def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
+    """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
+    # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
+    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
+    assert position is not None, "only a poll returns None"
+    transport.recorder.epoch, descent.samples, steps = position.object
+    descent.processed = descent.samples
+    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
+    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+    if replica.others.numel():
+        with transport.recv(SERVER, "initial others") as others:
+            replica.others = others.vector
+    return steps

@@ -26,7 +26,6 @@ from torch import nn
 
 from compression import Codec, Setting
 from records.errors import UsageError, in_python
-from strategies import STRATEGIES
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
 from strategies.common.descent import OptimizerFactory, Schedule
@@ -100,6 +99,8 @@ class WorkerOptimizer(torch.optim.Optimizer):
         if scope not in ("tensor", "vector"):
             raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
         if codec is not None:
+            from strategies import STRATEGIES  # which imports this module
+
             able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
             tried = optimizer([nn.Parameter(torch.zeros(1))])
             check_codec(codec, strategy.traits.carries, strategy.name, able, scope, tried)

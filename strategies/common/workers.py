@@ -16,7 +16,7 @@ from records.errors import RunFailed
 from strategies.common.coding import Coding
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
-from transports.base import ANY, NO_LIMIT, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
+from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
 
 SERVER = 0
 GRADIENT = "gradient"
@@ -32,12 +32,7 @@ class Workers:
     """
 
     def __init__(
-        self,
-        ranks: Iterable[int],
-        replica: Replica,
-        transport: Transport,
-        descent: Descent,
-        coding: Coding | None = None,
+        self, ranks: Iterable[int], replica: Replica, transport: Transport, descent: Descent, coding: Coding | None
     ) -> None:
         self._coding = coding
         self._replica = replica
@@ -306,18 +301,3 @@ class Workers:
             if k in behind:
                 self.on_sent_x(k)
                 self.send_copy(self._replica.x, k, n=self._descent.samples)
-
-
-def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
-    """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
-    # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
-    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
-    assert position is not None, "only a poll returns None"
-    transport.recorder.epoch, descent.samples, steps = position.object
-    descent.processed = descent.samples
-    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
-    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
-    if replica.others.numel():
-        with transport.recv(SERVER, "initial others") as others:
-            replica.others = others.vector
-    return steps

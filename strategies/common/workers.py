@@ -32,17 +32,19 @@ class Workers:
     """
 
     def __init__(
-        self, ranks: Iterable[int], replica: Replica, transport: Transport, descent: Descent, coding: Coding | None
+        self,
+        ranks: Iterable[int],
+        replica: Replica,
+        transport: Transport,
+        descent: Descent,
+        coding: Coding | None = None,
     ) -> None:
-        self._coding = coding
-        self._replica = replica
-        self._transport = transport
-        self._descent = descent
+        self._replica, self._transport = replica, transport
+        self._descent, self._coding = descent, coding
         self._noted = 0  # the version that was made known last
         self.alive = set(ranks)
         self.present = set(self.alive)
-        self.waiting: set[int] = set()
-        self.returned: set[int] = set()
+        self.waiting, self.returned = set[int](), set[int]()
         self.steps = dict.fromkeys(sorted(self.alive), 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
@@ -66,7 +68,7 @@ class Workers:
 
         They are received as they are iterated over. At their end no worker reads what it was sent before.
         """
-        self._begin_epoch()
+        self.present, self._noted = set(self.alive), self._descent.version
         while first := next(gradients := self._round(), None):
             yield chain([first], gradients)
             self.note_update()
@@ -97,7 +99,7 @@ class Workers:
         allows it, if need be in a later epoch. Raises PeerLost when nobody is left, RunFailed when
         it has waited too long for one that has closed without goodbye.
         """
-        self._begin_epoch()
+        self.present, self._noted = set(self.alive), self._descent.version
         while not self._is_over(until):
             for k in sorted(self.returned):
                 if may_begin(k):
@@ -111,10 +113,6 @@ class Workers:
                     self.steps[message.src] += 1
                 yield self._take(message)
             self.note_update()
-
-    def _begin_epoch(self) -> None:
-        self.present = set(self.alive)
-        self._noted = self._descent.version
 
     def _is_over(self, until: float) -> bool:
         if not self.alive:
@@ -215,20 +213,18 @@ class Workers:
         if self._transport.rank != SERVER:
             return
         self._transport.recorder.applied = "gradient" if message.tag == GRADIENT else "push"
-        message.log_receipt()  # which comes first, also where it takes no time
-        now, version = self._transport.now(), self._descent.version
-        self._transport.recorder.add(
-            "update", now, now, peer=message.src, version_read=message.version, version_applied=version
-        )
+        self._record("update", "", message)
 
     def drop(self, gradient: Message) -> None:
         """Record that a gradient came too late for its version, and release it."""
-        gradient.log_receipt()
-        now, version = self._transport.now(), self._descent.version
-        self._transport.recorder.add(
-            "communicate", now, now, "drop", gradient.src, version_read=gradient.version, version_applied=version
-        )
+        self._record("communicate", "drop", gradient)
         gradient.release()
+
+    def _record(self, phase: str, op: str, message: Message) -> None:
+        message.log_receipt()  # which comes first, also where it takes no time
+        versions = {"version_read": message.version, "version_applied": self._descent.version}
+        now = self._transport.now()
+        self._transport.recorder.add(phase, now, now, op, message.src, **versions)
 
     # Coming and going
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Codec, Layout, Setting
+from compression.dgs import check_sgd
 from records.errors import UsageError
 from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
@@ -62,7 +63,13 @@ class Task:
     def suited_optimizer(self) -> OptimizerFactory:
         """The optimizer; SGD with momentum where the strategy takes no other."""
         made = OPTIMIZERS[self.optimizer]
-        return OPTIMIZERS["soft"] if self.strategy.cost().code else made  # an own codec is of SGD's momentum
+        if self.strategy.cost().code is None:
+            return made
+        try:
+            check_sgd(made([nn.Parameter(torch.zeros(1))]), self.strategy.name)
+        except UsageError:
+            return OPTIMIZERS["soft"]
+        return made
 
     @property
     def make_codec(self) -> CodecFactory | None:

@@ -222,9 +222,8 @@ class Workers:
 
     def _record(self, phase: str, op: str, message: Message) -> None:
         message.log_receipt()  # which comes first, also where it takes no time
-        versions = {"version_read": message.version, "version_applied": self._descent.version}
-        now = self._transport.now()
-        self._transport.recorder.add(phase, now, now, op, message.src, **versions)
+        now, read, applied = self._transport.now(), message.version, self._descent.version
+        self._transport.recorder.add(phase, now, now, op, message.src, version_read=read, version_applied=applied)
 
     # Coming and going
 

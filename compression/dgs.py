@@ -45,6 +45,10 @@ class Difference(Sparse):
         self.add(code.data, self.w)
         return code
 
+    def know_all(self, x: torch.Tensor) -> None:
+        """w <- x [n]: the worker is sent all of it."""
+        self.w.copy_(x)
+
     def take_all(self, x: torch.Tensor) -> torch.Tensor:
         """Return x - w [n], which is sent as it is; w <- w + that."""
         G = x - self.w

@@ -85,7 +85,7 @@ class DGS(Served):
                 end.start(layout, x, Setting(scope))
                 end.room = room  # they work one after the other
                 self.keep(f"w {k}", end.w, saved=False)
-            self.workers.on_sent_x = self.note_all_sent
+            self.workers.on_sent_x = lambda k: self.differences[k].know_all(x)
         else:
             self.keep("velocity", self.velocity, saved=False)
 
@@ -164,10 +164,4 @@ class DGS(Served):
     def difference(self, k: int) -> torch.Tensor:
         """Return G of worker k, coded or as it is; w_k <- w_k + G."""
         x, end = self.replica.x, self.differences[k]
-        if self.downlink:
-            return self.encode(end, x)
-        return end.take_all(x)
-
-    def note_all_sent(self, k: int) -> None:
-        """Worker k is sent all of x: w_k <- x."""
-        self.differences[k].w.copy_(self.replica.x)
+        return self.encode(end, x) if self.downlink else end.take_all(x)

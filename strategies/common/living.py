@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from strategies.common.descent import Descent
+from strategies.common.replica import Replica
 from transports.base import ANY, Message, PeerLost, Transport, Work
 
 ROOT = 0
@@ -20,6 +21,17 @@ class Living:
         self._transport = transport
         self._descent = descent
         self.alive = set(transport.peers)
+
+    def begin(self, replica: Replica) -> None:
+        """Begin where rank 0 is: with its epoch, samples and steps, and all of the module's state. All call it."""
+        descent, recorder = self._descent, self._transport.recorder
+        recorder.epoch = self.broadcast(replica.x, "initial parameters", recorder.epoch)
+        descent.samples = self.broadcast(replica.b, "initial buffers", descent.samples)
+        descent.processed = descent.samples
+        descent.version = self.broadcast(None, "initial step", descent.version)
+        if (others := replica.others).numel():
+            self.broadcast(others, "initial others")
+            replica.others = others
 
     def average(self, vector: torch.Tensor, what: str) -> None:
         """Replace `vector` [n] on every rank that is alive by the mean over them.

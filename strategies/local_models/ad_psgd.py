@@ -81,16 +81,9 @@ class ADPSGD(Drifting):
 
     def join(self, resumed: bool) -> None:
         """Begin where rank 0 is: with its epoch, samples and steps, and all of the module's state."""
-        replica, descent, recorder = self.replica, self.descent, self.transport.recorder
-        recorder.epoch = self.living.broadcast(replica.x, "initial parameters", recorder.epoch)
-        descent.samples = self.living.broadcast(replica.b, "initial buffers", descent.samples)
-        descent.processed = descent.samples
-        descent.version = self.living.broadcast(None, "initial step", descent.version)
-        if (others := replica.others).numel():
-            self.living.broadcast(others, "initial others")
-            replica.others = others
+        self.living.begin(self.replica)
         if not self.is_active:
-            self.apart.copy_(replica.x)
+            self.apart.copy_(self.replica.x)
 
     # A step
 
@@ -102,8 +95,8 @@ class ADPSGD(Drifting):
         """x_k <- the average with a neighbour; x_k <- optimizer(x_k, g_k); offer the new x_k."""
         g = self.replica.collect()
         self.mix()
-        told = self.transport.rank == ROOT  # of the others' samples; they count their own for all
-        self.descent.step(g, n_samples if told else n_samples * self.transport.world_size)
+        known = 1 if self.transport.rank == ROOT else self.transport.world_size  # the others count theirs for all
+        self.descent.step(g, n_samples * known)
         self.replica.zero_grad()
         self.offer()
         self.epoch.count(n_samples)
@@ -158,8 +151,6 @@ class ADPSGD(Drifting):
         """Answer all requests that have come."""
         for request in self.epoch.requests():
             self.answer(request)
-
-    # An epoch
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Yield this rank's own steps, until the epoch is over, which it may be at once in a run that is resumed."""

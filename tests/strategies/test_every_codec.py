@@ -213,7 +213,7 @@ def vectors_held(transport: Transport, task: Task) -> int:
     rank = Rank(transport, task)
     for number in range(1, task.epochs + 1):
         rank.epoch(number)
-    return len(rank.strategy.workers.decoders._free) if rank.is_server else 0  # type: ignore[attr-defined]
+    return len(rank.strategy.coding._free) if rank.is_server and rank.strategy.coding else 0
 
 
 @pytest.mark.parametrize("strategy", [ParamServer(), BackupWorkers(), AsyncParamServer(aggregate=2)])

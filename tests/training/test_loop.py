@@ -66,7 +66,7 @@ def test_steps_and_samples_are_those_that_were_taken(results: Path, name: str) -
         passes = events[events["phase"] == "forward"].groupby("rank").size()
         last = workers.groupby("rank")["step"].max()
         assert last.to_dict() == passes.reindex(last.index, fill_value=0).to_dict(), "others may have taken all"
-    server = table[table["role"] == "server"]
+    server = table[(table["role"] == "server") & (table["rank"] == 0)]  # of several, which apply the same gradients
     if len(server):
         assert server["samples"].notna().all()
         assert server[["dropped", "staleness_mean", "staleness_max"]].notna().all(axis=None)
@@ -101,7 +101,7 @@ def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, resul
             assert set(nbytes.values()) == {0}
         elif name in ("sharded_param_server", "sharded_ring"):
             assert sum(nbytes.values()) == 6 * 4
-            assert max(nbytes.values()) == 2 * 4, "a third each"
+            assert max(nbytes.values()) == (2 if name == "sharded_ring" else 3) * 4, "a third each, or half of it"
         elif accumulates:
             known = nbytes.pop(0)  # w_k of each worker, and a vector to work in
             assert known == (len(nbytes) + 1) * 6 * 4

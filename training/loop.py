@@ -121,14 +121,14 @@ class _Rank:
         """Train or serve for one epoch, and evaluate."""
         recorder, strategy, n_steps = self.recorder, self.strategy, self.plan.n_steps
         recorder.epoch = epoch
-        strategy.until = epoch * self.data.n_train
+        strategy.descent.until = epoch * self.data.n_train
         t0, samples = self.transport.now(), strategy.descent.samples
         if self.is_server:
             strategy.serve()
         else:
             self.train((epoch - 1) * n_steps, epoch * n_steps)
         strategy.finish()
-        if not strategy.asynchronous:
+        if not strategy.traits.asynchronous:
             recorder.step = epoch * n_steps
         elif not self.is_server:
             recorder.step = self.saved.position.taken
@@ -148,7 +148,7 @@ class _Rank:
             recorder.mark("test_loss", score.loss)
             recorder.mark("test_accuracy", score.top1)
             self.report(("accuracy", score.top1))
-        for name, value in strategy.meters.items():
+        for name, value in recorder.meters.items():
             recorder.mark(name, value)
 
     def train(self, start: int, stop: int) -> None:
@@ -170,7 +170,8 @@ class _Rank:
             at.samples += n
             at.taken = i + 1
             self.after_step(i + 1)
-        if strategy.asynchronous:  # what follows belongs to the last step, if others ended the epoch before its first
+        if strategy.traits.asynchronous:
+            # What follows belongs to the last step, if others ended the epoch before its first.
             recorder.step = max(0, at.taken - 1)
         recorder.mark("samples", at.samples - at.samples_before)
         if at.samples:

@@ -30,6 +30,7 @@ class RankResult:
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
     alignment: Alignment | None  # where the ranks may run on several machines
     threads: int  # that compute
+    applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
 def result_of(strategy: Strategy, replica: Replica, transport: Transport, saves: bool) -> RankResult:
@@ -53,6 +54,7 @@ def result_of(strategy: Strategy, replica: Replica, transport: Transport, saves:
         list(transport.recorder.deaths),
         transport.alignment,
         torch.get_num_threads(),
+        transport.recorder.applied,
     )
 
 

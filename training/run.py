@@ -98,7 +98,7 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
 def expendable(options: Options) -> list[int]:
     """Return the ranks whose death does not end the run."""
     workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
-    return workers if options.strategy.workers_may_die else []
+    return workers if options.strategy.traits.workers_may_die else []
 
 
 @contextmanager

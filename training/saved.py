@@ -42,7 +42,7 @@ class Saved:
         self._transport, self._strategy, self._options, self._folder = transport, strategy, options, folder
         serving = [rank for rank, role in enumerate(options.roles) if role == "server"]
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
-        self._few_have_state = strategy.workers_may_die or strategy.asynchronous
+        self._few_have_state = strategy.traits.workers_may_die or strategy.traits.asynchronous
         self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(options.roles)))
         self.position = Position()
 

@@ -41,7 +41,7 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
     """Return what was timed on this machine for such a step, now or in an earlier run."""
     path = Path(options.results_dir) / "calibration.json"
     samples = len(part_of_a_step(options, data))
-    own = options.strategy.own_codec
+    own = options.strategy.cost().code
     about = {
         "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
@@ -106,9 +106,9 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
 
 def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec | None, Codec | None]:
     """Return what encodes and what decodes in a run, that of the strategy if it has one of its own."""
-    own, make = options.strategy.own_codec, options.make_codec()
-    if own is not None:
-        setting = Setting(options.strategy.own_scope, momentum=options.momentum)
+    cost, make = options.strategy.cost(), options.make_codec()
+    if (own := cost.code) is not None:
+        setting = Setting(cost.scope, momentum=options.momentum)
         ends = own, dataclasses.replace(own)
         for end, sends in zip(ends, (True, False), strict=True):
             end.start(layout, like, dataclasses.replace(setting, sends=sends))

@@ -63,8 +63,8 @@ class ClusterOptions:
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
         deaths: list[Death] = []
-        if self.kill and not strategy.workers_may_die:
-            able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
+        if self.kill and not strategy.traits.workers_may_die:
+            able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_die]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")
@@ -77,7 +77,7 @@ class ClusterOptions:
             if int(rank) in [death.rank for death in deaths]:
                 raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
             death, *returns = [read_unit("kill", time, seconds) for time in times.split("-", 1)]
-            if returns and not strategy.workers_may_return:
+            if returns and not strategy.traits.workers_may_return:
                 raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")
             if returns and returns[0] < death:
                 raise UsageError(f"--kill {text}: it comes back before it dies")

@@ -236,9 +236,10 @@ def is_close(vector: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether a vector is what was expected but for rounding: sums may be made in any order."""
     if vector.shape != expected.shape or vector.dtype != expected.dtype:
         return False
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    tolerance = (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)
-    return bool(((vector - expected).abs() <= tolerance).all())  # NaN is close to nothing
+    if not expected.numel():
+        return True
+    scale, error = (float(torch.linalg.vector_norm(one, torch.inf)) for one in (expected, vector - expected))
+    return error <= (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)  # NaN is close to nothing
 
 
 def normal(length: int, dtype: torch.dtype, chance: random.Random) -> torch.Tensor:

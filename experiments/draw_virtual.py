@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDTH, bar, finish, line, logarithmic, plain, whiskers
+from experiments.drawing import WIDE, bar, finish, line, logarithmic, plain, whiskers
 from experiments.simulated import Rows
 from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
 from records.legends import DASHED, notes_on_covered
@@ -22,7 +22,7 @@ _PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # 
 
 def cluster(rows: Rows) -> Figure:
     """Draw speed-up and accuracy against workers, for each bandwidth."""
-    figure = Figure((WIDTH, 6.4), layout="constrained")
+    figure = Figure((WIDE, 6.4), layout="constrained")
     grid = figure.subplots(2, len(GBIT), sharex=True, sharey="row")
     for above, below, gbit in zip(*grid, GBIT, strict=True):
         runs = rows.of("scaling", gbit=gbit)
@@ -71,7 +71,7 @@ def slow(rows: Rows) -> Figure:
 
 def prediction(rows: pd.DataFrame) -> Figure:
     """Draw predicted, simulated and measured seconds of a step, and how far they are apart."""
-    figure = Figure((WIDTH, 3.8), layout="constrained")
+    figure = Figure((WIDE, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     measured, wall = rows["measured_ms"], rows["wall"] == "yes"
     limits = [measured.min() * 0.9, measured.max() * 1.1]
@@ -126,7 +126,7 @@ def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
 
     `rows`: those of the codecs, or of the methods.
     """
-    figure = Figure((WIDTH, 6.2), layout="constrained")
+    figure = Figure((WIDE, 6.2), layout="constrained")
     (first, second, last), below = figure.subplots(2, 3, sharey=True)
     usual = at(rows, codecs, USUAL, workers)
     _lines(first, usual, "epoch", "epochs", f"{workers} workers")
@@ -163,7 +163,7 @@ def summary(codecs: Rows) -> Figure:
     """Draw for each codec what a step takes at each bandwidth, and the accuracy at the end: the README's picture."""
     ms = steps_of(codecs).xs(TUNED_AT, level="workers")
     names, bandwidths = list(ms.index.unique("name"))[::-1], list(ms.index.unique("gbit"))
-    figure = Figure((WIDTH, 4.1), layout="constrained")
+    figure = Figure((WIDE, 4.1), layout="constrained")
     figure.suptitle(f"A ring of {TUNED_AT} workers; dotted: a step without a codec", fontsize="medium")
     *panels, last = figure.subplots(1, len(bandwidths) + 1, sharey=True)
     for axes, gbit in zip(panels, bandwidths, strict=True):
@@ -206,5 +206,5 @@ def density(methods: Rows) -> Figure:
 def by_density(methods: Rows) -> pd.DataFrame:
     """Return the last rows of GD and DGS at each density (`percent`), with MB a step."""
     rows = methods.of("density", "final", workers=TUNED_AT)
-    rows = rows[rows["name"].isin(BY_DENSITY)].sort_values("density")
+    rows = rows[rows["name"].isin(BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
     return rows.assign(step_mb=rows["mb"] / rows["steps"], percent=100 * rows["density"])

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDTH, bar, line, logarithmic, plain, whiskers
+from experiments.drawing import WIDE, bar, line, logarithmic, plain, whiskers
 from experiments.simulated import REAL, VIRTUAL, Rows
 from experiments.virtual_cases import BOUNDS, EVERY, FEW, GBIT, LOCAL_STEPS, names_of
 
@@ -21,7 +21,7 @@ def curves(rows: Rows, where: str, workers: int | None = None, gbit: int | None 
     shown = names_of(where)
     groups = {group: [name for name in members if name in shown] for group, members in EVERY.items()}
     groups = {group: members for group, members in groups.items() if members}
-    figure = Figure((WIDTH, 2.1 * len(groups)), layout="constrained")
+    figure = Figure((WIDE, 2.1 * len(groups)), layout="constrained")
     grid = figure.subplots(len(groups), len(_X), sharex="col", sharey=True)
     final = rows.of("final", last=False, where=where, workers=workers, gbit=gbit)
     means = final.groupby(["name", "epoch"])[["accuracy", *_X]].mean()
@@ -50,7 +50,7 @@ def _bars_and_points(rows_of: dict[str, tuple[str, pd.DataFrame]], height: float
 
     `rows_of`: by label, a colour and the last rows of the runs.
     """
-    figure = Figure((WIDTH, height), layout="constrained")
+    figure = Figure((WIDE, height), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     shown = names_of(VIRTUAL)
     for offset, (label, (colour, rows)) in zip((-0.2, 0.2), rows_of.items(), strict=True):
@@ -99,7 +99,7 @@ def slow(rows: Rows) -> Figure:
 
 def axis(rows: Rows) -> Figure:
     """Draw accuracy and seconds against the local steps between two averagings, and against the bound on staleness."""
-    figure = Figure((WIDTH, 3.6), layout="constrained")
+    figure = Figure((WIDE, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     fast = GBIT[-1]
     for name, colour, label in (
@@ -124,7 +124,7 @@ def axis(rows: Rows) -> Figure:
 
 def distances(rows: Rows) -> Figure:
     """Draw how far the ranks' models are from their mean at the end of each epoch, relative to its length."""
-    figure = Figure((WIDTH, 3.4), layout="constrained")
+    figure = Figure((WIDE, 3.4), layout="constrained")
     for axes, where, workers, title in zip(
         figure.subplots(1, 2, sharey=True), (REAL, VIRTUAL), (None, FEW),
         ("real, 4 ranks", f"virtual time, {FEW} workers"), strict=True,
@@ -146,7 +146,7 @@ def distances(rows: Rows) -> Figure:
 
 def meters(rows: Rows) -> Figure:
     """Draw the updates that Hogwild has lost, and which part of the time of the overlapped buckets was in the pass."""
-    figure = Figure((WIDTH, 3.2), layout="constrained")
+    figure = Figure((WIDE, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     _bars(left, rows.of("lost", last=False, where=REAL), ["workers"], "lost_updates", ["#7b3294"])
     left.set_xlabel("ranks of Hogwild, on the cores of this machine")

@@ -35,7 +35,7 @@ COLOURS = {
 _OTHERS = (
     "#2a9d8f", "#b5609b", "#8a6d3b", "#a3b18a", "#4f5d75", "#e0719e", "#7a3b2e", "#17becf", "#bcbd22", "#6a3d9a",
 )  # fmt: skip
-WIDTH = 9.0  # inches, at 100 dpi the width of a README
+WIDTH, WIDE = 9.0, 10.0  # inches; at 100 dpi the first is the width of a README
 
 
 def name_of(strategy: str) -> str:

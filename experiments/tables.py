@@ -47,7 +47,7 @@ def _spread(name: str, digits: int, scale: float = 1, per: str | None = None) ->
 
 
 def _mean(name: str, digits: int, scale: float = 1) -> Cell:
-    return lambda rows: f"{scale * rows[name].mean():.{digits}f}"
+    return lambda rows: f"{scale * rows[name].mean():z.{digits}f}"
 
 
 def _rate(rows: pd.DataFrame) -> str:

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from experiments import lost_updates, ring_animation
+from experiments.experiment import make
 from experiments.store import DIVERGED, TIMELINE, TUNING, Measured, Store, strategy_class
 from strategies import Strategy
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
 from training import Options
 
 SEEDS = (0, 1, 2)
@@ -134,8 +131,8 @@ def _quick(run: Options) -> Options:
 FAMILY = "server_family"
 LOST_UPDATES = "lost_updates.csv"
 FAMILY_SERVERS: dict[str, Strategy] = {
-    "sync": ParamServer(), "backup": BackupWorkers(n_backup=1), "bounded": AsyncParamServer(max_staleness=2),
-    "async": AsyncParamServer(), "downpour": Downpour(n_push=4, n_fetch=4),
+    "sync": make("param_server"), "backup": make("backup_workers", n_backup=1), "bounded": make("async_param_server", max_staleness=2),
+    "async": make("async_param_server"), "downpour": make("downpour", n_push=4, n_fetch=4),
 }  # fmt: skip
 SYNCHRONOUS = ("sync", "backup")
 GRID, _QUICK_GRID = (0.05, 0.1, 0.2, 0.4), (0.05, 0.1, 0.2)

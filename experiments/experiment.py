@@ -7,13 +7,13 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from records.errors import RunFailed, UsageError, one_line
 from records.tables import SERVER
-from strategies import Strategy
+from strategies import STRATEGIES, Strategy
 
 # What the experiments read of a strategy
 
@@ -26,6 +26,11 @@ def is_asynchronous(strategy: Strategy) -> bool:
 def replicas_agree(strategy: Strategy) -> bool:
     """Return whether all ranks end with the same parameters."""
     return strategy.replicas_agree
+
+
+def make(name: str, **options: Any) -> Strategy:
+    """Return a strategy by its name."""
+    return replace(STRATEGIES[name](), **options)
 
 
 def servers(strategy: Strategy) -> int:

@@ -23,7 +23,6 @@ from records.events import METERS
 from records.files import AnyPath, git_commit, machine, write_together
 from records.tables import SERVER
 from strategies import Strategy
-from strategies.lock_free.hogwild import Hogwild
 from training import Options, run
 from virtual_time.cluster import ClusterOptions, Compute
 from virtual_time.launcher import VirtualTime
@@ -214,7 +213,7 @@ def so_far(table: pd.DataFrame, strategy: Strategy, batch: int) -> pd.DataFrame:
     of, workers = table.groupby("epoch"), table[table["role"] != SERVER].groupby("epoch")
     updates = table[(table["role"] == SERVER) & (table["rank"] == 0)].set_index("epoch")["step"].astype(float)
     if updates.empty:
-        updates = workers["step"].sum() if isinstance(strategy, Hogwild) else workers["step"].mean()
+        updates = workers["step"].sum() if strategy.name.startswith("hogwild") else workers["step"].mean()
     columns = {
         "accuracy": of["test_accuracy"].max(),
         "seconds": of["epoch_s"].max().cumsum(),

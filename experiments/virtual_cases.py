@@ -15,28 +15,9 @@ import pandas as pd
 
 import simulate
 from compression import CODECS, Codec
-from experiments.experiment import servers
+from experiments.experiment import make, servers
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rates, Rows, Simulated
 from strategies import Strategy
-from strategies.all_reduce.all_gather import AllGather
-from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
-from strategies.all_reduce.overlapped_ring import OverlappedRing
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.all_reduce.sharded_ring import ShardedRing
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.dgs import DGS
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.asynchronous_server.easgd import ElasticAveraging
-from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
-from strategies.local_models.gossip import Gossip
-from strategies.local_models.local_sgd import LocalSGD
-from strategies.local_models.none import NoCommunication
-from strategies.local_models.sparta import Sparta
-from strategies.lock_free.hogwild import Hogwild
-from strategies.lock_free.hogwild_pp import HogwildPP
-from strategies.single import Single
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
 from training import Options
 from virtual_time.cluster import ClusterOptions, time_phases
 
@@ -60,8 +41,8 @@ class Cluster(Simulated):
     """Questions: scaling; slow, whether the last worker is; racks."""
 
     strategies: Mapping[str, Strategy] = {
-        "ring": RingAllReduce(), "server": ParamServer(), "bound 1": AsyncParamServer(max_staleness=1),
-        "bound 8": AsyncParamServer(max_staleness=8), "asynchronous": AsyncParamServer(), "backup": BackupWorkers(),
+        "ring": make("ring_all_reduce"), "server": make("param_server"), "bound 1": make("async_param_server", max_staleness=1),
+        "bound 8": make("async_param_server", max_staleness=8), "asynchronous": make("async_param_server"), "backup": make("backup_workers"),
     }  # fmt: skip
     scaled = ("ring", "server", "bound 1", "bound 8", "asynchronous")
     workers = (1, 4, 16, 64)
@@ -158,10 +139,10 @@ class Compression(Simulated):
     def strategy(self, case: Case) -> Strategy:
         """Return the strategy of a run."""
         if case.name in (ONE_PROCESS, ONE_WORKER):
-            return Single(workers_like=case.workers)
+            return make("single", workers_like=case.workers)
         if case.name in ON_A_SERVER:
-            return DGS(density=case.density) if case.name == "DGS" else AsyncParamServer()
-        return ParamServer() if case.question == "server" else RingAllReduce()
+            return make("dgs", density=case.density) if case.name == "DGS" else make("async_param_server")
+        return make("param_server") if case.question == "server" else make("ring_all_reduce")
 
     def codec(self, case: Case) -> Codec:
         """Return what gradients are sent as; DGS has a codec of its own, which is no option."""
@@ -178,7 +159,7 @@ class Compression(Simulated):
         shared = _network(case, strategy) | common | {"codec": self.codec(case), "momentum": momentum}
         if case.question in ("time", "server"):
             shared |= {"train_size": _STEPS * BATCH * case.workers, "epochs": 1}
-        return Options(**shared | ({"n_gpus": 1} if isinstance(strategy, Single) else {}))
+        return Options(**shared | ({"n_gpus": 1} if strategy.name == "single" else {}))
 
     def timed(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of the phases of a step without coding ("step"), and of each one's coding.
@@ -214,23 +195,23 @@ class Compression(Simulated):
 
 EVERY: dict[str, dict[str, Strategy]] = {  # by group
     "a server, in step": {
-        "server": ParamServer(), "4 servers": ParamServer(servers=4), "1 backup worker": BackupWorkers(),
+        "server": make("param_server"), "4 servers": make("param_server", servers=4), "1 backup worker": make("backup_workers"),
     },
     "a server, nobody waits": {
-        "asynchronous": AsyncParamServer(), "inconsistent reads": InconsistentReads(),
-        "Downpour, every 4": Downpour(n_push=4, n_fetch=4), "EASGD": ElasticAveraging(), "DGS": DGS(),
+        "asynchronous": make("async_param_server"), "inconsistent reads": make("inconsistent_reads"),
+        "Downpour, every 4": make("downpour", n_push=4, n_fetch=4), "EASGD": make("easgd"), "DGS": make("dgs"),
     },
     "all-reduce": {
-        "ring": RingAllReduce(), "overlapped ring": OverlappedRing(bucket_mb=0.25), "sharded ring": ShardedRing(),
-        "naive": NaiveAllReduce(), "all-gather": AllGather(),
+        "ring": make("ring_all_reduce"), "overlapped ring": make("overlapped_ring", bucket_mb=0.25), "sharded ring": make("sharded_ring"),
+        "naive": make("naive_all_reduce"), "all-gather": make("all_gather"),
     },
     "models of their own": {
-        "local SGD, every 5": LocalSGD(local_steps=5),
-        "DiLoCo, every 10": LocalSGD(local_steps=10, outer_optimizer="nesterov"),
-        "SPARTA": Sparta(), "gossip, ring": Gossip(), "gossip, exponential": Gossip(topology="exponential"),
-        "AD-PSGD": Gossip(asynchronous=True), "none": NoCommunication(),
+        "local SGD, every 5": make("local_sgd", local_steps=5),
+        "DiLoCo, every 10": make("local_sgd", local_steps=10, outer_optimizer="nesterov"),
+        "SPARTA": make("sparta"), "gossip, ring": make("gossip"), "gossip, exponential": make("gossip", topology="exponential"),
+        "AD-PSGD": make("gossip", asynchronous=True), "none": make("none"),
     },
-    "one x, no lock": {"Hogwild": Hogwild(), "Hogwild++": HogwildPP()},
+    "one x, no lock": {"Hogwild": make("hogwild"), "Hogwild++": make("hogwild_pp")},
 }  # fmt: skip
 _STRATEGIES: dict[str, Strategy] = {name: one for group in EVERY.values() for name, one in group.items()}
 _ONLY = {REAL: ("inconsistent reads", "Hogwild", "Hogwild++"), VIRTUAL: ("4 servers",)}
@@ -296,15 +277,17 @@ class WholeFamily(Simulated):
     def strategy(self, case: Case) -> Strategy:
         """Return the strategy of a run."""
         if case.name == LOCAL_STEPS:
-            return LocalSGD(local_steps=case.value)
+            return make("local_sgd", local_steps=case.value)
         if case.name == BOUNDS:
-            return AsyncParamServer(max_staleness=case.value, aggregate=case.workers if case.value == 0 else 1)
-        return Hogwild(count_lost=True) if case.question == "lost" else _STRATEGIES[case.name]
+            return make(
+                "async_param_server", max_staleness=case.value, aggregate=case.workers if case.value == 0 else 1
+            )
+        return make("hogwild", count_lost=True) if case.question == "lost" else _STRATEGIES[case.name]
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
         strategy = self.strategy(case)
-        common = common | {"momentum": 0.7 if isinstance(strategy, DGS) else 0.0}  # DGS is not without
+        common = common | {"momentum": 0.7 if strategy.name == "dgs" else 0.0}  # DGS is not without
         if case.where == VIRTUAL:
             return Options(**_network(case, strategy, case.question == "slow"), **common)
         return Options(strategy=strategy, n_gpus=case.workers, global_batch_size=GLOBAL_BATCH, device="cpu", lr=case.lr,

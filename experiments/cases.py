@@ -57,7 +57,8 @@ class Setup:
 
 # The strategies whose scaling is measured, and the numbers of ranks.
 LINES: dict[str, tuple[int, ...]] = {
-    "single": (1,), "param_server": (2, 3, 4), "ring_all_reduce": (2, 4), "ring_all_reduce_builtin": (2, 4), "none": (2, 4)
+    "single": (1,), "param_server": (2, 3, 4), "ring_all_reduce": (2, 4), "ring_all_reduce_builtin": (2, 4),
+    "none": (2, 4),
 }  # fmt: skip
 WEAK_LINES = {strategy: ranks for strategy, ranks in LINES.items() if strategy != "param_server"}
 
@@ -131,7 +132,8 @@ def _quick(run: Options) -> Options:
 FAMILY = "server_family"
 LOST_UPDATES = "lost_updates.csv"
 FAMILY_SERVERS: dict[str, Strategy] = {
-    "sync": make("param_server"), "backup": make("backup_workers", n_backup=1), "bounded": make("async_param_server", max_staleness=2),
+    "sync": make("param_server"), "backup": make("backup_workers", n_backup=1),
+    "bounded": make("async_param_server", max_staleness=2),
     "async": make("async_param_server"), "downpour": make("downpour", n_push=4, n_fetch=4),
 }  # fmt: skip
 SYNCHRONOUS = ("sync", "backup")

@@ -1,5 +1,7 @@
 """Figures of the servers that wait less."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -76,7 +78,7 @@ def grid(results: Servers) -> Figure:
         aside, colour = 1.03 ** (number - 2), colour_of(server)  # points beside, not over, one another
         ranges = [whiskers(100 * rows.get_group(rate)) for rate in values.index]
         error = [[one[side][0] for one in ranges] for side in (0, 1)]
-        style = {"color": colour, "marker": "o", "ms": 4, "capsize": 2, "label": name_of(server)}
+        style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4, "capsize": 2, "label": name_of(server)}
         axes.errorbar(values.index * aside, values, error, **style)
         diverged = lost[lost].index
         axes.plot(diverged * aside, [low - 4 - 3 * number] * len(diverged), "x", color=colour, ms=6, mew=1.5)
@@ -100,8 +102,8 @@ def staleness(results: Servers) -> Figure:
     panels = figure.subplots(len(_PARTS), len(_STALE), sharex="col", squeeze=False)
     for row, (part, what) in zip(panels, _PARTS.items(), strict=True):
         for axes, server in zip(row, _STALE, strict=True):
-            every = results.staleness.query("server == @server and part == @part")
-            for worker, counts in every.groupby("worker"):
+            every = results.staleness[results.staleness["part"] == part]
+            for worker, counts in every[every["server"] == server].groupby("worker"):
                 share, k = _share(counts), int(str(worker))
                 axes.bar(share.index + 0.27 * (k - 2), share, 0.27, color=_WORKERS[k], label=f"worker {k}")
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -197,7 +199,7 @@ def _pairs(
     """Draw two bars a server, of the runs with equal workers (pale) and with a slow one."""
     for place, server in enumerate(servers):
         for part, aside, alpha in zip(parts, (-0.2, 0.2), (0.45, 1.0), strict=True):
-            rows = results.runs.query("server == @server and part == @part")
+            rows = results.runs[(results.runs["server"] == server) & (results.runs["part"] == part)]
             bar(axes, place + aside, rows[column] * scale, colour_of(server), alpha=alpha)
     axes.set_xticks(range(len(servers)), [_short(server) for server in servers], fontsize=8)
 

@@ -64,7 +64,8 @@ def line(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None = None, 
     groups = rows.groupby(by or x)
     values = groups[y].agg(["mean", "min", "max"]) * scale
     across = groups[x].mean() if by else values.index
-    axes.plot(across, values["mean"], **{"marker": "o", "ms": 4} | style)
+    look: dict[str, Any] = {"marker": "o", "ms": 4} | style
+    axes.plot(across, values["mean"], **look)
     axes.fill_between(across, values["min"], values["max"], color=style["color"], alpha=0.15 * alpha, lw=0)
 
 

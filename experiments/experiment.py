@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from compression import Codec
 from records.errors import RunFailed, UsageError, one_line
 from records.tables import SERVER
 from strategies import STRATEGIES, Strategy
@@ -33,19 +34,14 @@ def make(name: str, **options: Any) -> Strategy:
     return replace(STRATEGIES[name](), **options)
 
 
+def carries(strategy: str, codec: type[Codec]) -> bool:
+    """Return whether a strategy sends the codes of a codec."""
+    return codec.kind in STRATEGIES[strategy].coded
+
+
 def servers(strategy: Strategy) -> int:
     """Return how many ranks a strategy adds to its workers."""
     return strategy.roles(64).count(SERVER)
-
-
-class Keep(Protocol):
-    """The kept results of one experiment in a folder."""
-
-    def has(self, run: Any) -> bool:
-        """Return whether this very run is there."""
-
-    def add(self, run: Any, result: Any) -> None:
-        """Keep a run and write at once. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +79,8 @@ class Experiment:
         """Return the runs that are shown, with these learning rates; seed by seed."""
         raise NotImplementedError
 
-    def open(self, folder: Path, quick: bool) -> Keep:
-        """Return what is kept of the experiment. Raises UsageError if it is damaged or of other runs."""
+    def open(self, folder: Path, quick: bool) -> Any:
+        """Return what is kept; it says whether it `has` a run, and can `add` one. Raises UsageError if damaged."""
         raise NotImplementedError
 
     def results(self, kept: Any, runs: list[Any], common: dict[str, Any]) -> Iterator[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""The results as tidy tables: all that notebooks, figures and READMEs show is made from these, and these from results/."""
+"""The results as tidy tables: notebooks, figures and READMEs are made from these, and these from results/."""
 
 import os
 import re
@@ -106,7 +106,7 @@ def comparison(*names: str, directory: str | Path | None = None) -> Results:
 
 
 def family(directory: str | Path | None = None) -> Servers:
-    """Return the results of the server family. Raises UsageError if some are missing, damaged, or of another machine."""
+    """Return the results of the server family. Raises UsageError if some are missing, or of another machine."""
     where, experiment, parts = folder(directory), Family(FAMILY), _Parts()
     store = experiment.open(where, False)
     quick = any(name.endswith("-quick") for name in store.metadata)

@@ -103,8 +103,9 @@ def complete(folder: Path) -> list[str]:
         )
     lacking = {name: experiment.missing(folder) for name, experiment in EXPERIMENTS.items()}
     if all(lacking.values()):
+        first = next(iter(lacking.values()))[0]
         raise UsageError(
-            f"--results_dir {folder}: no experiment is complete; such runs are missing as {next(iter(lacking.values()))[0]}; "
+            f"--results_dir {folder}: no experiment is complete; runs such as {first} are missing; "
             f"make them with python experiments/run.py all --results_dir {folder}"
         )
     for experiment, absent in lacking.items():

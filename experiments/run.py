@@ -48,16 +48,18 @@ from training.command_line import guarded, parse
 from workloads import datasets
 
 WORK = ".work"  # where runs write their own files, until they are collected
-_NAMES = (
-    "param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression", "whole_family", "all"
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[Literal[_NAMES]]  # type: ignore[valid-type]
+    experiment: Positional[
+        Literal[
+            "param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression",
+            "whole_family", "all",
+        ]
+    ]  # fmt: skip
     """The experiment whose runs are made."""
     quick: bool = False
     """All of it small, in a few minutes: digits, one seed."""
@@ -130,11 +132,11 @@ def main(settings: Settings) -> None:
     except OSError as error:
         raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
     kept = {name: one.open(directory, quick) for name, one in EXPERIMENTS.items() if name in (*COMPARED, *chosen)}
-    stores = {name: one for name, one in kept.items() if isinstance(one, Store)}
+    stores: dict[str, Store] = {name: one for name, one in kept.items() if isinstance(one, Store)}
     for name in chosen:
         if EXPERIMENTS[name].missing(directory, quick):
-            for one in stores.values() if name in stores else [kept[name]]:
-                _refuse_another_machine(one)
+            for of in stores.values() if name in stores else [kept[name]]:
+                _refuse_another_machine(of)
     common = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}
     work = _Work(directory, common, stores)
     for name in chosen:

@@ -10,6 +10,7 @@ from experiments.measured import Results, Servers, first_try_of, pick, ratio_to,
 
 
 def bullets(*sentences: str) -> str:
+    """Return sentences as a Markdown list."""
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
@@ -109,7 +110,7 @@ def scaling(results: Results) -> str:
     by_size = [Setup("ring_all_reduce", 2, train_size=int(size)) for size in sizes] + [ring2]
     return bullets(
         f"**Seconds per epoch, strong scaling.** {_both(results, list(every), 'epoch_s', 2, 's')}.",
-        f"**Time to {percent}, strong.** {'; '.join(f'{title_of(setup)} {reached(setup)}' for setup in (one, ring2, ddp2))}.",
+        f"**Time to {percent}, strong.** {'; '.join(f'{title_of(of)} {reached(of)}' for of in (one, ring2, ddp2))}.",
         "**Weak scaling on 4 ranks.** The ring's epoch takes "
         f"{_runs(results, weak('ring_all_reduce', 4), 'epoch_s', 2)} s with four times 64 samples a step, "
         f"{_runs(results, ring4, 'epoch_s', 2)} s with 128 in all. To {percent}: "

@@ -75,9 +75,10 @@ class Store:
             for entry in store.metadata.values():
                 entry["options"]["strategy"], entry["machine"]["cores"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            paths = ", ".join(path.name for path in store.paths)
             raise UsageError(
-                f"{folder}: the results of {experiment} are damaged ({one_line(error)}); take "
-                f"{', '.join(path.name for path in store.paths)} from the repository again, or delete them and measure again"
+                f"{folder}: the results of {experiment} are damaged ({one_line(error)}); "
+                f"take {paths} from the repository again, or delete them and measure again"
             ) from error
         return store
 

@@ -112,8 +112,9 @@ def servers(results: Servers, part: str = "final") -> Table:
     runs = results.runs[results.runs["part"] == part]
     runs = runs.assign(lr=runs["server"].map(results.rates))
     cells = {
-        "learning rate": _rate, "updates an epoch": _spread("updates", 0), "test accuracy, %": _spread("accuracy", 2, 100),
-        "seconds per epoch": _spread("epoch_s", 2), "MB per epoch": _spread("mb", 0),
+        "learning rate": _rate, "updates an epoch": _spread("updates", 0),
+        "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
+        "MB per epoch": _spread("mb", 0),
         "mean staleness": _spread("stale", 1), "gradients dropped, %": _spread("dropped", 1),
     }  # fmt: skip
     return grouped(runs, {"server": "server"}, cells)
@@ -143,8 +144,9 @@ def racks_table(rows: Rows) -> Table:
 def methods_table(methods: Rows) -> Table:
     """Return the methods of the paper with each number of workers."""
     cells = {
-        "rate": _rate, **ACCURACY, "MB a step": _spread("mb", 3, per="steps"), "codes": _spread("code_mb", 3, per="steps"),
-        "staleness": _spread("staleness", 2), "virtual seconds": _spread("seconds", 2),
+        "rate": _rate, **ACCURACY, "MB a step": _spread("mb", 3, per="steps"),
+        "codes": _spread("code_mb", 3, per="steps"), "staleness": _spread("staleness", 2),
+        "virtual seconds": _spread("seconds", 2),
     }  # fmt: skip
     return grouped(methods.of("final"), {"name": "method", "workers": "workers"}, cells)
 
@@ -211,7 +213,8 @@ def two_by_two(rows: Rows, workers: int = FEW) -> Table:
     def cell(name: str) -> str:
         one = rows.of("final", where=VIRTUAL, workers=workers, name=name)
         times = ", ".join(f"{seconds:.1f} s" for seconds in one.groupby("gbit")["seconds"].mean())
-        return f"{name}: {100 * one['accuracy'].mean():.1f} %; {times}; {rows.of('slow', name=name)['seconds'].mean():.1f} s"
+        slowed = rows.of("slow", name=name)["seconds"].mean()
+        return f"{name}: {100 * one['accuracy'].mean():.1f} %; {times}; {slowed:.1f} s"
 
     return [("", *CENTRAL), ("a server", *map(cell, CENTRAL.values())), ("no server", *map(cell, DECENTRAL.values()))]
 
@@ -235,10 +238,12 @@ def overlap_table(rows: Rows) -> Table:
         ours, ring, none = (seconds(one, name) for name in ("overlapped ring", "ring", "none"))
         return f"{100 * (ring - ours) / (ring - none):.0f}"
 
-    cells: dict[str, Cell] = {
-        "in the pass, %": _mean("hidden_communication", 0, 100), "seconds": lambda one: f"{seconds(one, 'overlapped ring'):.2f}",
-        "ring": lambda one: f"{seconds(one, 'ring'):.2f}", "none": lambda one: f"{seconds(one, 'none'):.2f}",
+    names = {"seconds": "overlapped ring", "ring": "ring", "none": "none"}
+    taken = {head: lambda one, name=name: f"{seconds(one, name):.2f}" for head, name in names.items()}
+    cells: dict[str, Any] = {
+        "in the pass, %": _mean("hidden_communication", 0, 100),
+        **taken,
         "of what the ring adds, saved, %": saved,
-    }  # fmt: skip
+    }
     ends = rows.of("final", where=VIRTUAL)
     return grouped(ends, {"workers": "workers", "gbit": "Gbit/s"}, cells)

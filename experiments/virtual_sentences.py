@@ -24,7 +24,8 @@ def cluster(rows: Rows) -> str:
             for name in Cluster.scaled]  # fmt: skip
     return bullets(
         *(f"**{gbit} Gbit/s, {most} workers**, times the samples/s of one: {text}." for gbit, text in speeds.items()),
-        f"**Accuracy** in %, with 1 and with {most} workers, at {GBIT[-1]} Gbit/s: {', '.join(map(' and '.join, ends))}.",
+        f"**Accuracy** in %, with 1 and with {most} workers, at {GBIT[-1]} Gbit/s: "
+        f"{', '.join(map(' and '.join, ends))}.",
     )
 
 
@@ -129,7 +130,7 @@ def whole_family(rows: Rows) -> str:
         f"**Accuracy.** With {FEW} workers {best[FEW]} comes furthest ({reached[best[FEW], FEW]:.1f} %; the ring "
         f"{reached['ring', FEW]:.1f}, none {reached['none', FEW]:.1f}), with {MANY} {best[MANY]} "
         f"({reached[best[MANY], MANY]:.1f}; the ring {reached['ring', MANY]:.1f}, none {reached['none', MANY]:.1f}).",
-        f"**One slow worker** of {FEW}, five times as slow, makes the run at most {spared.max():.2f} times as long with "
-        f"these: {'; '.join(map(str, spared.index))}. With the others it takes {held_up.min():.1f} to "
+        f"**One slow worker** of {FEW}, five times as slow, makes the run at most {spared.max():.2f} times as long "
+        f"with these: {'; '.join(map(str, spared.index))}. With the others it takes {held_up.min():.1f} to "
         f"{held_up.max():.1f} times as long.",
     )

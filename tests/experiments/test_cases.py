@@ -139,7 +139,6 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
     experiment = _simulated(name)
     finals = experiment.finals(_rates(name), quick=False)
     assert len(finals) == len(set(finals))
-    assert set(experiment.finals(_rates(name), quick=True)) < set(finals)
     shared: set[str] = set()
     for case in (*experiment.grid(quick=False), *finals):
         options = experiment.options(case, COMMON)

@@ -136,7 +136,7 @@ def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
 def test_what_there_was_at_the_end_of_each_epoch() -> None:
     rows = []
     for epoch in (1, 2):
-        shared = dict.fromkeys(COLUMNS, float("nan")) | {"epoch": epoch}
+        shared: dict[str, Any] = dict.fromkeys(COLUMNS, float("nan")) | {"epoch": epoch}
         server = {"test_accuracy": epoch / 10, "epoch_s": 2.0, "step": 7 * epoch, "staleness_mean": epoch}
         rows.append(shared | {"rank": 0, "role": "server", "bytes_sent": 1e6} | server)
         for k in (1, 2):

@@ -21,12 +21,12 @@ from strategies import STRATEGIES, Strategy
 
 def is_asynchronous(strategy: Strategy) -> bool:
     """Return whether the gradients of a strategy may be stale."""
-    return strategy.asynchronous
+    return strategy.traits.asynchronous
 
 
 def replicas_agree(strategy: Strategy) -> bool:
     """Return whether all ranks end with the same parameters."""
-    return strategy.replicas_agree
+    return strategy.traits.agree
 
 
 def make(name: str, **options: Any) -> Strategy:
@@ -36,7 +36,7 @@ def make(name: str, **options: Any) -> Strategy:
 
 def carries(strategy: str, codec: type[Codec]) -> bool:
     """Return whether a strategy sends the codes of a codec."""
-    return codec.kind in STRATEGIES[strategy].coded
+    return codec.kind in STRATEGIES[strategy].traits.carries
 
 
 def servers(strategy: Strategy) -> int:

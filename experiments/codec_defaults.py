@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from compression import CODECS
 from compression.none import NoCodec
-from experiments.experiment import carries
 from records.errors import RunFailed
+from strategies import STRATEGIES
 from training import Options, run
 from training.names import make_strategy
 from virtual_time.cluster import Compute
@@ -47,7 +47,7 @@ def pairs() -> list[tuple[str, str]]:
         (strategy, codec)
         for strategy in MEASURED
         for codec in CODECS
-        if codec == "none" or carries(strategy, CODECS[codec])
+        if codec == "none" or CODECS[codec].kind in STRATEGIES[strategy].traits.carries
     ]
 
 

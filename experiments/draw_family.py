@@ -9,14 +9,13 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from experiments.cases import FAMILY_SERVERS, OF_ALL, OF_SYNCHRONOUS, SYNCHRONOUS
 from experiments.drawing import WIDTH, bar, colour_of, legend_below, line, name_of, whiskers
-from experiments.experiment import is_asynchronous
 from experiments.measured import Servers
 
 _AGAINST = {"updates": "updates of the server", "seconds": "seconds of training", "mb": "MB sent by all ranks"}
 _PARTS = {"final": "three equal workers", "slow": "worker 3 five times as slow"}
 _MODES = {"write": ("#c25b4e", "read, modify, write back"), "push": ("#5a9e6f", "push the increment")}
 _SHORT = {"sync": "sync", "backup": "backup", "bounded": "bound", "async": "async", "downpour": "Down-\npour"}
-_STALE = [server for server, strategy in FAMILY_SERVERS.items() if is_asynchronous(strategy)]
+_STALE = [server for server, strategy in FAMILY_SERVERS.items() if strategy.traits.asynchronous]
 _WORKERS = {1: "#7fa8d1", 2: "#2c5282", 3: "#c25b4e"}
 
 

@@ -11,32 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compression import Codec
 from records.errors import RunFailed, UsageError, one_line
 from records.tables import SERVER
 from strategies import STRATEGIES, Strategy
-
-# What the experiments read of a strategy
-
-
-def is_asynchronous(strategy: Strategy) -> bool:
-    """Return whether the gradients of a strategy may be stale."""
-    return strategy.traits.asynchronous
-
-
-def replicas_agree(strategy: Strategy) -> bool:
-    """Return whether all ranks end with the same parameters."""
-    return strategy.traits.agree
 
 
 def make(name: str, **options: Any) -> Strategy:
     """Return a strategy by its name."""
     return replace(STRATEGIES[name](), **options)
-
-
-def carries(strategy: str, codec: type[Codec]) -> bool:
-    """Return whether a strategy sends the codes of a codec."""
-    return codec.kind in STRATEGIES[strategy].traits.carries
 
 
 def servers(strategy: Strategy) -> int:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments import cases
 from experiments.cases import FAMILY, LABELS, LOST_UPDATES, SEEDS, Comparison, Family, Setup
-from experiments.experiment import Experiment, is_asynchronous
+from experiments.experiment import Experiment
 from experiments.simulated import Rows, so_far
 from experiments.store import TIMELINE, Store, measured, strategy_class
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
@@ -172,7 +172,7 @@ class _Parts:
         ranks = table.groupby(["rank", "role"], as_index=False)["bytes_sent"].sum(min_count=1)
         ranks["mb_sent"] = ranks["bytes_sent"].astype(float) / steps / 1e6
         ranks["share"] = ranks["rank"].map(trained.groupby("rank")["samples"].sum().astype(float)) / samples.sum()
-        stale, dropped = is_asynchronous(strategy), table["dropped"].fillna(0).sum()
+        stale, dropped = strategy.traits.asynchronous, table["dropped"].fillna(0).sum()
         on_time = n_workers - getattr(strategy, "n_backup", 0)  # gradients of a synchronous update
         applied = staleness["count"].sum() if stale else on_time * epochs["updates"].iloc[-1]
         run = {

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Experiment, attempt, diverged, is_asynchronous, replicas_agree
+from experiments.experiment import Experiment, attempt, diverged
 from param_server_builtin import BuiltinParamServer
 from records import files
 from records.errors import RunFailed, UsageError, one_line
@@ -103,7 +103,7 @@ class Store:
             return False
         if DIVERGED in metadata:
             return True
-        good = bool(metadata["replicas_identical"]) or not replicas_agree(run.strategy)
+        good = bool(metadata["replicas_identical"]) or not run.strategy.traits.agree
         good = good and (not name.startswith(TIMELINE) or self.events_of(name).exists())
         return good and finished_epochs(self.rows(name)) == run.epochs
 
@@ -165,7 +165,7 @@ def _make(one: Options, kept: Store) -> Result:
         if name.startswith(TIMELINE):
             with files.write_atomically(kept.events_of(name)) as temporary:
                 shutil.copy(f"{path}{files.EVENTS_SUFFIX}", temporary)
-        stale = one.events and is_asynchronous(one.strategy) and not name.startswith(TUNING)
+        stale = one.events and one.strategy.traits.asynchronous and not name.startswith(TUNING)
         staleness = histogram(files.load_events(path)) if stale else None
         return files.load_table(f"{path}.csv"), files.load_metadata(f"{path}.json"), staleness
     except RunFailed as error:

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from experiments.cases import COMPARED, FAMILY, GRID, LOST_UPDATES, Comparison, Family
-from experiments.experiment import is_asynchronous
 from experiments.simulated import Case
 from experiments.store import DIVERGED, TIMELINE, Store
 from records.tables import COLUMNS
@@ -51,7 +50,7 @@ def keep(store: Store, one: Options, **changes: Any) -> None:
     """Keep a made-up run in a store, its events too if it is drawn."""
     rows = [(worker, staleness, 10 * (3 - staleness)) for worker in (1, 2, 3) for staleness in range(3)]
     stale = pd.DataFrame(rows, columns=["worker", "staleness", "count"])
-    asynchronous = is_asynchronous(one.strategy) and store.experiment == FAMILY
+    asynchronous = one.strategy.traits.asynchronous and store.experiment == FAMILY
     store.add(one, (epochs_of(one), metadata_of(one, **changes), stale if asynchronous else None))
     if str(one.run_name).startswith(TIMELINE):
         store.events_of(str(one.run_name)).touch()
@@ -90,7 +89,7 @@ def everything(folder: Path) -> Path:
     for one in family.grid(quick=False):
         if one.lr == GRID[-1] and one.strategy.name == "downpour":
             keep(store, one, test_accuracy=0.1)  # the same answer for all pictures
-        elif one.lr == GRID[-1] and is_asynchronous(one.strategy):
+        elif one.lr == GRID[-1] and one.strategy.traits.asynchronous:
             diverge(store, one)
         else:
             keep(store, one)

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from experiments.cases import FAMILY, FAMILY_SERVERS, Comparison, Family
-from experiments.experiment import is_asynchronous, replicas_agree
 from experiments.store import Store, same_run
 from records.errors import UsageError
 from strategies.asynchronous_server.downpour import Downpour
@@ -40,7 +39,7 @@ def test_one_table_has_all_runs_with_a_column_for_every_option_that_varies(tmp_p
 def test_a_run_that_is_made_again_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
     store = Store.load(tmp_path, FAMILY)
     finals = Family(FAMILY).finals(dict.fromkeys(FAMILY_SERVERS, 0.1), quick=False)
-    one = next(one for one in finals if is_asynchronous(one.strategy))
+    one = next(one for one in finals if one.strategy.traits.asynchronous)
     samples.keep(store, one)
     samples.keep(store, one)
     again = Store.load(tmp_path, FAMILY)
@@ -58,7 +57,7 @@ def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
     for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
         assert not store.has(replace(ONE, **change))
     samples.keep(store, ONE, replicas_identical=False)
-    assert store.has(ONE) is not replicas_agree(ONE.strategy)
+    assert store.has(ONE) is not ONE.strategy.traits.agree
     table = samples.epochs_of(ONE)
     store.add(ONE, (table[table["epoch"] < ONE.epochs], samples.metadata_of(ONE), None))
     assert not store.has(ONE), "its last epoch is missing"

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from experiments import cases
 from experiments.cases import BATCH, FAMILY, LINES, STRONG_2, TIMELINES, WEAK_LINES, Setup, weak
 from experiments.drawing import WIDTH, colour_of, legend_below, line, name_of, ranks_of, title_of
 from experiments.measured import Results, folder, pick, seconds_to
@@ -127,18 +126,8 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
     axes.legend(named.values(), named.keys(), fontsize=8)
 
 
-def param_server(results: Results) -> Figure:
-    """Draw the summary of the first notebook."""
-    return _overview(results, cases.SERVER, cases.SERVERS)
-
-
-def ring_all_reduce(results: Results) -> Figure:
-    """Draw the summary of the second notebook."""
-    return _overview(results, cases.RING, cases.TRAFFIC)
-
-
-def _overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:
-    """Draw accuracy against seconds of both networks, where the time goes, and MB by rank."""
+def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:
+    """Draw the README's figure: accuracy against seconds of both networks, where the time goes, and MB by rank."""
     figure = Figure((WIDTH, 6.4), layout="constrained")
     top, bottom = figure.subplots(2, 2)
     full = all(entry["options"]["dataset"] == "fashion_mnist" for entry in results.metadata.values())

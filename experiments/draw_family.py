@@ -1,5 +1,6 @@
 """Figures of the servers that wait less."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,10 +28,7 @@ def summary(results: Servers) -> Figure:
     """Draw the README's figure: accuracy against everything, staleness, a slow worker, lost updates."""
     figure = Figure((WIDTH, 6.0), layout="constrained")
     top, bottom = figure.subplots(2, 3)
-    for axes, x in zip(top, _AGAINST, strict=True):
-        _against(axes, results, x)
-    top[1].set_ylabel("")
-    top[2].set_ylabel("")
+    _accuracy(top, results)
     _staleness_of_servers(bottom[0], results)
     _epoch_seconds(bottom[1], results)
     _kept(bottom[2], results)
@@ -41,13 +39,17 @@ def summary(results: Servers) -> Figure:
 def accuracy(results: Servers) -> Figure:
     """Draw the held-out accuracy against updates, seconds and MB."""
     figure = Figure((WIDTH, 3.4), layout="constrained")
-    grid = figure.subplots(1, 3, sharey=True)
-    for axes, x in zip(grid, _AGAINST, strict=True):
-        _against(axes, results, x)
-    grid[1].set_ylabel("")
-    grid[2].set_ylabel("")
-    legend_below(figure, grid[0])
+    panels = figure.subplots(1, 3, sharey=True)
+    _accuracy(panels, results)
+    legend_below(figure, panels[0])
     return figure
+
+
+def _accuracy(panels: Sequence[Axes], results: Servers) -> None:
+    for axes, x in zip(panels, _AGAINST, strict=True):
+        _against(axes, results, x)
+    panels[1].set_ylabel("")
+    panels[2].set_ylabel("")
 
 
 def _against(axes: Axes, results: Servers, x: str, part: str = "final") -> None:

@@ -31,9 +31,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tqdm import tqdm
 
-from experiments import cases, draw_comparisons, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
+from experiments import cases, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
-from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results
+from experiments.draw_comparisons import overview, scaling_summary, timelines
+from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.virtual_cases import CODED
 from records.errors import RunFailed, UsageError
 from records.files import write_atomically
@@ -42,11 +43,11 @@ from training.command_line import guarded, parse
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md": cases.TABLE}
 PICTURES: dict[str, Callable[[Path], Figure]] = {  # the summary of each experiment, which stands in media/
-    "param_server": lambda folder: draw_comparisons.param_server(measured.comparison("param_server", directory=folder)),
-    "ring_all_reduce": lambda of: draw_comparisons.ring_all_reduce(
-        measured.comparison("ring_all_reduce", directory=of)
+    "param_server": lambda folder: overview(comparison("param_server", directory=folder), cases.SERVER, cases.SERVERS),
+    "ring_all_reduce": lambda folder: overview(
+        comparison("ring_all_reduce", directory=folder), cases.RING, cases.TRAFFIC
     ),
-    "scaling": lambda folder: draw_comparisons.scaling_summary(measured.comparison("scaling", directory=folder)),
+    "scaling": lambda folder: scaling_summary(comparison("scaling", directory=folder)),
     FAMILY: lambda folder: draw_family.summary(measured.family(folder)),
     CLUSTER: lambda folder: draw_virtual.cluster(measured.simulated(CLUSTER, folder)),
     CODED: lambda folder: draw_virtual.summary(measured.simulated(CODED, folder)),
@@ -129,12 +130,12 @@ def main(settings: Settings) -> None:
         if name in there:
             jobs[f"{name}.png"] = partial(_picture, partial(draw, folder), media / f"{name}.png")
     if {"param_server", "ring_all_reduce"} <= there:
-        jobs["timelines.png"] = partial(_picture, partial(draw_comparisons.timelines, folder), media / "timelines.png")
+        jobs["timelines.png"] = partial(_picture, partial(timelines, folder), media / "timelines.png")
     if "ring_all_reduce" in there:
         gif = "ring_all_reduce.gif"
         jobs[gif] = partial(ring_animation.animate, folder / RING_TRACE, media / gif)
     if set(COMPARED) <= there:
-        results = measured.comparison(directory=folder)
+        results = comparison(directory=folder)
         for path, shown in TABLES.items():
             jobs[str(path.relative_to(ROOT))] = partial(_table, path, results, shown)
     bar = tqdm(jobs.items())

@@ -256,7 +256,8 @@ def test_bars_begin_at_0_and_dashes_are_seen(name: str) -> None:
 
 def test_every_panel_of_every_figure_has_a_title_and_no_sentence_lacks_a_number(made_up: Path) -> None:
     results, of_family = measured.comparison(directory=made_up), measured.family(made_up)
-    drawn: list[Figure] = [draw(results) for draw in (draw_comparisons.scaling, draw_comparisons.param_server)]
+    drawn: list[Figure] = [draw(results) for draw in (draw_comparisons.scaling, draw_comparisons.scaling_summary)]
+    drawn.append(draw_comparisons.overview(results, cases.SERVER, cases.SERVERS))
     for draw in (draw_comparisons.curves, draw_comparisons.time_by_phase, draw_comparisons.bytes_by_rank):
         drawn.append(draw(results, cases.RING["cnn"]))
     for name in ("summary", "accuracy", "grid", "staleness", "straggler", "backup", "lost"):

@@ -4,7 +4,9 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -177,18 +179,6 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pyte
 # In virtual time
 
 
-class _InOneProcess:
-    """Stands for the processes of runs in virtual time."""
-
-    def __enter__(self) -> "_InOneProcess":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    map = staticmethod(map)
-
-
 def test_runs_in_virtual_time_continue_where_they_were_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,7 +191,7 @@ def test_runs_in_virtual_time_continue_where_they_were_interrupted(
         made.append(case)
         return samples.rows_of(case, 1)
 
-    monkeypatch.setattr(simulated, "cores", _InOneProcess)
+    monkeypatch.setattr(simulated, "cores", lambda: nullcontext(SimpleNamespace(map=map)))  # in this process
     monkeypatch.setattr(Simulated, "rows", rows)
     with pytest.raises(KeyboardInterrupt):
         run.main(settings(tmp_path, CLUSTER))

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
@@ -62,15 +62,16 @@ class Rows:
     def __init__(self, folder: AnyPath, name: str) -> None:
         self.paths = [Path(folder) / f"{name}{suffix}" for suffix in (".csv", ".json")]
         self.table, self.facts = pd.DataFrame(columns=[*CASE, "epoch"]), dict[str, Any]()
+        self.cases: set[Case] = set()
         if all(path.exists() for path in self.paths):
             try:
                 self.facts = json.loads(self.paths[1].read_text(encoding="utf-8"))
                 self.table = _as_cases(pd.read_csv(self.paths[0], keep_default_na=False, na_values=[""]), self.facts)
+                self.cases = {Case(*values) for values in self.table[CASE].itertuples(index=False, name=None)}
             except (ValueError, KeyError, TypeError) as error:
                 raise UsageError(
                     f"{self.paths[0]} is damaged ({one_line(error)}); delete it and measure again"
                 ) from error
-        self.cases = {Case(*values) for values in self.table[CASE].itertuples(index=False, name=None)}
 
     def has(self, run: Case) -> bool:
         """Return whether the run is there."""
@@ -110,7 +111,7 @@ def _as_cases(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     table = table.rename(columns={"strategy": "name"})
     if "mbit" in table:
         table["gbit"] = table.pop("mbit") / 1000
-    absent = {field.name: field.default for field in fields(Case) if field.name not in table}
+    absent = {one.name: one.default for one in fields(Case) if one.default is not MISSING and one.name not in table}
     return table.assign(**absent, **({} if "epoch" in table else {"epoch": facts["epochs"]})).fillna({"uplink": 0})
 
 

@@ -14,7 +14,7 @@ from benchmarks import all_reduce, common, loading, networks, parameter_server, 
 from compression import CODECS
 from records.errors import RunFailed
 from strategies import STRATEGIES
-from tests.mpi_ranks import NEEDS_MPI
+from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from transports.base import Transport
 

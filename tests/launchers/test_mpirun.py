@@ -14,8 +14,8 @@ from torch import nn
 from launchers import find_launcher, mpirun
 from launchers.environment import environment_of_others
 from records.errors import UsageError
-from tests.mpi_ranks import ENVIRONMENT, NEEDS_MPI
-from tests.mpi_ranks import mpirun as started_by_mpirun
+from tests.pools import ENVIRONMENT, NEEDS_MPI
+from tests.pools import mpirun as started_by_mpirun
 from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL, metadata, said
 from tests.workload import is_rank, linear

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.mpi_ranks import NEEDS_MPI
+from tests.pools import NEEDS_MPI
 from tests.ranks import outcome, run
 from transports.base import ANY, PeerLost, Transport
 from transports.headers import SIZE

@@ -1,6 +1,9 @@
 """What every launcher promises. Above each test stands what its ranks run. Special to one: see its own file."""
 
+import ctypes
 import re
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -91,6 +94,19 @@ def test_work_may_be_defined_anywhere(launcher: LauncherEngine) -> None:
     double, mine = script["double"], script["Mine"]
     if not launcher.is_member:  # whose ranks run the script themselves
         assert [one.value for one in launcher.launch(double, mine(21)).results] == [42] * launcher.n
+
+
+def signal_of_a_parents_death(transport: Transport) -> int:
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG of <linux/prctl.h>
+    return number.value
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_the_kernel_ends_a_rank_with_who_started_it(launcher: LauncherEngine) -> None:
+    if launcher.name in ("virtual time", "dask"):
+        pytest.skip("a rank is no process of its own")
+    assert launcher.launch(signal_of_a_parents_death).results == [signal.SIGKILL] * launcher.n
 
 
 # Failures

@@ -3,21 +3,19 @@
 import os
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
 
-from launchers import find_launcher, torchrun
+from launchers import find_launcher
 from launchers.environment import environment_of_others
 from launchers.member import uses_nccl
-from records.errors import RunFailed, UsageError
+from records.errors import UsageError
 from tests.pools import SIZE, Pool
 from tests.runs import SMALL, command, made, metadata, small
 from training.checks import resolve
 from training.preflight import prepare
-from transports import rendezvous
-from transports.base import PeerLost, Transport, WaitTimeout
+from transports.base import Transport
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
@@ -55,33 +53,6 @@ def test_torchrun_is_found_where_it_has_started_the_process() -> None:
             UsageError, match=r"^--(launcher dask|scheduler tcp://host:8786): .* start one, with python$"
         ):
             find_launcher(**options)
-
-
-@pytest.mark.usefixtures("rank_1_of_3")
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (WaitTimeout(1, 0.5, "'never sent'", [0]), "rank 1 waited 0.5 s for 'never sent' from rank 0: if .* --timeout"),
-        (PeerLost(0, "it died", "'never sent'"), "rank 1: lost rank 0: it died .*'never sent'"),
-    ],
-    ids=["wait", "loss"],
-)
-def test_a_rank_that_waits_in_vain_fails_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
-) -> None:
-    def wait(transport: Transport) -> None:
-        raise error
-
-    transport = MagicMock(peers=[0, 2], rank=1)
-    transport.__enter__.return_value, transport.__exit__.return_value = transport, None
-    monkeypatch.setattr(torchrun, "set_up", lambda *_: (torch.device("cpu"), None))
-    monkeypatch.setattr(rendezvous, "connect", lambda *_, **options: transport)
-    tied = MagicMock()
-    monkeypatch.setattr(torchrun, "die_with_parent", tied)
-    with pytest.raises(RunFailed, match=f"^{message}"):
-        torchrun.launch(wait, 3)
-    transport.__exit__.assert_called_once()
-    tied.assert_called_once()
 
 
 @pytest.mark.usefixtures("rank_1_of_3")

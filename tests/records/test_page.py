@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from records.page.columns import TYPES, with_messages
 from records.timeline import load
 from strategies import STRATEGIES
 from strategies.local_models.gossip import Gossip
-from tests.ranks import LIMIT
+from tests.ranks import launch
 from tests.records.samples import WORLDS, loaded, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
-from training import launch
+from training.names import make_strategy
 from transports.base import Transport
 
 
@@ -222,19 +221,18 @@ HELPER = """def greet(transport):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
-def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, named: bool) -> None:
+def test_the_code_of_a_strategy_elsewhere_is_shown(
+    tmp_path: Path, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the line in a helper's file if the strategy names it, else with that of its caller."""
     own = OWN if named else OWN.replace(" | {greeting.__file__}", "")
     (tmp_path / "mine.py").write_text(own)
     (tmp_path / "greeting.py").write_text(HELPER)
-    options = ["--strategy", "mine:Mine", "--n_gpus", "2", "--epochs", "1", "--run_name", "own", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *options], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "greeting"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    simulated(tmp_path / "results", make_strategy("mine:Mine"), name="own", n_gpus=2, epochs=1)
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
     file = str((tmp_path / "mine.py").resolve())
     helper = str((tmp_path / "greeting.py").resolve())

@@ -113,6 +113,7 @@ def test_a_worker_gets_its_random_state_and_its_threads_back(cluster: Any) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_client_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     victim = Victim(tmp_path, "param_server", "--launcher", "dask")
@@ -136,6 +137,7 @@ def test_a_killed_worker_ends_the_run_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(tmp_path: Path, cluster: Any) -> None:
     victim = Victim(tmp_path, "param_server", "--launcher", "dask", "--scheduler", cluster.scheduler.address)
     try:

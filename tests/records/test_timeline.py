@@ -77,7 +77,7 @@ def by_phase(made: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("strategy", WORLDS)
+@pytest.mark.parametrize("strategy", ["param_server", "ring_all_reduce", "single"])
 def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = set(os.listdir(own))
     name = f"{strategy}.1"
@@ -117,13 +117,13 @@ def test_any_file_names_the_run(
     own: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(own)
-    assert main([f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]) == 0
+    assert main([f"ring_all_reduce.1{suffix}", "--step", "4", "--steps", "1"]) == 0
     assert capsys.readouterr().err == ""
     assert (own / "ring_all_reduce.1.timeline.png").exists()
 
 
 def test_it_is_a_command_that_works_anywhere(own: Path) -> None:
-    command = [sys.executable, "-m", "records.timeline", "ring_all_reduce.1", "--step", "8", "--steps", "1"]
+    command = [sys.executable, "-m", "records.timeline", "ring_all_reduce.1", "--step", "4", "--steps", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=own, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stderr) == (0, "")

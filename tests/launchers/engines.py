@@ -3,6 +3,8 @@
 import gc
 import importlib.util
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +19,7 @@ import torch.distributed as dist
 
 from launchers import Launch, find_launcher
 from records.errors import RunFailed, UsageError, one_line
-from tests.pools import NEEDS_MPI, SIZE, Pool, rank_here
+from tests.pools import NEEDS_MPI, ROOT, SIZE, Pool, rank_here
 from tests.ranks import LIMIT, left_in_shared_memory, virtual_time, wait_until
 
 
@@ -177,7 +179,6 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
 
 # Dask's cluster
 
-QUIET: dict[str, Any] = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
 _CLUSTER = ExitStack()
 _clients: list[Any] = []
 
@@ -186,14 +187,14 @@ def dask_client() -> Any:
     """Return a client of a cluster of three workers, on each of which something has run; the tests share it."""
     if not _clients:
         import distributed
-        from dask import config
 
-        like_ours = {"distributed.worker.multiprocessing-method": "forkserver", "distributed.worker.daemon": False}
-        _CLUSTER.enter_context(config.set(like_ours))
-        cluster = distributed.LocalCluster(n_workers=3, threads_per_worker=1, **QUIET)
-        client = distributed.Client(_CLUSTER.enter_context(cluster), set_as_default=False)
-        _clients.append(_CLUSTER.enter_context(client))
-        find_launcher("dask", client.scheduler.address).launch(lambda transport: None, 3, timeout=LIMIT)
+        line = [sys.executable, "-m", "tests.launchers.dask_cluster"]
+        process = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        _CLUSTER.callback(process.communicate, timeout=LIMIT)  # closes its input
+        _clients.append(_CLUSTER.enter_context(distributed.Client(address, set_as_default=False)))
+        find_launcher("dask", address).launch(lambda transport: None, 3, timeout=LIMIT)
     return _clients[0]
 
 

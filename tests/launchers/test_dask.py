@@ -25,7 +25,8 @@ import torch.distributed as dist
 from launchers import dask, find_launcher
 from launchers.environment import environment_of_others
 from records.errors import RunFailed, UsageError
-from tests.launchers.engines import QUIET, dask_client, of_worker
+from tests.launchers.dask_cluster import QUIET
+from tests.launchers.engines import dask_client, of_worker
 from tests.launchers.test_failures import Victim
 from tests.ranks import LIMIT, wait_until
 from transports.base import Transport

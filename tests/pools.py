@@ -38,7 +38,7 @@ MISSING = [
     if not found
 ]
 NEEDS_MPI = (
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install -r requirements-mpi.txt"),
+    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install -e '.[mpi]'"),
     pytest.mark.xdist_group("mpi"),  # so that one process has the ranks
 )
 SIZE = 4

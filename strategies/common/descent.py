@@ -1,5 +1,6 @@
 """x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -10,6 +11,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from records.errors import UsageError
 from records.events import Recorder
+from strategies.common.kept import nbytes_of
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
@@ -45,6 +47,34 @@ def check_factory(optimizer: OptimizerFactory) -> None:
         )
 
 
+def is_elementwise(make: OptimizerFactory) -> bool:
+    """Return whether the optimizer updates each element by itself, so that a vector may be cut over ranks.
+
+    Tried out: the two halves of a vector must be updated as they are in the whole.
+    """
+    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
+    whole = torch.nn.Parameter(values.clone())
+    halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
+    optimizers = [make([parameter]) for parameter in (whole, *halves)]
+    for step in range(3):
+        g = torch.sin(values + step)
+        for parameter, gradient in zip((whole, *halves), (g, *g.tensor_split(2)), strict=True):
+            parameter.grad = gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
+
+
+def check_elementwise(make: OptimizerFactory | None, strategy: str) -> None:
+    """Check that the strategy of this name, whose ranks update parts of x, can use the optimizer. Raises UsageError."""
+    if make and not is_elementwise(make):
+        name = type(make([torch.nn.Parameter(torch.zeros(1))])).__name__.lower()
+        raise UsageError(
+            f"--optimizer {name}: {strategy} updates x in parts, but this optimizer looks at all of it; "
+            "take another optimizer or another --strategy"
+        )
+
+
 class Descent:
     """The updates that one rank makes.
 
@@ -69,38 +99,35 @@ class Descent:
         self.clip_norm = clip_norm
         self.schedule = schedule
         self.after_update: Callable[[], None] = lambda: None  # on a server, called when all has been done for a version
+        self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
         self.version = 0
         self.samples = 0
         self.processed = 0.0
         self._n = sum(p.numel() for p in parameters)
         self.optimize(*parameters)
 
-    def optimize(self, *parameters: torch.Tensor) -> None:
-        """Update these, whole parameters or parts of them, with a new optimizer."""
+    def optimize(self, *parameters: torch.Tensor, norm: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        """Update these, whole parameters or parts of them, with a new optimizer.
+
+        `norm` returns the norm of the whole gradient, given that of a part of x.
+        """
+        self._norm = norm
         self.parameters = [p if isinstance(p, torch.nn.Parameter) else torch.nn.Parameter(p) for p in parameters]
         self.optimizer = self._new_optimizer(list(self.parameters))
         self.lr = self.optimizer.param_groups[0]["lr"]
         self._part = sum(p.numel() for p in self.parameters) / self._n
 
-    def step(
-        self,
-        g: torch.Tensor | None,
-        n_samples: int,
-        *,
-        processed: float | None = None,
-        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    ) -> None:
+    def step(self, g: torch.Tensor | None, n_samples: int, *, processed: float | None = None) -> None:
         """x <- optimizer(x, g), g [n] being the mean gradient over `n_samples`; None: the parameters hold theirs.
 
-        `processed`: on how many samples the workers have computed for this update, by default `n_samples`. `norm`: what
-        returns the norm of the whole gradient where g is a part of it.
+        `processed`: on how many samples the workers have computed for this update, by default `n_samples`.
         """
         processed = n_samples if processed is None else processed
         if g is not None:
             self.parameters[0].grad = g
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            total = get_total_norm(gradients) if norm is None else norm(gradients[0])
+            total = self._norm(gradients[0]) if self._norm else get_total_norm(gradients)
         with self._recorder.phase("update", self._part):
             if self.schedule:
                 for group in self.optimizer.param_groups:
@@ -109,6 +136,21 @@ class Descent:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
             self.optimizer.step()
         self.count(n_samples, processed)
+
+    def scale(self, g: torch.Tensor, n_samples: int) -> None:
+        """g <- eta (g + lambda x): what SGD would subtract, for who subtracts it elsewhere. g is bounded first."""
+        options = self.optimizer.param_groups[0]
+        rate = options["lr"]
+        if self.schedule:
+            rate *= self.schedule(self.processed + n_samples / 2)
+        if self.clip_norm:
+            g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the samples of the epoch have been taken in, as far as this rank knows."""
+        return self.samples >= self.until
 
     def count(self, n_samples: int, processed: float | None = None) -> None:
         """Count one update with `n_samples`, made here or by adding what a worker has computed."""
@@ -119,8 +161,7 @@ class Descent:
     @property
     def state_bytes(self) -> int:
         """The memory of the optimizer's state, such as momentum, on this rank."""
-        tensors = (value for state in self.optimizer.state.values() for value in state.values())
-        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return nbytes_of(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""

@@ -17,13 +17,15 @@ the model is one of the x_i; here it is their mean. There an exchange writes ele
 read first, and then added to, so that no update is lost which is made meanwhile.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from records.errors import between
 from strategies.common.base import RunSize
+from strategies.common.living import ROOT
+from strategies.common.traits import END
 from strategies.lock_free.hogwild import Hogwild
 
 
@@ -42,8 +44,7 @@ class HogwildPP(Hogwild):
     tolerance: float = 1e-6
     """tol: what an element must have moved to be passed on. The authors take 1e-2 to 1e-6."""
 
-    replicas_agree = False
-    workers_may_die = False
+    traits = replace(Hogwild.traits, agree=False, deaths=END)
 
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; a cluster needs a rank, and makes updates."""
@@ -58,21 +59,35 @@ class HogwildPP(Hogwild):
         return [range(first, min(first + c, N)) for first in range(0, N, c)]
 
     def setup(self) -> None:
-        """Share also every u, the token, and the mean of all x; and find beta and lambda."""
-        n, dtype = self.replica.x.numel(), self.replica.x.dtype
-        C = len(self.clusters())
-        self.us = [self.share(f"u {i}", n, dtype) for i in range(C)]
-        self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
-        self.mean = self.share("mean", n, dtype)
-        self.beta, self.lam = coefficients(C)
-        self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
+        """Share also the token; and find beta and lambda."""
         super().setup()
+        self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
+        self.keep("token", self.token, counted=False)
+        self.beta, self.lam = coefficients(len(self.members))
+        self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
 
-    def set_x(self, x: torch.Tensor) -> None:
-        """Let all begin at `x` [n]."""
-        super().set_x(x)
-        for vector in (*self.us, self.mean):
-            vector.copy_(x)
+    def share_x(self) -> torch.Tensor:
+        """Share every x and u, and the mean of all x; return that of this rank's cluster i."""
+        x = self.replica.x
+        self.members = self.clusters()
+        self.i = next(i for i, ranks in enumerate(self.members) if self.transport.rank in ranks)
+        self.xs, self.us = (
+            [self.share(f"{name} {i}", x.numel(), x.dtype) for i in range(len(self.members))] for name in "xu"
+        )
+        for i, (x_i, u_i) in enumerate(zip(self.xs, self.us, strict=True)):
+            self.keep(f"x {i}", x_i, counted=False)
+            self.keep(f"u {i}", u_i, counted=False)
+        self.mean = self.share("mean", x.numel(), x.dtype)
+        if self.transport.rank == ROOT:
+            for vector in (*self.xs, *self.us, self.mean):
+                vector.copy_(x)
+        return self.xs[self.i]
+
+    def join(self, resumed: bool) -> None:
+        """Rank 0: the mean is that of the x that a resumed run begins with. See Hogwild."""
+        if resumed and self.transport.rank == ROOT:
+            self.mean.copy_(self.average_x())
+        super().join(resumed)
 
     def step(self, n_samples: int) -> None:
         """x_i <- optimizer(x_i, g_k), in place. The lowest rank of a cluster then looks after the token."""
@@ -93,18 +108,22 @@ class HogwildPP(Hogwild):
         i, next_x = self.i, self.xs[(self.i + 1) % len(self.xs)]
         with self.transport.recorder.phase("communicate"):
             added = exchange(self.xs[i], self.us[i], next_x, self.beta, self.lam, self.tolerance)
-        if self.count_lost:
+        if self.lost:
             for increment in added:
-                self.note(increment)
+                self.lost.note(increment)
 
-    def measure(self, somebody_died: bool) -> None:
+    def measure(self, all_lived: bool) -> None:
         """On rank 0, while nobody writes: also the mean of all x, and how far they are from it."""
-        super().measure(somebody_died)
+        super().measure(all_lived)
         self.mean.copy_(self.average_x())
         squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]
         norm = self.mean.norm(dtype=torch.float64)
         distance = torch.stack(squares).mean().sqrt()
-        self.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+        self.transport.recorder.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+
+    def total_x(self) -> torch.Tensor:
+        """Return the sum of all x [n] in float64."""
+        return torch.stack(self.xs).sum(0, dtype=torch.float64)
 
     def average_x(self) -> torch.Tensor:
         """Return the mean of all x [n] in this moment."""
@@ -115,18 +134,8 @@ class HogwildPP(Hogwild):
         return self.mean
 
     def state_dict(self) -> dict[str, Any]:
-        """On rank 0: every x and u, and the token. What is shown of it, x, is the mean."""
-        vectors = {"xs": torch.stack(self.xs), "us": torch.stack(self.us)}
-        return super().state_dict() | vectors | {"x": self.average_x(), "token": self.token.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`. Whoever holds the token has got it anew."""
-        super().load_state_dict(state)
-        self.mean.copy_(state["x"])
-        self.token.copy_(state["token"])
-        for vectors, kept in ((self.xs, state["xs"]), (self.us, state["us"])):
-            for vector, one in zip(vectors, kept, strict=True):
-                vector.copy_(one)
+        """What is shown of a checkpoint, x, is the mean."""
+        return super().state_dict() | {"x": self.average_x()}
 
 
 def exchange(

@@ -133,7 +133,7 @@ _MARKS: dict[str, list[pytest.MarkDecorator]] = {
         pytest.mark.xdist_group("dask"),
         pytest.mark.skipif(
             importlib.util.find_spec("distributed") is None,
-            reason="needs dask.distributed: pip install -r requirements-dask.txt",
+            reason="needs dask.distributed: pip install -e '.[dask]'",
         ),
     ],
 }

@@ -68,12 +68,12 @@ def check(folder: Path, launcher: str, names: tuple[str, ...]) -> None:
         assert (facts["transport"], facts["n_gpus"]) == (TRANSPORTS[launcher], n_gpus), name
         assert [facts["clocks"][str(rank)]["offset"] for rank in range(n_gpus)] == [0.0] * n_gpus, name
         assert set(load_events(folder / f"{name}.events.csv.gz")["rank"]) == set(range(n_gpus)), name
-        if strategy.asynchronous or (
-            strategy.workers_may_die and strategy != exact(type(strategy))
+        if strategy.traits.asynchronous or (
+            strategy.traits.workers_may_die and strategy != exact(type(strategy))
         ):  # the order of arrival decides how well it learns, and is not fixed here
             assert math.isfinite(facts["test_accuracy"]), name
             continue
-        assert facts["replicas_identical"] or not strategy.replicas_agree, name
+        assert facts["replicas_identical"] or not strategy.traits.agree, name
         expected = made(folder / "here", strategy, name, n_gpus=n_gpus, **SAME)
         assert facts["parameter_hash"] == expected["parameter_hash"], name
         assert facts["bytes_sent"] == expected["bytes_sent"], name

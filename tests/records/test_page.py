@@ -22,7 +22,7 @@ from records.page.__main__ import main
 from records.page.columns import TYPES, with_messages
 from records.timeline import load
 from strategies import STRATEGIES
-from strategies.local_models.gossip import Gossip
+from strategies.local_models.ad_psgd import ADPSGD
 from tests.ranks import launch
 from tests.records.samples import WORLDS, loaded, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
@@ -194,39 +194,37 @@ OWN = '''
 from dataclasses import dataclass
 
 from strategies.collectives import average
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
 
-import greeting
+from greeting import Greeting
 
 
 @dataclass(kw_only=True)
-class Mine(RingAllReduce):
+class Mine(Greeting, RingAllReduce):
     """A ring that says hello first."""
 
-    traffic = {"worker": Traffic("2 (N - 1) + 1", "2 (N - 1) P / N")}
-
-    @classmethod
-    def sources(cls):
-        return super().sources() | {greeting.__file__}
+    def cost(self, kind=None):
+        return Cost(worker=Traffic("2 (N - 1) + 1", "2 (N - 1) P / N"))
 
     def step(self, n_samples):
-        greeting.greet(self.transport)
+        self.greet()
         super().step(n_samples)
 '''
-HELPER = """def greet(transport):
-    transport.isend(None, (transport.rank + 1) % transport.world_size, "hello")
-    transport.recv((transport.rank - 1) % transport.world_size, "hello")
+HELPER = """class Greeting:
+    def greet(self):
+        self.transport.isend(None, (self.transport.rank + 1) % self.transport.world_size, "hello")
+        self.transport.recv((self.transport.rank - 1) % self.transport.world_size, "hello")
 """
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("extended", [True, False])
 def test_the_code_of_a_strategy_elsewhere_is_shown(
-    tmp_path: Path, named: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, extended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the line in a helper's file if the strategy names it, else with that of its caller."""
-    own = OWN if named else OWN.replace(" | {greeting.__file__}", "")
+    """With the line in a helper's file if the strategy extends its class, else with that of its caller."""
+    own = OWN if extended else OWN.replace("(Greeting, ", "(").replace("self.greet()", "Greeting.greet(self)")
     (tmp_path / "mine.py").write_text(own)
     (tmp_path / "greeting.py").write_text(HELPER)
     monkeypatch.syspath_prepend(tmp_path)
@@ -236,16 +234,16 @@ def test_the_code_of_a_strategy_elsewhere_is_shown(
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
     file = str((tmp_path / "mine.py").resolve())
     helper = str((tmp_path / "greeting.py").resolve())
-    assert set(run["sources"]) >= {helper if named else file, "strategies/collectives.py"}
+    assert set(run["sources"]) >= {helper if extended else file, "strategies/collectives.py"}
     hello = spans(tmp_path / "results" / "own").query("tag == 'hello' and op == 'send'")["line"].unique()
-    assert list(hello) == [f"{helper}:2" if named else f"{file}:{own[: own.index('greet(')].count(chr(10)) + 1}"]
-    Path(helper if named else file).write_text(f"# new\n{own}")
+    assert list(hello) == [f"{helper}:3" if extended else f"{file}:{own[: own.index('greet(')].count(chr(10)) + 1}"]
+    Path(helper if extended else file).write_text(f"# new\n{own}")
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
-    assert (helper if named else file) in run["missing"]
+    assert (helper if extended else file) in run["missing"]
 
 
 def test_every_message_of_a_strategy_with_helpers_has_its_line(tmp_path: Path) -> None:
-    simulated(tmp_path, Gossip(asynchronous=True))
+    simulated(tmp_path, ADPSGD())
     events = load_events(tmp_path / "run").query("op in ['send', 'recv', 'read']")
     events = events[events["phase"] != EVALUATE]
     assert len(events) > 20

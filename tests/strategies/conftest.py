@@ -11,26 +11,29 @@ import pytest
 from param_server_builtin import BuiltinParamServer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
+from strategies.local_models.ad_psgd import ADPSGD
 from tests.selection import chosen_strategy
 from tests.strategies.loops import sizes, with_workers
-from tests.strategies.own import ADPSGD
 
 Kind = type[Strategy]
 
 SUITES: dict[str, Callable[[Kind], bool]] = {
     "kind": lambda kind: True,
     "punctual": lambda kind: kind is not ADPSGD,  # who has sent, when all have taken a step, what belongs to it
-    "synchronous": lambda kind: not kind.asynchronous and kind.replicas_agree,
-    "asynchronous": lambda kind: kind.asynchronous,
-    "determined": lambda kind: not kind.asynchronous,
-    "agreeing": lambda kind: kind.replicas_agree,
-    "survivor": lambda kind: kind.workers_may_die,
-    "returning": lambda kind: kind.workers_may_return,
-    "mortal": lambda kind: not kind.workers_may_die,
-    "complete": lambda kind: not (kind.asynchronous or kind.workers_may_die),  # whose checkpoints hold all
-    "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what rank 0 has
+    "synchronous": lambda kind: not kind.traits.asynchronous and kind.traits.agree,
+    "asynchronous": lambda kind: kind.traits.asynchronous,
+    "determined": lambda kind: not kind.traits.asynchronous,
+    "agreeing": lambda kind: kind.traits.agree,
+    "survivor": lambda kind: kind.traits.workers_may_die,
+    "returning": lambda kind: kind.traits.workers_may_return,
+    "mortal": lambda kind: not kind.traits.workers_may_die,
+    "complete": lambda kind: (
+        not (kind.traits.asynchronous or kind.traits.workers_may_die)
+    ),  # whose checkpoints hold all
+    "served": lambda kind: (
+        kind.traits.asynchronous or kind.traits.workers_may_die
+    ),  # whose checkpoints hold what rank 0 has
 }
-OPTIONS: list[Kind] = [ADPSGD]  # what an option of a strategy makes another one of
 BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
 
 
@@ -55,4 +58,4 @@ def _kinds(metafunc: pytest.Metafunc) -> list[Kind]:
     if chosen := chosen_strategy(metafunc.config):
         return [chosen]
     baselines = BASELINES if metafunc.definition.get_closest_marker("with_baselines") else []
-    return [*STRATEGIES.values(), *OPTIONS, *baselines]
+    return [*STRATEGIES.values(), *baselines]

@@ -1,0 +1,286 @@
+"""Several servers take the steps of one, whose wall they move: what each sends, receives and keeps."""
+
+import os
+import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from checkpoints import files
+from checkpoints.folder import listed
+from compression.topk import TopK
+from launchers import launch
+from records.errors import RunFailed, UsageError
+from records.files import load_events, load_table
+from records.staleness import per_worker
+from strategies import Strategy
+from strategies.common.forms import predict
+from strategies.common.worker_optimizer import WorkerOptimizer
+from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
+from tests.ranks import LIMIT, virtual_time
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
+from tests.strategies.runs import BATCH_NORM, N_TRAIN, SMALL, made
+from tests.strategies.test_every_strategy import CASES, one_process
+from tests.strategies.test_every_strategy_virtual import simulated
+from tests.strategies.test_worker_optimizer import MORE, by_hand, by_optimizer, in_two_parts
+from training import Options
+from training.checks import resolve
+from training.preflight import prepare
+from transports.base import Transport
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import DryRun, dry_run, period
+
+# The steps of one server, and of one process
+
+
+@cache
+def of_one_server(workers: int) -> list[list[list[float]]]:
+    tasks = [Task(ParamServer(), 1 + workers, *case) for case in CASES]
+    found: list[list[list[float]]] = virtual_time(1 + workers).launch(trajectories, 1 + workers, tasks)[1]
+    return found
+
+
+@pytest.mark.parametrize(("servers", "workers"), [(2, 1), (2, 2), (3, 1), (3, 4), (5, 3), (70, 2)])
+def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, workers: int) -> None:
+    """66 parameters: of 70 servers, the last have none."""
+    n_gpus = servers + workers
+    tasks = [Task(ShardedParamServer(servers=servers), n_gpus, *case) for case in CASES]
+    ranks = virtual_time(n_gpus).launch(trajectories, n_gpus, tasks)
+    for case, task in enumerate(tasks):
+        of_workers = [rank[case] for rank in ranks[servers:]]
+        assert all(seen == of_workers[0] for seen in of_workers), "bit-identical after every step"
+        for server in ranks[:servers]:
+            assert server[case] == of_workers[0][N_STEPS - 1 :: N_STEPS], "each has the whole x when an epoch ends"
+        x = torch.tensor(of_workers[0], dtype=torch.float64)
+        one_server = torch.tensor(of_one_server(workers)[case], dtype=torch.float64)
+        expected = torch.stack(one_process(workers, task.optimizer, task.clip_norm, task.epochs))
+        torch.testing.assert_close(x, one_server, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_without_a_bound_on_the_norm_they_are_the_same_bits() -> None:
+    task = Task(ShardedParamServer(servers=3), 5, "sgd")
+    assert virtual_time(5).launch(trajectories, 5, [task])[3][0] == of_one_server(2)[CASES.index(("sgd", 0.0))]
+
+
+def test_processes_take_the_same_steps_as_virtual_time() -> None:
+    tasks = [Task(ShardedParamServer(servers=2), 4, *case) for case in CASES]
+    assert launch(trajectories, 4, tasks, timeout=LIMIT) == virtual_time(4).launch(trajectories, 4, tasks)
+
+
+def with_buffers(
+    transport: Transport, strategy: Strategy, steps: list[int]
+) -> tuple[list[float], list[float], list[int]]:
+    """An epoch in which workers take different numbers of steps; each has statistics of its own."""
+    rank = Rank(transport, Task(strategy, transport.world_size, "unit"),
+                nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))  # fmt: skip
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        rank.replica.b.fill_(float(rank.worker))
+        rank.replica.counts = torch.tensor([10 * rank.worker])
+        for _ in range(steps[rank.worker]):
+            rank.constant_step(1.0 + rank.worker, 1)
+    rank.strategy.finish()
+    assert torch.equal(rank.strategy.model(), rank.replica.x)
+    return rank.x().tolist(), rank.replica.b.tolist(), rank.replica.counts.tolist()
+
+
+def test_an_epoch_ends_with_the_same_x_and_buffers_on_all_ranks_whoever_took_fewer_steps() -> None:
+    steps = [1, 3, 2]
+    (x, b, counts), *others = virtual_time(4).launch(with_buffers, 4, ParamServer(), steps)
+    for rank, found in enumerate(virtual_time(6).launch(with_buffers, 6, ShardedParamServer(servers=3), steps)):
+        assert found[:2] == (x, b)
+        assert found[2] == (counts if rank < 3 else others[rank - 3][2])
+    assert (b, counts) == ([1.0] * 4, [20])
+
+
+# Who sends what to whom
+
+
+def sent(transport: Transport, task: Task) -> list[tuple[int, str, int]]:
+    rank = Rank(transport, task)
+    transport.recorder.epoch = 1
+    rank.epoch(1)
+    events = transport.recorder.frame().query("epoch == 1 and op == 'send'")
+    return list(events[["peer", "tag", "bytes"]].itertuples(index=False, name=None))
+
+
+def test_each_slice_goes_to_its_server_and_comes_from_it() -> None:
+    slices = [8 * length for length in (17, 17, 16, 16)]
+    ranks = virtual_time(6).launch(sent, 6, Task(ShardedParamServer(servers=4), 6), record=True)
+    for i, messages in enumerate(ranks[:4]):
+        step = [(k, "parameters", slices[i]) for k in (4, 5)]
+        assert messages[: len(step) * N_STEPS] == step * N_STEPS
+    for messages in ranks[4:]:
+        step = [(i, "gradient", slices[i]) for i in range(4)]
+        end = [*((i, "goodbye", 0) for i in range(4)), (0, "buffers", 0)]
+        assert messages == step * N_STEPS + end
+
+
+def test_a_bound_on_the_norm_costs_a_number_from_each_server_to_each() -> None:
+    ranks = virtual_time(5).launch(sent, 5, Task(ShardedParamServer(servers=3), 5, clip_norm=0.05), record=True)
+    for i, messages in enumerate(ranks):
+        numbers = [(peer, nbytes) for peer, tag, nbytes in messages if tag == "to everyone"]
+        others = [(i + 1) % 3, (i + 2) % 3]
+        assert numbers == ([(peer, 8) for peer in others] * N_STEPS if i < 3 else [])
+
+
+# The wall
+
+
+def steps_of(strategy: Strategy, n_gpus: int) -> DryRun:
+    options = Options(strategy=strategy, n_gpus=n_gpus, bandwidth="1gbit", latency="50us")
+    return dry_run(options, ClusterOptions(compute="1ms"), 25e6, quiet=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_with_more_servers_the_wall_moves(workers: int) -> None:
+    """100 MB pass a card of 1 Gbit/s in 0.8 s."""
+    seconds = {}
+    for servers in (1, 2, 4, 8):
+        strategy: Strategy = ShardedParamServer(servers=servers) if servers > 1 else ParamServer()
+        n_gpus = servers + workers
+        seconds[servers] = steps_of(strategy, n_gpus).seconds
+        predicted = predict(strategy, n_gpus, 100_000_000, 1e-3, 125e6, 50e-6)
+        assert seconds[servers] == pytest.approx(predicted, rel=1e-3)
+        assert seconds[servers] == pytest.approx(0.8 * n_gpus / servers, rel=0.01)
+    if workers == 16:
+        assert seconds[1] / seconds[2] == pytest.approx(2, rel=0.06)
+        assert seconds[1] / seconds[8] > 5
+
+
+def test_one_step_is_like_all_however_many_servers() -> None:
+    assert period(ShardedParamServer(servers=3)) == 1
+
+
+def test_a_server_keeps_its_part_of_the_optimizers_state() -> None:
+    found = steps_of(ShardedParamServer(servers=4), 6).results
+    assert [one.optimizer_bytes for one in found] == [25_000_000] * 4 + [0, 0], "momentum"
+
+
+# Whole runs
+
+
+def test_the_records_count_samples_and_gradients_once(tmp_path: Path) -> None:
+    same: dict[str, Any] = {"model": "tests.workload:linear", "slow": (), "jitter": 0.0, "batch_size": 24}
+    one = simulated(tmp_path, ParamServer(), 3, "one", **same)
+    several = simulated(tmp_path, ShardedParamServer(), 4, "several", **same)
+    assert several["replicas_identical"]
+    assert several["parameter_hash"]["0"] == one["parameter_hash"]["0"]
+    assert several["test_accuracy"] == one["test_accuracy"]
+    table = load_table(tmp_path / "several.csv")
+    servers = table[table["role"] == "server"]
+    assert servers.groupby("rank")["samples"].sum(min_count=1).tolist() == [3 * N_TRAIN, pd.NA]
+    assert several["samples_per_s"] * several["seconds"] == pytest.approx(3 * N_TRAIN, rel=0.2), "not twice"
+    assert servers.groupby("rank")["step"].max().tolist() == [12, 12]
+    applied = [per_worker(load_events(tmp_path / f"{name}.events.csv.gz"))["applied"] for name in ("one", "several")]
+    assert applied[0].tolist() == applied[1].tolist() == [12, 12]
+    assert applied[1].index.tolist() == [2, 3]
+
+
+CHECKPOINTED: dict[str, Any] = BATCH_NORM | {
+    "n_gpus": 4, "optimizer": "adam", "clip_norm": 0.5, "checkpoint_keep": 100, "lr_schedule": "cosine",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    expected = made(tmp_path, "whole", ShardedParamServer(), **CHECKPOINTED, checkpoint_every=3)["parameter_hash"]
+    found = listed(tmp_path / "whole.checkpoints")
+    assert len(found) >= 4
+    for path in found:
+        ranks = [files.load_rank(path, rank) for rank in range(4)]
+        shown = ranks[0]["model"] if ranks[0]["model"] is not None else ranks[0]["strategy"]["x"]
+        assert torch.equal(shown, ranks[3]["strategy"]["x"]), "what is to be scored is the whole x"
+    for path in (found[0], found[-1]):
+        resumed = made(tmp_path, path.name, ShardedParamServer(servers=2), **CHECKPOINTED, resume=str(path))
+        assert resumed["parameter_hash"] == expected, path.name
+
+
+def with_a_victim(transport: Transport, task: Task, victim: int) -> None:
+    rank = Rank(transport, task)
+
+    def die() -> None:
+        if transport.rank == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    rank.strategy.descent.after_update = die
+    rank.epoch(1, die)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2, 3])
+def test_a_rank_that_dies_ends_the_run_by_name(victim: int) -> None:
+    task = Task(ShardedParamServer(servers=2), 4)
+    with pytest.raises(RunFailed, match=rf"rank {victim} \({task.roles[victim]}\) was killed by SIGKILL"):
+        launch(with_a_victim, 4, task, victim, roles=task.roles, timeout=LIMIT)
+
+
+# As an optimizer
+
+
+def test_as_an_optimizer_it_takes_the_steps_of_the_strategy_by_hand() -> None:
+    task = Task(ShardedParamServer(servers=2), 5, "momentum")
+    hand, optimizer = (virtual_time(5).launch(how, 5, task, 7, MORE) for how in (by_hand, by_optimizer))
+    for role, ours, theirs in zip(task.roles, optimizer, hand, strict=True):
+        expected = theirs[-1:] if role == "server" else theirs
+        assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+    assert all(torch.equal(ours[-1], optimizer[0][-1]) for ours in optimizer)
+
+
+def test_as_an_optimizer_it_continues_bit_for_bit_from_its_state() -> None:
+    task = Task(ShardedParamServer(servers=2), 5, "adam")
+    whole, parts = (virtual_time(5).launch(in_two_parts, 5, task, one) for one in (True, False))
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("servers", "changes", "message"),
+    [
+        (1, {}, "--servers 1: must be at least 2"),
+        (-3, {}, "--servers -3: must be at least 2"),
+        (4, {}, "--servers 4: must be at most 3, all processes but one"),
+        (99, {"slow": ("3:2",)}, "--servers 99: must be at most 3, all processes but one"),
+        (2, {"codec": TopK()}, "--codec topk: --strategy sharded_param_server cannot carry it"),
+        (2, {"optimizer": "adafactor"}, "--optimizer adafactor: sharded_param_server updates x in parts"),
+        (2, {"n_gpus": 2}, "--n_gpus 2: sharded_param_server needs at least 3 processes"),
+        (2, {"slow": ("1:2",)}, "--slow 1: not a rank that computes; those are 2, 3"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(tmp_path: Path, servers: int, changes: dict[str, Any], message: str) -> None:
+    given = SMALL | {"n_gpus": 4, "results_dir": str(tmp_path), "run_name": "run"} | changes
+    with pytest.raises(UsageError) as caught:
+        prepare(resolve(Options(strategy=ShardedParamServer(servers=servers), **given)))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_server_takes_any_codec_and_optimizer(tmp_path: Path) -> None:
+    given = SMALL | {"n_gpus": 4, "results_dir": str(tmp_path), "run_name": "run"}
+    for changes in ({"codec": TopK()}, {"optimizer": "adafactor"}):
+        prepare(resolve(Options(strategy=ParamServer(), **given | changes)))
+
+
+def refused(transport: Transport) -> list[str]:
+    found = []
+    for servers, codec in ((3, None), (2, TopK())):
+        strategy = ShardedParamServer(servers=servers)
+        with pytest.raises(UsageError) as caught:
+            WorkerOptimizer(make_model(), transport, strategy, OPTIMIZERS["plain"], codec=codec)
+        found.append(str(caught.value))
+    return found
+
+
+def test_an_optimizer_says_so_too() -> None:
+    messages = ["servers=3: must be at most 2, all processes but one", "codec=topk: strategy sharded_param_server "]
+    for found in virtual_time(3).launch(refused, 3):
+        assert [text[: len(message)] for text, message in zip(found, messages, strict=True)] == messages

@@ -18,6 +18,7 @@ from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.traffic import Coded
+from tests.ranks import LIMIT, launch, virtual_time
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
@@ -195,6 +196,22 @@ def fit(kind: type[Strategy], n_gpus: int) -> int:
     """The number of processes nearest to `n_gpus` that the strategy can be, of two the smaller."""
     numbers = range(kind.min_ranks, 1 + (kind.max_ranks or 2 * n_gpus + kind.min_ranks))
     return min((n for n in numbers if allows(exact(kind), n)), key=lambda n: abs(n - n_gpus))
+
+
+def is_virtual(kind: type[Strategy]) -> bool:
+    """Whether its ranks can run in virtual time: they share no memory, and torch does not carry their messages."""
+    size = dataclasses.replace(Task(exact(kind), fit(kind, 4)).size, shared_memory=False)
+    try:
+        exact(kind).check(size)
+    except UsageError:
+        return False
+    return not issubclass(kind, Builtin)
+
+
+def start(kind: type[Strategy], work: Callable[..., Any], n: int, *args: Any, **options: Any) -> list[Any]:
+    """Run `work(transport, *args)` on n ranks: in virtual time, or in processes where the strategy needs them."""
+    launcher: Callable[..., list[Any]] = virtual_time(n).launch if is_virtual(kind) else launch
+    return launcher(work, n, *args, timeout=LIMIT, **options)
 
 
 def sizes(kind: type[Strategy]) -> Iterator[int]:

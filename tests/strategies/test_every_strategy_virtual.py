@@ -58,8 +58,9 @@ def test_it_is_the_same_every_time(asynchronous: Kind, tmp_path: Path) -> None:
         assert first["seconds"] == second["seconds"]
         tables = [load_events(folder / f"{name}.events.csv.gz") for name in ("first", "second")]
         assert tables[0].equals(tables[1]), "every event, to the nanosecond"
-        faster = simulated(folder, strategy, n_gpus, "other", slow=())
-        assert faster["parameter_hash"]["0"] != first["parameter_hash"]["0"], "the order of messages decides"
+        if number == 0:
+            faster = simulated(folder, strategy, n_gpus, "other", slow=())
+            assert faster["parameter_hash"]["0"] != first["parameter_hash"]["0"], "the order of messages decides"
 
 
 def test_its_clocks_show_who_waits_for_a_slow_rank(kind: Kind, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def learned(transport: Transport, task: Task) -> float:
 
 @pytest.mark.parametrize(("strategy", "codec"), PAIRS, ids=named)
 def test_it_learns(strategy: Kind, codec: type[Codec]) -> None:
-    task = Task(exact(strategy), N, "plain", codec=small_codec(codec), epochs=25)
+    task = Task(exact(strategy), N, "plain", codec=small_codec(codec), epochs=15)
     assert min(start(strategy, learned, N, task)) > 0.8
 
 

@@ -107,7 +107,7 @@ def measure(settings: LoadingSettings) -> Iterator[Row]:
     if has_dali():
         sides += [("dali", n) for n in settings.workers if n]
     else:
-        print("dali      is not installed, its rows are left out: pip install -r requirements-dali.txt")
+        print("dali      is not installed, its rows are left out: pip install -e '.[dali]'")
     with tempfile.TemporaryDirectory() as folder:
         sample_images.write(sample_images.Settings(Path(folder), settings.per_class, settings.side))
         data = datasets.load("imagefolder", folder, image_size=settings.image_size)

@@ -36,7 +36,7 @@ def launch(work: Callable[..., Any], world_size: int, *args: Any, record: bool =
     Raises UsageError if there is no MPI, RunFailed if a rank fails.
     """
     if not shutil.which("mpirun") or not importlib.util.find_spec("mpi4py"):
-        raise UsageError("--peers mpi: needs mpirun and mpi4py: pip install -r requirements-mpi.txt")
+        raise UsageError("--peers mpi: needs mpirun and mpi4py: pip install -e '.[mpi]'")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job").write_bytes(cloudpickle.dumps((work, args, record)))

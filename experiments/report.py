@@ -5,7 +5,7 @@ python experiments/report.py --results_dir results/HARDWARE    # of your own
 
 Executes the notebooks in place, draws the figures with the notebooks' code, the timelines and the animation from the
 recorded events, and writes the tables. What shows an experiment with missing runs stays as it is. Reads
-nothing but the results. Needs what requirements-dev.txt lists.
+nothing but the results. Needs pip install -e '.[dev]'.
 """
 
 import sys

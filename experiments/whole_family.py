@@ -32,6 +32,7 @@ from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
+from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
@@ -40,6 +41,7 @@ from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from training import Options, run
 from virtual_time.cluster import ClusterOptions, Compute, phase_seconds
 from virtual_time.launcher import VirtualTime
@@ -48,7 +50,7 @@ WHOLE = "whole_family.csv"
 REAL, VIRTUAL = "real", "virtual"
 STRATEGIES: dict[str, dict[str, Strategy]] = {  # by group
     "a server, in step": {
-        "server": ParamServer(), "4 servers": ParamServer(servers=4), "1 backup worker": BackupWorkers(),
+        "server": ParamServer(), "4 servers": ShardedParamServer(servers=4), "1 backup worker": BackupWorkers(),
     },
     "a server, nobody waits": {
         "asynchronous": AsyncParamServer(), "inconsistent reads": InconsistentReads(),
@@ -62,7 +64,7 @@ STRATEGIES: dict[str, dict[str, Strategy]] = {  # by group
         "local SGD, every 5": LocalSGD(local_steps=5),
         "DiLoCo, every 10": LocalSGD(local_steps=10, outer_optimizer="nesterov"),
         "SPARTA": Sparta(), "gossip, ring": Gossip(), "gossip, exponential": Gossip(topology="exponential"),
-        "AD-PSGD": Gossip(asynchronous=True), "none": NoCommunication(),
+        "AD-PSGD": ADPSGD(), "none": NoCommunication(),
     },
     "one x, no lock": {"Hogwild": Hogwild(), "Hogwild++": HogwildPP()},
 }  # fmt: skip

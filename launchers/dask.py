@@ -40,7 +40,7 @@ def launcher(scheduler: str | None = None) -> Launcher:
     except ImportError as error:
         raise UsageError(
             f"--launcher dask: dask.distributed cannot be used ({one_line(error)}); "
-            "pip install -r requirements-dask.txt, or take another --launcher"
+            "pip install -e '.[dask]', or take another --launcher"
         ) from error
     if scheduler is not None:
         try:

@@ -100,7 +100,7 @@ def _world() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise UsageError(
-            f"--launcher mpi: mpi4py cannot be used ({one_line(error)}); pip install -r requirements-mpi.txt, "
+            f"--launcher mpi: mpi4py cannot be used ({one_line(error)}); pip install -e '.[mpi]', "
             "or take another --launcher"
         ) from error
     return MPI.COMM_WORLD

@@ -2,7 +2,7 @@
 
 python media/draw_page.py
 
-Needs Chromium and its driver (apt-get install chromium chromium-driver) and what requirements-dev.txt lists. The run
+Needs Chromium and its driver (apt-get install chromium chromium-driver) and pip install -e '.[dev]'. The run
 and its page are those of the README's commands, so the times in the picture are those of the machine that took it.
 """
 

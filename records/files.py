@@ -309,8 +309,11 @@ def _cpu_model() -> str:
 def git_commit(directory: AnyPath = _PROJECT) -> str | None:
     """Return the commit checked out in `directory` (by default this project), with "-dirty" if files were changed.
 
-    None outside a git repository or without git.
+    None without git, or where `directory` is not the root of a repository: what is installed in a virtual environment
+    is not of the repository that the environment lies in.
     """
+    if not (Path(directory) / ".git").exists():
+        return None
     command = ["git", "--no-optional-locks", "-C", os.fspath(directory)]
     command += ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

@@ -15,6 +15,8 @@ from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
 from strategies.common.traffic import Traffic
+from strategies.common.worker_optimizer import WorkerOptimizer
+from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
@@ -24,10 +26,11 @@ from strategies.lock_free.hogwild_pp import HogwildPP
 from strategies.single import Single
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 
 GROUPS: dict[str, tuple[type[Strategy], ...]] = {
     "One process": (Single,),
-    "A server, and all keep step": (ParamServer, BackupWorkers),
+    "A server, and all keep step": (ParamServer, ShardedParamServer, BackupWorkers),
     "A server, and nobody waits for the slowest": (
         AsyncParamServer,
         InconsistentReads,
@@ -47,13 +50,17 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         LocalSGD,
         Sparta,
         Gossip,
+        ADPSGD,
         NoCommunication,
     ),
 }
+INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
+"""By a strategy and an option that it had: the strategy that this is now."""
 STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for group in GROUPS.values() for strategy in group}
 
 __all__ = [
     "GROUPS",
+    "INSTEAD",
     "STRATEGIES",
     "OptimizerFactory",
     "Replica",
@@ -61,6 +68,7 @@ __all__ = [
     "Strategy",
     "Traffic",
     "UsageError",
+    "WorkerOptimizer",
     "between",
     "one_of",
 ]

@@ -36,7 +36,7 @@ MISSING = [
 ]
 _SIZE = 4
 NEEDS_MPI = (
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install -r requirements-mpi.txt"),
+    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install -e '.[mpi]'"),
     pytest.mark.xdist_group("mpi"),  # so that one process has the ranks
 )
 

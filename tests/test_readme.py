@@ -9,6 +9,9 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -61,7 +64,7 @@ def test_two_commands_set_all_up_and_are_those_that_ci_runs() -> None:
     train, test = re.findall(r"^    (.*)$", start, re.MULTILINE)
     fresh = "python3 -m venv .venv && . .venv/bin/activate && "
     assert train == f"{fresh}pip install -r requirements.txt && python train.py --strategy param_server --n_gpus 4"
-    assert test == f"{fresh}pip install -r requirements-dev.txt && pytest"
+    assert test == f"{fresh}pip install -e '.[dev]' && pytest"
     (read,) = re.findall(r"sed -n '.*' README.md", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     done = subprocess.run(["bash", "-c", read], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout.splitlines() == [train, test]
@@ -180,18 +183,25 @@ def test_the_example_of_ones_own_loop_runs_as_printed(tmp_path: Path) -> None:
         assert abs(results[0] - 0.25) < 0.05
 
 
-# An older Python, and the same versions for all
+# What is needed: an older Python says so, and the same versions for all
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 
 
-def requirements(file: str) -> list[Requirement]:
-    lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
-    return [Requirement(line) for line in lines if line and not line.startswith("-r ")]
+def requirements(lines: Iterable[str]) -> list[Requirement]:
+    bare = [line.partition("#")[0].strip() for line in lines]
+    return [Requirement(line) for line in bare if line]
 
 
+def lines_of(file: str) -> list[str]:
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()
+
+
+ROOMS = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "experiments", "lessons"}
 NEEDED_BY_PROGRAMS = {
-    *sys.stdlib_module_names, *(path.stem for path in ROOT.glob("*.py")), "training", "strategies", "compression",
-    "workloads", "launchers", "transports", "records", "checkpoints", "lessons",
-    *(Requirement(line.split(" #")[0]).name for line in (ROOT / "requirements.txt").read_text().splitlines()),
+    *sys.stdlib_module_names, *ROOMS, *(path.stem for path in ROOT.glob("*.py")), "lessons",
+    *(one.name for one in requirements(lines_of("requirements.txt"))),
 }  # fmt: skip
 
 
@@ -205,15 +215,12 @@ def test_programs_of_the_pages_need_requirements_txt_alone(path: Path) -> None:
             assert node.module.split(".")[0] in NEEDED_BY_PROGRAMS
 
 
-def test_an_older_python_is_told_which_one_is_needed() -> None:
-    first = requirements("requirements.txt")[0]  # before anything large is downloaded
-    assert first.name == "this-needs-python-3.11-or-later"
-    assert first.url
-    assert first.url.startswith("file:///"), "a name that somebody could register must not be looked for"
-    assert first.marker
-    assert [first.marker.evaluate({"python_version": version}) for version in ("3.8", "3.10", "3.11", "3.14")] == [
-        *(True, True, False, False)
-    ]
+def test_what_is_needed_is_written_once() -> None:
+    assert PROJECT["project"]["dynamic"] == ["dependencies"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"] == {"dependencies": {"file": "requirements.txt"}}
+    assert sorted(path.name for path in ROOT.glob("*.txt")) == ["constraints.txt", "requirements.txt"]
+    assert {name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]} == ROOMS
+    assert set(PROJECT["tool"]["setuptools"]["py-modules"]) == {path.stem for path in ROOT.glob("*.py")}
 
 
 def test_the_main_job_says_so_before_it_imports_anything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,6 +242,16 @@ def test_the_main_job_says_so_before_it_imports_anything(capsys: pytest.CaptureF
 
 
 def test_the_constraints_name_a_version_of_all_that_is_required() -> None:
-    pins = {pin.name.lower(): str(pin.specifier).removeprefix("==") for pin in requirements("constraints.txt")}
-    for one in [*requirements("requirements.txt")[1:], *requirements("requirements-dev.txt")]:
+    pins = {
+        pin.name.lower(): str(pin.specifier).removeprefix("==") for pin in requirements(lines_of("constraints.txt"))
+    }
+    needed = requirements(
+        [*lines_of("requirements.txt"), *PROJECT["build-system"]["requires"], *chain(*EXTRAS.values())]
+    )
+    for one in (one for one in needed if one.name != PROJECT["project"]["name"]):
         assert one.specifier.contains(pins[one.name.lower()]), one.name
+
+
+def test_the_extras_are_those_that_the_messages_name() -> None:
+    python = "".join(path.read_text(encoding="utf-8") for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    assert set(re.findall(r"pip install -e '\.\[(\w+)\]'", python)) == set(EXTRAS) - {"dev"}

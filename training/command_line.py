@@ -22,7 +22,7 @@ from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
 from records.known import listed, value_of
 from records.output import exit_code_of, unread_output_is_no_error
-from strategies import STRATEGIES, Strategy
+from strategies import INSTEAD, STRATEGIES, Strategy
 from training.catalogue import catalogue
 from training.names import codec_class, make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
@@ -88,6 +88,8 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
     strategy, codec = type(default.strategy), type(default.codec)
     own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
     for option in _names_given(given):
+        if new := INSTEAD.get((strategy.name, option.removeprefix("no_"))):
+            raise UsageError(f"--{option}: {strategy.name} does not have it any more; take --strategy {new}")
         owners = owners_of(option.removeprefix("no_")) or owners_of(option)
         if option.removeprefix("no_") not in (*own, *option_names()) and option not in own and owners:
             chosen_codec = f" --codec {codec.name}" if dataclasses.fields(codec) else ""

@@ -134,7 +134,7 @@ class DataOptions:
     as the test pictures are. Other data sets stay as they are."""
     loader: str = "torch"
     """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
-    for imagefolder: pip install -r requirements-dali.txt)."""
+    for imagefolder: pip install -e '.[dali]')."""
     loader_workers: int = field(default=0, metadata=MAY_CHANGE_ALWAYS)
     """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
     when it wants it. With dali its threads, at least one."""

@@ -10,7 +10,6 @@ from torch import nn
 from checkpoints import files as checkpoint_files
 from checkpoints import replay
 from checkpoints.folder import SCORES, latest, listed
-from compression.none import NoCodec
 from launchers import Launcher, find_launcher
 from records import files
 from records.errors import UsageError, one_line
@@ -52,7 +51,6 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
             launcher.shared_memory,
             replayed=options.replay is not None,
             held_back=options.link is not None,
-            coded=not isinstance(options.codec, NoCodec),
         )
     )
     if options.link and launcher.processes:

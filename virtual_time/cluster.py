@@ -76,7 +76,6 @@ class ClusterOptions:
         deaths: list[Death] = []
         if self.kill and not strategy.workers_may_die:
             able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
-            able += [f"{name} {one.may_die_with}" for name, one in STRATEGIES.items() if one.may_die_with]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")

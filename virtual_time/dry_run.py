@@ -13,7 +13,6 @@ from torch import nn
 from tqdm import tqdm
 
 from compression import Layout
-from compression.none import NoCodec
 from records.errors import UsageError, one_line
 from strategies.common.base import RunSize, Strategy
 from training.checks import resolve
@@ -153,8 +152,7 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
     launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
     roles = options.roles
-    coded = not isinstance(options.codec, NoCodec)
-    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False, coded=coded))
+    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False))
     _check_optimizer(options)
     if not options.codec.on_meta:
         raise UsageError(

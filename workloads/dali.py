@@ -32,8 +32,7 @@ def _import_dali(module: str = "nvidia.dali") -> Any:
         return importlib.import_module(module)
     except Exception as error:
         raise UsageError(
-            f"--loader dali: needs NVIDIA DALI ({one_line(error)}); pip install -r requirements-dali.txt, or take "
-            "--loader torch"
+            f"--loader dali: needs NVIDIA DALI ({one_line(error)}); pip install -e '.[dali]', or take --loader torch"
         ) from error
 
 

@@ -6,12 +6,13 @@ from typing import NamedTuple
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from training import Options
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run
 
 SERVER, SERVERS, RING = "server", "4 servers", "ring"
-CHOICES: dict[str, Strategy] = {SERVER: ParamServer(), SERVERS: ParamServer(servers=4), RING: RingAllReduce()}
+CHOICES: dict[str, Strategy] = {SERVER: ParamServer(), SERVERS: ShardedParamServer(servers=4), RING: RingAllReduce()}
 _STEPS = 5  # of a run that is measured; the first ones begin with nothing on its way
 
 

@@ -26,7 +26,7 @@ class ShardedRing(Strategy):
 
     def setup(self) -> None:
         """Run the optimizer on this rank's chunk of x only."""
-        self.descent.optimize(own_chunk(self.replica.x, self.transport))
+        self.descent.optimize(own_chunk(self.replica.x, self.transport), norm=self.norm)
         self.square = self.transport.allocate(1, self.replica.x.dtype)
 
     def step(self, n_samples: int) -> None:
@@ -35,7 +35,7 @@ class ShardedRing(Strategy):
         N = self.transport.world_size
         n, sent = reduce_scatter(g.tensor_split(N), self.transport, n_samples)
         g_chunk = own_chunk(g, self.transport).div_(n)
-        self.descent.step(g_chunk, n, norm=self.norm)
+        self.descent.step(g_chunk, n)
         sent += all_gather(self.replica.x.tensor_split(N), self.transport)
         for work in sent:
             work.wait()

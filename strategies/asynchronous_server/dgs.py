@@ -22,58 +22,17 @@ There x is written as x_0 + M, w_k as x_0 + v_k: sums that would drift apart in 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
-from compression import Code, Setting
-from compression.base import check_finite
+from compression import Setting
+from compression.dgs import Difference, SAMomentum, check_sgd
 from compression.sparse import Sparse, check_density
-from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.served import Served
 from strategies.common.traffic import Coded, Traffic
 from strategies.common.workers import SERVER
 from transports.base import Message
-
-C = TypeVar("C", bound=Sparse)
-
-
-@dataclass(kw_only=True)
-class SAMomentum(Sparse):
-    """A worker's end: sends the largest elements of its velocity.
-
-    What is kept is m u, which the next step needs: m times what was sent and, elsewhere, m (u / m), that is u.
-    """
-
-    def setup(self) -> None:
-        """u <- 0."""
-        super().setup()
-        self.mu, self.room = self.kept(), self.kept()
-
-    def encode(self, vector: torch.Tensor) -> Code:
-        """Return top_R(u), with u <- m u + `vector`, which is eta g [n]."""
-        check_finite(vector, self.layout)
-        u = self.mu.add_(vector)
-        code, sent = self.send(self.room.copy_(u))
-        self.mu.index_copy_(0, sent, u.index_select(0, sent).mul_(self.setting.momentum))
-        return code
-
-
-@dataclass(kw_only=True)
-class Difference(Sparse):
-    """The server's end of the way back: sends the largest elements of what the worker does not know."""
-
-    def setup(self) -> None:
-        """Allocate w."""
-        super().setup()
-        self.w, self.room = self.kept(), self.kept()
-
-    def encode(self, vector: torch.Tensor) -> Code:
-        """Return top_R(x - w), `vector` being x [n]; w <- w + what is sent."""
-        code, _ = self.send(torch.sub(vector, self.w, out=self.room))
-        self.add(code.data, self.w)
-        return code
 
 
 @dataclass(kw_only=True)
@@ -104,7 +63,7 @@ class DGS(Served):
         """Worker: u, which is the momentum, and memory to work in. Server: w_k of all workers, and that."""
         if not self.is_server:
             return self.velocity.nbytes
-        return self.room.nbytes + sum(end.w.nbytes for end in self.differences.values())
+        return self.replica.x.nbytes + sum(end.w.nbytes for end in self.differences.values())
 
     def check(self, run: RunSize) -> None:
         """Something must be sent."""
@@ -112,15 +71,7 @@ class DGS(Served):
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The rate and the momentum are those of SGD, which the worker takes itself."""
-        if not isinstance(optimizer, torch.optim.SGD):
-            name = type(optimizer).__name__.lower()
-            raise UsageError(f"--optimizer {name}: {self.name} is SGD with momentum; take sgd")
-        options = optimizer.param_groups[0]
-        for name, value in {"nesterov": False, "dampening": 0, "maximize": False}.items():
-            if options[name] != value:
-                raise UsageError(f"--optimizer_options {name}={options[name]}: {self.name} knows no such form; omit it")
-        if not options["momentum"] > 0:
-            raise UsageError(f"--momentum {options['momentum']}: {self.name} divides by it; give one such as 0.7")
+        check_sgd(optimizer, self.name)
 
     @property
     def own_codec(self) -> Sparse:
@@ -139,23 +90,17 @@ class DGS(Served):
     def setup(self) -> None:
         """Worker: u. Server: w_k of each worker."""
         super().setup()
-        self.check_optimizer(self.descent.optimizer)
-        self.sgd = self.descent.optimizer.param_groups[0]
-        self.reader = self.made(SAMomentum(density=self.density), sends=False)
+        check_sgd(self.descent.optimizer, self.name)
+        x, layout, momentum = self.replica.x, self.replica.layout, self.descent.optimizer.param_groups[0]["momentum"]
+        self.velocity = SAMomentum(density=self.density)
+        self.velocity.start(layout, x, Setting(self.own_scope, momentum=momentum, sends=not self.is_server))
         if self.is_server:
-            self.room = torch.empty_like(self.replica.x)
-            self.differences = {k: self.made(Difference(density=self.density)) for k in self.transport.peers}
+            self.differences = {k: Difference(density=self.density) for k in self.transport.peers}
+            room = torch.empty_like(x)
             for end in self.differences.values():
-                end.room = self.room  # they work one after the other
-            self.workers.on_sent_x = self.note_all_sent
-        else:
-            self.velocity = self.made(SAMomentum(density=self.density))
-
-    def made(self, codec: C, sends: bool = True) -> C:
-        """Return the codec, started."""
-        setting = Setting(self.own_scope, momentum=self.sgd["momentum"], sends=sends)
-        codec.start(self.replica.layout, self.replica.x, setting)
-        return codec
+                end.start(layout, x, Setting(self.own_scope))
+                end.room = room  # they work one after the other
+            self.workers.on_sent_x = lambda k: self.differences[k].know_all(x)
 
     def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
         """Return the code of a vector [n], which is recorded."""
@@ -168,7 +113,7 @@ class DGS(Served):
     def add(self, message: Message, alpha: float = 1.0) -> None:
         """x <- x + alpha (the vector of a message)."""
         with self.transport.recorder.phase("compress", work="decode"):
-            self.reader.add(message.vector, self.replica.x, alpha)
+            self.velocity.add(message.vector, self.replica.x, alpha)
 
     def join(self, resumed: bool) -> None:
         """All begin with the server's x."""
@@ -192,7 +137,8 @@ class DGS(Served):
 
     def step(self, n_samples: int) -> None:
         """Send s = top_R(u), u being m u + eta g; x_k <- x_k + G."""
-        g = self.scaled(self.replica.collect(), n_samples)
+        g = self.replica.collect()
+        self.descent.scale(g, n_samples)  # g <- eta (g + lambda x_k)
         push = self.transport.isend(self.encode(self.velocity, g), SERVER, "push", n=n_samples)
         with self.transport.recv(SERVER, "difference") as reply:
             if self.downlink:
@@ -204,16 +150,6 @@ class DGS(Served):
         push.wait()
         self.replica.zero_grad()
         self.steps += 1
-
-    def scaled(self, g: torch.Tensor, n_samples: int) -> torch.Tensor:
-        """Return eta (g + lambda x_k), in place; the norm of g is bounded first."""
-        descent = self.descent
-        rate = self.sgd["lr"]
-        if descent.schedule:
-            rate *= descent.schedule(descent.processed + n_samples / 2)
-        if descent.clip_norm:
-            g.mul_(torch.clamp(descent.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
-        return g.add_(self.replica.x, alpha=self.sgd["weight_decay"]).mul_(rate)
 
     # Server
 
@@ -241,12 +177,4 @@ class DGS(Served):
     def difference(self, k: int) -> torch.Tensor:
         """Return G of worker k, coded or as it is; w_k <- w_k + G."""
         x, end = self.replica.x, self.differences[k]
-        if self.downlink:
-            return self.encode(end, x)
-        G = x - end.w
-        end.w.add_(G)
-        return G
-
-    def note_all_sent(self, k: int) -> None:
-        """Worker k is sent all of x: w_k <- x."""
-        self.differences[k].w.copy_(self.replica.x)
+        return self.encode(end, x) if self.downlink else end.take_all(x)

@@ -31,7 +31,6 @@ class RunSize:
     shared_memory: bool = True
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
-    coded: bool = False  # whether gradients are sent by a codec
 
 
 @dataclass(kw_only=True)
@@ -61,7 +60,6 @@ class Strategy(ABC):
     replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
     workers_may_die: ClassVar[bool] = False  # whether the servers, or without one rank 0, hold all that matters, so
     # that a run can lose the other workers
-    may_die_with: ClassVar[str] = ""  # the option that makes it so, if one does
     workers_may_return: ClassVar[bool] = False  # whether one that has died can be started again and take part
     staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
     server_updates: ClassVar[bool] = False  # whether only servers run the optimizer, so that its options are theirs
@@ -106,6 +104,10 @@ class Strategy(ABC):
         """Return what each role sends, its gradients as they are or coded. Raises KeyError: not by such a codec."""
         return self.traffic if codec is None else self.coded[codec.kind]
 
+    def path_with(self, codec: Coded | None) -> Traffic | None:
+        """Return what of a step is one after the other, with gradients as they are or coded; None: not known."""
+        return self.critical_path if codec is None else self.coded_path.get(codec.kind)
+
     def closed_form(
         self, formula: Traffic, n_gpus: int, nbytes: int, codec: Coded | None = None
     ) -> tuple[float, float]:
@@ -129,7 +131,7 @@ class Strategy(ABC):
         bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
         the codec computes in `compute`.
         """
-        path = self.critical_path if codec is None else self.coded_path.get(codec.kind)
+        path = self.path_with(codec)
         if path is None:
             return None
         if n_gpus == 1:

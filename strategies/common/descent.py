@@ -75,32 +75,28 @@ class Descent:
         self._n = sum(p.numel() for p in parameters)
         self.optimize(*parameters)
 
-    def optimize(self, *parameters: torch.Tensor) -> None:
-        """Update these, whole parameters or parts of them, with a new optimizer."""
+    def optimize(self, *parameters: torch.Tensor, norm: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        """Update these, whole parameters or parts of them, with a new optimizer.
+
+        `norm` returns the norm of the whole gradient, given that of a part of x.
+        """
+        self._norm = norm
         self.parameters = [p if isinstance(p, torch.nn.Parameter) else torch.nn.Parameter(p) for p in parameters]
         self.optimizer = self._new_optimizer(list(self.parameters))
         self.lr = self.optimizer.param_groups[0]["lr"]
         self._part = sum(p.numel() for p in self.parameters) / self._n
 
-    def step(
-        self,
-        g: torch.Tensor | None,
-        n_samples: int,
-        *,
-        processed: float | None = None,
-        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    ) -> None:
+    def step(self, g: torch.Tensor | None, n_samples: int, *, processed: float | None = None) -> None:
         """x <- optimizer(x, g), g [n] being the mean gradient over `n_samples`; None: the parameters hold theirs.
 
-        `processed`: on how many samples the workers have computed for this update, by default `n_samples`. `norm`: what
-        returns the norm of the whole gradient where g is a part of it.
+        `processed`: on how many samples the workers have computed for this update, by default `n_samples`.
         """
         processed = n_samples if processed is None else processed
         if g is not None:
             self.parameters[0].grad = g
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            total = get_total_norm(gradients) if norm is None else norm(gradients[0])
+            total = self._norm(gradients[0]) if self._norm else get_total_norm(gradients)
         with self._recorder.phase("update", self._part):
             if self.schedule:
                 for group in self.optimizer.param_groups:
@@ -109,6 +105,16 @@ class Descent:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
             self.optimizer.step()
         self.count(n_samples, processed)
+
+    def scale(self, g: torch.Tensor, n_samples: int) -> None:
+        """g <- eta (g + lambda x): what SGD would subtract, for who subtracts it elsewhere. g is bounded first."""
+        options = self.optimizer.param_groups[0]
+        rate = options["lr"]
+        if self.schedule:
+            rate *= self.schedule(self.processed + n_samples / 2)
+        if self.clip_norm:
+            g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
 
     def count(self, n_samples: int, processed: float | None = None) -> None:
         """Count one update with `n_samples`, made here or by adding what a worker has computed."""

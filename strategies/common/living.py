@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import torch
 
 from strategies.common.descent import Descent
-from transports.base import Message, PeerLost, Transport, Work
+from strategies.common.replica import Replica
+from transports.base import ANY, Message, PeerLost, Transport, Work
 
 ROOT = 0
 
@@ -21,35 +22,61 @@ class Living:
         self._descent = descent
         self.alive = set(transport.peers)
 
+    def begin(self, replica: Replica) -> None:
+        """Begin where rank 0 is: with its epoch, samples and steps, and all of the module's state. All call it."""
+        descent, recorder = self._descent, self._transport.recorder
+        recorder.epoch = self.broadcast(replica.x, "initial parameters", recorder.epoch)
+        descent.samples = self.broadcast(replica.b, "initial buffers", descent.samples)
+        descent.processed = descent.samples
+        descent.version = self.broadcast(None, "initial step", descent.version)
+        if (others := replica.others).numel():
+            self.broadcast(others, "initial others")
+            replica.others = others
+
     def average(self, vector: torch.Tensor, what: str) -> None:
         """Replace `vector` [n] on every rank that is alive by the mean over them.
 
         All call it; through rank 0, which adds in the order of ranks. Raises PeerLost if rank 0 is lost, WaitTimeout.
         """
-        transport = self._transport
-        if transport.rank != ROOT:
-            transport.isend(vector, ROOT, what).wait()
-            transport.recv(ROOT, f"mean {what}").copy_to(vector)
-            return
-        n = 1
-        for message in self.gather(what):
-            with message:
-                vector.add_(message.vector)
-            n += 1
-        vector.div_(n)
-        self.send_all(vector, f"mean {what}")
+        self.add(vector, what)
+        if self._transport.rank == ROOT:
+            vector.div_(1 + len(self.alive))
+        self.broadcast(vector, f"mean {what}")
 
     def maximize(self, vector: torch.Tensor, what: str) -> None:
         """Replace each element of `vector` [n] on every rank that is alive by the greatest of theirs; see `average`."""
-        transport = self._transport
-        if transport.rank != ROOT:
-            transport.isend(vector, ROOT, what).wait()
-            transport.recv(ROOT, f"greatest {what}").copy_to(vector)
-            return
+        if self._transport.rank != ROOT:
+            self._transport.isend(vector, ROOT, what).wait()
+        else:
+            for message in self.gather(what):
+                with message:
+                    torch.maximum(vector, message.vector, out=vector)
+        self.broadcast(vector, f"greatest {what}")
+
+    def broadcast(self, vector: torch.Tensor | None, tag: str, n: int = 0) -> int:
+        """Replace `vector` on every rank that is alive by rank 0's, and return rank 0's `n`. All call it."""
+        if self._transport.rank == ROOT:
+            self.send_all(vector, tag, n)
+            return n
+        message = self._transport.recv(ROOT, tag)
+        if vector is not None:
+            message.copy_to(vector)
+        return message.n
+
+    def add(self, vector: torch.Tensor | None, what: str) -> bool:
+        """Add the others' vectors [n] to rank 0's, in the order of ranks. All call it, with a vector or all without.
+
+        Rank 0 returns when all have called it, and says whether none of them has died meanwhile.
+        """
+        if self._transport.rank != ROOT:
+            self._transport.isend(vector, ROOT, what).wait()
+            return True
+        known = len(self.alive)
         for message in self.gather(what):
             with message:
-                torch.maximum(vector, message.vector, out=vector)
-        self.send_all(vector, f"greatest {what}")
+                if vector is not None:
+                    vector.add_(message.vector)
+        return len(self.alive) == known
 
     def gather(self, tag: str) -> Iterator[Message]:
         """On rank 0: yield one message of each of the others that is alive, in the order of ranks."""
@@ -74,6 +101,28 @@ class Living:
                 work.wait()
             except PeerLost:
                 self.bury(k)
+
+    def poll(self, tags: tuple[str, ...]) -> Message | None:
+        """Return the first message of these tags that has come from any rank; None if there is none."""
+        while any(not self._transport.is_gone(k) for k in self.alive):
+            try:
+                return self._transport.recv(ANY, tags, timeout=0)
+            except PeerLost as lost:
+                self._lose(lost)
+        return None
+
+    def receive(self, tags: tuple[str, ...]) -> Message:
+        """Return the next message of these tags from any rank. Raises PeerLost if rank 0 is lost, WaitTimeout."""
+        while True:
+            try:
+                return self._transport.recv(ANY, tags)
+            except PeerLost as lost:
+                self._lose(lost)
+
+    def _lose(self, lost: PeerLost) -> None:
+        if self._transport.is_gone(ROOT):
+            raise lost
+        self.bury(lost.rank)
 
     def bury(self, k: int) -> None:
         """Rank k is dead: it takes part no more."""

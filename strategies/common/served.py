@@ -5,7 +5,7 @@ is answered, each strategy says by its `step` on a worker and `serve` on the ser
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,6 @@ class Served(Strategy):
         """Server: know the workers. Worker: know how many steps it has taken, and whether the epoch is over."""
         roles = self.roles(self.transport.world_size)
         self.is_server = roles[self.transport.rank] == "server"
-        self.g = self.replica.g  # server: where it forms the mean gradient of what it owns
-        self.norm: Callable[[torch.Tensor], torch.Tensor] | None = None  # see `Descent.step`
         if self.is_server:
             decoders = Decoders(self.codec, self.replica, self.transport) if self.codec else None
             ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
@@ -79,14 +77,13 @@ class Served(Strategy):
 
         `processed`: how many times their samples the workers have computed on for this step.
         """
-        mean, used = Mean(self.g), []
+        mean, used = Mean(self.replica.g), []
         for gradient in gradients:
             mean.add(gradient.vector, gradient.n)
             used.append(gradient.log_receipt())
             self.workers.record_applied(gradient)
-        if self.descent.clip_norm and mean.g is not self.g:
-            mean.g = self.g.copy_(mean.g)  # it is bounded in place, and a single one lies with its worker
-        self.descent.step(mean.g, mean.n, processed=mean.n * processed, norm=self.norm)
+        g = mean.copied() if self.descent.clip_norm else mean.g  # it is bounded in place
+        self.descent.step(g, mean.n, processed=mean.n * processed)
         for gradient in used:
             gradient.release()
 
@@ -160,16 +157,21 @@ class Served(Strategy):
 class Mean:
     """The mean g of gradients g_k, weighted with their samples n_k, as they are added one by one.
 
-    g <- g + n_k / n (g_k - g), n being the sum of n_k so far, written into the vector `out`. A single gradient is its
-    own mean, and left where it is.
+    g <- g + n_k / n (g_k - g), n being the sum of n_k so far, written into the first elements of `memory`. A single
+    gradient is its own mean, and left where it is.
     """
 
-    def __init__(self, out: torch.Tensor) -> None:
-        self.out = out
-        self.g = out
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = self.g = memory
         self.n = 0
 
     def add(self, g_k: torch.Tensor, n_k: int) -> None:
         """Take in one more gradient [n], the mean over `n_k` samples."""
         self.n += n_k
-        self.g = g_k if self.n == n_k else torch.lerp(self.g, g_k, n_k / self.n, out=self.out)
+        out = self.memory[: g_k.numel()]
+        self.g = g_k if self.n == n_k else torch.lerp(self.g, g_k, n_k / self.n, out=out)
+
+    def copied(self) -> torch.Tensor:
+        """Return the mean, which may be changed: a single gradient, which lies with its worker, is copied."""
+        own = self.memory[: self.g.numel()]
+        return own if self.g.data_ptr() == own.data_ptr() else own.copy_(self.g)

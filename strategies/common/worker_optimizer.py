@@ -25,9 +25,7 @@ import torch
 from torch import nn
 
 from compression import Codec, Setting
-from compression.none import NoCodec
 from records.errors import UsageError, in_python
-from strategies import STRATEGIES
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
 from strategies.common.descent import OptimizerFactory, Schedule
@@ -95,12 +93,14 @@ class WorkerOptimizer(torch.optim.Optimizer):
         scope: str,
         momentum: float,
     ) -> None:
-        _check_size(strategy, transport, codec)
+        _check_size(strategy, transport)
         if momentum and not (codec and codec.carries_momentum):
             raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
         if scope not in ("tensor", "vector"):
             raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
         if codec is not None:
+            from strategies import STRATEGIES  # which imports this module
+
             able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
             tried = optimizer([nn.Parameter(torch.zeros(1))])
             check_codec(codec, strategy.coded, strategy.name, able, scope, tried)
@@ -193,7 +193,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
 
 
-def _check_size(strategy: Strategy, transport: Transport, codec: Codec | None) -> None:
+def _check_size(strategy: Strategy, transport: Transport) -> None:
     """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
     n, most = transport.world_size, strategy.max_ranks
     if n < strategy.min_ranks:
@@ -201,5 +201,4 @@ def _check_size(strategy: Strategy, transport: Transport, codec: Codec | None) -
     if most is not None and n > most:
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
-    coded = not (codec is None or isinstance(codec, NoCodec))
-    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None, coded=coded))
+    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None))

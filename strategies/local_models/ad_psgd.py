@@ -1,4 +1,4 @@
-"""AD-PSGD, the asynchronous half of `gossip.py`: exchanges between pairs of neighbours on a ring.
+"""AD-PSGD: exchanges between pairs of neighbours on a ring, in which nobody waits for the slowest.
 
 (Lian et al., 2018, Asynchronous decentralized parallel stochastic gradient descent, arXiv 1710.06952.) Even ranks are
 active, odd ones passive, so no two wait for each other; with odd N the ranks N - 1 and 0 are both even, and the edge
@@ -12,51 +12,61 @@ with the same vector, and the sum of all x is kept. While j computes, its backwa
 it began with, so the averaged x_j is a vector of its own; at its next step x_j <- optimizer(x_j, g_j), and the
 parameters become that. An active rank waits for one answer, a passive one for nobody.
 
-A passive rank looks for requests whenever the gradient of a parameter is whole, and before and after each step. All
-that is done with x_j is done by one thread, so it needs no lock; the paper has a second thread for the exchanges.
+A passive rank looks for requests when the backward pass has finished the gradient of a parameter, and before and after
+each step. One thread does all that is done with x_j, so it needs no lock; the paper has a second one for the exchanges.
 
 An epoch ends when all ranks together have its samples: each tells rank 0 of its steps, and rank 0 tells all when it is
-over. Then the active ranks take their last answers, and when all have, the passive ones stop answering. Who dies is
-left out, and its partner exchanges with another, or with nobody. Rank 0 may not die: see `Living`. The learning rate's
-schedule counts the samples of all: rank 0 knows them; the others, until the epoch ends, take all for as fast as
-themselves.
+over. Then the active ranks take their last answers, and when all have, the passive ones stop answering. The others go
+on without a rank that has died: its partner exchanges with another, or with nobody. Rank 0 may not die: see `Living`.
+The learning rate's schedule counts the samples of all: rank 0 knows them; the others, until the epoch ends, take all
+for as fast as themselves.
 """
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
-from strategies.common.base import Strategy
+from records.errors import UsageError
+from strategies.common.base import RunSize
 from strategies.common.living import ROOT, Living
 from strategies.common.traffic import Traffic
-from transports.base import ANY, Message, PeerLost, Work
+from strategies.local_models.common_epoch import CommonEpoch
+from strategies.local_models.drifting import Drifting
+from transports.base import Message, PeerLost, Work
 
 REQUEST, ANSWER = "average", "averaged"
-PROGRESS, OVER = "progress", "over"  # to rank 0: the samples of a step; from it: the epoch has its samples
-DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstanding; from it: nor anybody else's
-HEARD = (REQUEST, PROGRESS, OVER)
 
 
-class Exchanges:
-    """One rank's part in the exchanges.
+@dataclass(kw_only=True)
+class ADPSGD(Drifting):
+    """Every other rank averages its model with one neighbour at a time, and nobody waits for the slowest (AD-PSGD).
 
-    `apart` [n] is a passive rank's averaged x. `asked` is the neighbour whose answer an active one is to take, and the
-    message with its x, which is read in place: until then, x does not change.
+    All ranks but rank 0 may die, and the others carry on.
     """
 
-    traffic = Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N")
+    asynchronous = True
+    workers_may_die = True
+    traffic = {"worker": Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N")}
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy = strategy
-        self.replica, self.transport, self.descent = strategy.replica, strategy.transport, strategy.descent
+    def check(self, run: RunSize) -> None:
+        """Every rank takes messages in an order of its own, which no record has."""
+        if run.replayed:
+            raise UsageError(
+                f"--replay: with {self.name} every rank takes messages in an order of its own; leave it out"
+            )
+
+    def setup(self) -> None:
+        """Find the partners. Passive: make a vector for x apart from the parameters, and one for each answer."""
+        super().setup()
         self.living = Living(self.transport, self.descent)
+        self.epoch = CommonEpoch(self, self.living, REQUEST)
         k, N = self.transport.rank, self.transport.world_size
         self.is_active = k % 2 == 0
         self.partners = [j for j in sorted({(k - 1) % N, (k + 1) % N}) if j % 2 != k % 2]
-        self.random = random.Random(f"{strategy.seed} {k}")
-        self.over = False
-        self.asked: tuple[int, Work] | None = None
+        self.random = random.Random(f"{self.seed} {k}")
+        self.asked: tuple[int, Work] | None = None  # active: whose answer is to come; until then x does not change
         if not self.is_active:
             x = self.replica.x
             self.apart = torch.empty_like(x)
@@ -65,40 +75,38 @@ class Exchanges:
         if k == ROOT or not self.is_active:
             self.replica.on_gradient(lambda i: self.attend())
 
-    def join(self) -> None:
-        """Begin where rank 0 says: with its epoch, samples and steps, and all of the module's state."""
-        replica, descent, recorder = self.replica, self.descent, self.transport.recorder
-        if self.transport.rank == ROOT:
-            self.living.send_all(replica.x, "initial parameters", n=recorder.epoch)
-            self.living.send_all(replica.b, "initial buffers", n=descent.samples)
-            self.living.send_all(None, "initial step", n=descent.version)
-            if (others := replica.others).numel():
-                self.living.send_all(others, "initial others")
-        else:
-            x = self.transport.recv(ROOT, "initial parameters")
-            recorder.epoch = x.n
-            x.copy_to(replica.x)
-            b = self.transport.recv(ROOT, "initial buffers")
-            descent.samples = descent.processed = b.n
-            b.copy_to(replica.b)
-            descent.version = self.transport.recv(ROOT, "initial step").n
-            if replica.others.numel():
-                with self.transport.recv(ROOT, "initial others") as message:
-                    replica.others = message.vector
+    def join(self, resumed: bool) -> None:
+        """Begin where rank 0 is: with its epoch, samples and steps, and all of the module's state."""
+        self.living.begin(self.replica)
         if not self.is_active:
-            self.apart.copy_(replica.x)
+            self.apart.copy_(self.replica.x)
 
     # A step
 
+    def begin_step(self, n_samples: int) -> None:
+        """Answer the requests that have come."""
+        self.attend()
+
+    def step(self, n_samples: int) -> None:
+        """x_k <- the average with a neighbour; x_k <- optimizer(x_k, g_k); offer the new x_k."""
+        g = self.replica.collect()
+        self.mix()
+        known = 1 if self.transport.rank == ROOT else self.transport.world_size  # the others count theirs for all
+        self.descent.step(g, n_samples * known)
+        self.replica.zero_grad()
+        self.offer()
+        self.epoch.count(n_samples)
+        self.attend()
+
     def mix(self) -> None:
-        """x <- the average with what has come since the last step: the answer, or the vector apart."""
+        """Active: x_i <- (x_i + x_j) / 2, when j has answered. Passive: x_j <- the vector apart."""
         if self.is_active:
             self.take_answer()
         else:
             self.replica.x.copy_(self.apart)
 
     def take_answer(self) -> None:
-        """x_i <- (x_i + x_j) / 2, when j has answered; without it if j is dead."""
+        """x_i <- (x_i + x_j) / 2, if i has asked j, and j is alive."""
         if self.asked is None:
             return
         (partner, request), self.asked = self.asked, None
@@ -109,18 +117,11 @@ class Exchanges:
         except PeerLost:
             self.living.bury(partner)
 
-    def after_step(self, n_samples: int) -> None:
-        """Offer the new x, and tell rank 0 of the step."""
-        if self.is_active:
-            self.ask()
-        else:
+    def offer(self) -> None:
+        """Active: send x_i to a random neighbour that is alive, if there is one. Passive: the vector apart <- x_j."""
+        if not self.is_active:
             self.apart.copy_(self.replica.x)
-        if self.transport.rank != ROOT:
-            self.transport.isend(None, ROOT, PROGRESS, n=n_samples)
-        self.attend()
-
-    def ask(self) -> None:
-        """Send x_i to a random neighbour that is alive, if there is one."""
+            return
         while partners := [j for j in self.partners if j in self.living.alive]:
             partner = self.random.choice(partners)
             try:
@@ -130,7 +131,7 @@ class Exchanges:
                 self.living.bury(partner)
 
     def answer(self, request: Message) -> None:
-        """Send x_j; x_j <- (x_j + x_i) / 2. Not with the dead."""
+        """Passive: send x_j; x_j <- (x_j + x_i) / 2. If i is dead, x_j stays."""
         i = request.src
         if i in self.sent:
             self.sent[i].wait()  # i has read it before it asked again
@@ -142,77 +143,28 @@ class Exchanges:
                 return
             self.apart.add_(request.vector).div_(2)
 
-    # What others send
-
     def attend(self) -> None:
-        """Hear whatever has come. Rank 0: end the epoch when it has its samples."""
-        while (message := self.poll()) is not None:
-            self.hear(message)
-        if self.transport.rank == ROOT and not self.over and self.descent.samples >= self.strategy.until:
-            self.over = True
-            self.living.send_all(None, OVER)
+        """Answer all requests that have come."""
+        for request in self.epoch.requests():
+            self.answer(request)
 
-    def poll(self) -> Message | None:
-        """Return the first of the messages that have come; None if there is none."""
-        while any(not self.transport.is_gone(k) for k in self.living.alive):
-            try:
-                return self.transport.recv(ANY, HEARD, timeout=0)
-            except PeerLost as lost:
-                self.lose(lost)
-        return None
-
-    def wait(self) -> Message:
-        """Return the next message, which may be that an epoch's exchanges have ended."""
-        while True:
-            try:
-                return self.transport.recv(ANY, (*HEARD, END))
-            except PeerLost as lost:
-                self.lose(lost)
-
-    def lose(self, lost: PeerLost) -> None:
-        """Go on without a dead rank, unless it is rank 0: that is raised."""
-        if self.transport.is_gone(ROOT):
-            raise lost
-        self.living.bury(lost.rank)
-
-    def hear(self, message: Message) -> None:
-        """Answer a request, count a step, or note what rank 0 says."""
-        if message.tag == REQUEST:
-            self.answer(message)
-        elif message.tag == PROGRESS:
-            self.descent.samples += message.n
-            self.descent.processed += message.n
-        elif message.tag == OVER:
-            self.over = True
-        elif message.tag == END:
-            self.ended = True
-            self.descent.samples = self.descent.processed = message.n
-
-    # An epoch
-
-    def steps(self) -> Iterator[int]:
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Yield this rank's own steps, until the epoch is over, which it may be at once in a run that is resumed."""
-        self.over = False
+        self.epoch.is_over = False
         self.attend()
-        while not self.over:
+        while not self.epoch.is_over:
             yield self.descent.version
 
     def finish(self) -> None:
-        """Take the last answer, and answer until all have theirs: no message of this epoch is left for the next.
-
-        All ranks are told the samples of all.
-        """
+        """Take the last answer, and answer until all have theirs. Average the buffers over the ranks that are alive."""
         if self.is_active:
             self.take_answer()
-        if self.transport.rank == ROOT:
-            for _ in self.living.gather(DONE):
-                pass
-            self.attend()
-            self.living.send_all(None, END, n=self.descent.samples)
-        else:
-            self.transport.isend(None, ROOT, DONE)
-            self.ended = False
-            while not self.ended:
-                self.hear(self.wait())
+        for request in self.epoch.end():
+            self.answer(request)
         if not self.is_active:
             self.replica.x.copy_(self.apart)
+        super().finish()
+
+    def average(self, vector: torch.Tensor, what: str) -> None:
+        """Replace `vector` [n] by the mean over the ranks that are alive. Raises PeerLost if rank 0 is lost."""
+        self.living.average(vector, what)

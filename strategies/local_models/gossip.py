@@ -1,6 +1,6 @@
 """Gossip: every rank averages its model with its neighbours' only, and no sum goes through all.
 
-Synchronous (D-PSGD; Lian et al., 2017, Can decentralized algorithms outperform centralized algorithms?, arXiv
+(D-PSGD; Lian et al., 2017, Can decentralized algorithms outperform centralized algorithms?, arXiv
 1705.09056, algorithm 1). At step t rank k computes g_k on its x_k, then
 
     x_k <- sum over j of W_kj x_j         the mean, with equal weights, of its own x and those that it receives
@@ -15,107 +15,56 @@ Synchronous (D-PSGD; Lian et al., 2017, Can decentralized algorithms outperform 
 
 W keeps the mean of all x_k, which is what is evaluated. The paper lets the messages travel while g_k is computed, as
 x_k does not change meanwhile; here they follow the gradient, so that a step's time is the sum of both.
-
-`asynchronous`: nobody waits for all neighbours, and exchanges go from pair to pair: see `ad_psgd.py`.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import getfile
-from typing import ClassVar
 
 import torch
 
-from records.errors import UsageError, one_of
+from records.errors import one_of
 from strategies.common.base import RunSize
-from strategies.common.living import ROOT
-from strategies.common.traffic import Traffic
-from strategies.local_models.ad_psgd import Exchanges
+from strategies.common.traffic import Coded, Traffic
 from strategies.local_models.drifting import Drifting
 
 RING, EXPONENTIAL = "ring", "exponential"
+TO_ONE = Traffic("min(1, N - 1)", "min(1, N - 1) P")
 
 
 @dataclass(kw_only=True)
 class Gossip(Drifting):
-    """Each rank averages its model with its neighbours' in every step: no message goes further than to a neighbour.
-
-    With `asynchronous`, all ranks but rank 0 may die, and the others carry on.
-    """
+    """Each rank averages its model with its neighbours' in every step: no message goes further than to a neighbour."""
 
     topology: str = RING
     """Who a rank's neighbours are: ring (both sides), or exponential (one, 1, 2, 4, ... ranks away, in turn)."""
-    asynchronous: bool = False  # type: ignore[misc]
-    """AD-PSGD: every other rank exchanges with one neighbour at a time, and nobody waits for the slowest."""
 
-    may_die_with = "--asynchronous"
     traffic = {"worker": Traffic("min(2, N - 1)", "min(2, N - 1) P")}
-    critical_path: ClassVar[Traffic | None] = Traffic("min(1, N - 1)", "min(2, N - 1) P")
-
-    def __post_init__(self) -> None:
-        """What is said of the class is said of the ring."""
-        if self.asynchronous:
-            self.workers_may_die = True  # type: ignore[misc]
-            self.traffic = {"worker": Exchanges.traffic}  # type: ignore[misc]
-            self.critical_path = None  # type: ignore[misc]
-        elif self.topology == EXPONENTIAL:
-            one = Traffic("min(1, N - 1)", "min(1, N - 1) P")
-            self.traffic, self.critical_path = {"worker": one}, one  # type: ignore[misc]
+    critical_path = Traffic("min(1, N - 1)", "min(2, N - 1) P")
 
     def check(self, run: RunSize) -> None:
-        """Pairs need a ring; where no server takes the messages, no order of them decides the result."""
+        """The topology is one of the two."""
         one_of(self, "topology", (RING, EXPONENTIAL))
-        if self.asynchronous and self.topology != RING:
-            raise UsageError(
-                f"--topology {self.topology}: --asynchronous has its pairs on a ring; leave one of them out"
-            )
-        if self.asynchronous and run.replayed:
-            raise UsageError(
-                "--replay: with --asynchronous every rank takes messages in an order of its own; leave it out"
-            )
 
-    @classmethod
-    def sources(cls) -> set[str]:
-        """Also of what sends with `asynchronous`."""
-        return super().sources() | {getfile(Exchanges)}
+    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
+        """Return what a rank sends: on the exponential graph to one other."""
+        return self.traffic if self.topology == RING else {"worker": TO_ONE}
+
+    def path_with(self, codec: Coded | None) -> Traffic | None:
+        """Return what of it is one after the other."""
+        return self.critical_path if self.topology == RING else TO_ONE
 
     def setup(self) -> None:
-        """Make a vector for what is averaged; with `asynchronous`, know the partners."""
+        """Make a vector for what is averaged."""
         super().setup()
-        self.exchanges = Exchanges(self) if self.asynchronous else None
-        if not self.exchanges:
-            self.mixed = torch.empty_like(self.replica.x)
-
-    def join(self, resumed: bool) -> None:
-        """See Strategy. Where ranks may die, all begin with what rank 0 has."""
-        if self.exchanges:
-            self.exchanges.join()
-        else:
-            super().join(resumed)
-
-    def begin_step(self, n_samples: int) -> None:
-        """Answer who has asked meanwhile."""
-        if self.exchanges:
-            self.exchanges.attend()
+        self.mixed = torch.empty_like(self.replica.x)
 
     def step(self, n_samples: int) -> None:
         """x_k <- the mean over the neighbours; x_k <- optimizer(x_k, g_k)."""
         g = self.replica.collect()
-        if self.exchanges:
-            self.exchanges.mix()
-        else:
-            self.mix(self.descent.version)
-        self.descent.step(g, n_samples * self.weight)
+        self.mix(self.descent.version)
+        self.descent.step(g, n_samples * self.transport.world_size)
         self.replica.zero_grad()
-        if self.exchanges:
-            self.exchanges.after_step(n_samples)
-
-    @property
-    def weight(self) -> int:
-        """How often this rank counts its own samples: for all ranks, unless the others tell it of theirs."""
-        told = self.asynchronous and self.transport.rank == ROOT
-        return 1 if told else self.transport.world_size
 
     def mix(self, t: int) -> None:
         """x_k <- the mean of x_k and of what the neighbours of step t have."""
@@ -129,23 +78,6 @@ class Gossip(Drifting):
         for work in sent:
             work.wait()
         torch.div(self.mixed, 1 + len(sources), out=x)
-
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """All steps; with `asynchronous`, this rank's own, until all together have the samples of the epoch."""
-        return self.exchanges.steps() if self.exchanges else super().steps_of_epoch(start, stop)
-
-    def finish(self) -> None:
-        """Average the buffers; with `asynchronous`, when the last exchange has ended, over the ranks that are alive."""
-        if self.exchanges:
-            self.exchanges.finish()
-        super().finish()
-
-    def average(self, vector: torch.Tensor, what: str) -> None:
-        """See Drifting."""
-        if self.exchanges:
-            self.exchanges.living.average(vector, what)
-        else:
-            super().average(vector, what)
 
 
 def neighbours(topology: str, k: int, N: int, t: int) -> tuple[list[int], list[int]]:

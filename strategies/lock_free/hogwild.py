@@ -14,12 +14,7 @@ An epoch ends when all ranks together have the samples of the training set: fast
 and for a dead one the others do, each from its own part of the batches to come. Each counts in its own place of a
 shared vector, so no count is lost.
 
-`count_lost` measures the lost updates of an epoch. Every rank sums the increments d that it writes in float64, and
-
-    lost_updates = sum over elements |sum of d - net movement of x| / sum over elements of the sum of |d|
-
-is 0 but for rounding where nothing is lost; one rank alone shows that floor. It says the least that may have been lost,
-for losses of opposite sign in one element cancel. Missing in an epoch in which a rank has died.
+`count_lost` measures the lost updates of an epoch: see `lost_updates.py`.
 """
 
 from collections.abc import Iterator
@@ -33,6 +28,7 @@ from strategies.common.base import RunSize, Strategy
 from strategies.common.living import ROOT, Living
 from strategies.common.shared import check_shared_memory
 from strategies.common.traffic import NOTHING
+from strategies.lock_free.lost_updates import LostUpdates
 
 
 @dataclass(kw_only=True)
@@ -56,29 +52,22 @@ class Hogwild(Strategy):
         """Ranks must share memory."""
         check_shared_memory(self.name, run)
 
-    def clusters(self) -> list[range]:
-        """Return the ranks that share one x: all of them."""
-        return [range(self.transport.world_size)]
-
     def setup(self) -> None:
-        """Share x, of each cluster, and the counts; rank 0 gives x its initial value."""
+        """Share x and the counts."""
         replica, transport = self.replica, self.transport
-        n, dtype = replica.x.numel(), replica.x.dtype
         self.living = Living(transport, self.descent)
-        self.members = self.clusters()
-        self.i = next(i for i, ranks in enumerate(self.members) if transport.rank in ranks)
         self.counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
         self.n_samples, self.n_updates = self.counts[:, transport.rank]  # the places of this rank
-        self.xs = [self.share(f"x {i}", n, dtype) for i in range(len(self.members))]
-        if transport.rank == ROOT:
-            self.set_x(replica.x)
-        replica.point_at(self.xs[self.i])
-        self.increments = transport.allocate(n + 1 if self.count_lost else 0, torch.float64)
-        if self.count_lost:
-            self.own_x = torch.empty_like(replica.x)
-            self.descent.optimize(self.own_x)
-        else:
-            self.descent.optimize(*replica.parameters)
+        replica.point_at(self.share_x())
+        self.descent.optimize(*replica.parameters)
+        self.lost = LostUpdates(replica.x, transport, self.descent) if self.count_lost else None
+
+    def share_x(self) -> torch.Tensor:
+        """Return the x [n] that this rank shares, with rank 0's initial value."""
+        x = self.share("x", self.replica.x.numel(), self.replica.x.dtype)
+        if self.transport.rank == ROOT:
+            x.copy_(self.replica.x)
+        return x
 
     def share(self, name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return a vector [numel], zeroed, that all ranks read and write. Raises UsageError."""
@@ -87,25 +76,14 @@ class Hogwild(Strategy):
             raise UsageError(f"--strategy {self.name}: several GPUs share no memory; take --device cpu, or one GPU")
         return vector
 
-    def set_x(self, x: torch.Tensor) -> None:
-        """Let all begin at `x` [n]."""
-        for x_i in self.xs:
-            x_i.copy_(x)
-
     def join(self, resumed: bool) -> None:
         """Rank 0, whose x all have, tells the others the epoch and the rest of the module's state."""
-        buffers = {"initial buffers": self.replica.b, "initial others": self.replica.others}
-        recorder = self.transport.recorder
-        if self.transport.rank == ROOT:
-            self.start_x = self.total_x()
-            for tag, vector in buffers.items():
-                self.living.send_all(vector, tag, recorder.epoch)
-        else:
-            for tag, vector in buffers.items():
-                message = self.transport.recv(ROOT, tag)
-                recorder.epoch = message.n
-                message.copy_to(vector)
-            self.replica.others = buffers["initial others"]
+        recorder, others = self.transport.recorder, self.replica.others
+        if self.lost and self.transport.rank == ROOT:
+            self.lost.start = self.total_x()
+        recorder.epoch = self.living.broadcast(self.replica.b, "initial buffers", recorder.epoch)
+        self.living.broadcast(others, "initial others")
+        self.replica.others = others
 
     # An epoch
 
@@ -118,26 +96,14 @@ class Hogwild(Strategy):
 
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g_k), in place: each tensor with its gradient where the backward pass has made it."""
-        if self.count_lost:
-            before = self.own_x.copy_(self.replica.x).clone()
-            self.descent.step(self.replica.collect(), n_samples)
-            self.write(self.own_x - before)
+        if self.lost:
+            self.lost.step(self.replica.collect(), n_samples)
         else:
             self.replica.collect_in_place()
             self.descent.step(None, n_samples)
         self.n_samples += n_samples
         self.n_updates += 1
         self.replica.zero_grad()
-
-    def write(self, increment: torch.Tensor) -> None:
-        """x <- x + `increment` [n]."""
-        self.replica.x.add_(increment)
-        self.note(increment)
-
-    def note(self, increment: torch.Tensor) -> None:
-        """Sum what this rank has written: each element, and their absolute values."""
-        self.increments[:-1].add_(increment)
-        self.increments[-1].add_(increment.abs().sum(dtype=torch.float64))
 
     def note_counts(self) -> list[int]:
         """Take over what all ranks have counted; return the updates of each."""
@@ -148,34 +114,29 @@ class Hogwild(Strategy):
 
     def finish(self) -> None:
         """Wait for all that are alive: nobody writes x any more until rank 0 has measured. Average the buffers."""
+        written = self.lost.written if self.lost else None
+        all_lived = self.living.add(written, "increments")
         if self.transport.rank == ROOT:
-            known = len(self.living.alive)
-            for message in self.living.gather("increments"):
-                with message:
-                    self.increments.add_(message.vector)
             self.note_counts()
-            self.measure(somebody_died=len(self.living.alive) < known)
-        else:
-            self.transport.isend(self.increments, ROOT, "increments").wait()
-        self.increments.zero_()
+            self.measure(all_lived)
+        if written is not None:
+            written.zero_()
         self.living.average(self.replica.b, "buffers")
         if (counts := self.replica.counts).numel():
             self.living.maximize(counts, "counts")
             self.replica.counts = counts
 
-    def measure(self, somebody_died: bool) -> None:
+    def measure(self, all_lived: bool) -> None:
         """On rank 0, while nobody writes: the lost updates of the epoch."""
-        if self.count_lost:
-            total = self.total_x()
-            lost = (self.increments[:-1] - (total - self.start_x)).abs().sum()
-            self.start_x = total
+        if self.lost:
+            share = self.lost.share(self.total_x())
             self.meters.pop("lost_updates", None)
-            if not somebody_died:
-                self.meters["lost_updates"] = float(lost / self.increments[-1]) if self.increments[-1] else 0.0
+            if all_lived:
+                self.meters["lost_updates"] = share
 
     def total_x(self) -> torch.Tensor:
-        """Return the sum of all x [n] in float64."""
-        return torch.stack(self.xs).sum(0, dtype=torch.float64)
+        """Return x [n] in float64: a copy."""
+        return self.replica.x.to(torch.float64, copy=True)
 
     # Checkpoints
 

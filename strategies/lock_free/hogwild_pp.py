@@ -24,6 +24,7 @@ import torch
 
 from records.errors import between
 from strategies.common.base import RunSize
+from strategies.common.living import ROOT
 from strategies.lock_free.hogwild import Hogwild
 
 
@@ -58,21 +59,25 @@ class HogwildPP(Hogwild):
         return [range(first, min(first + c, N)) for first in range(0, N, c)]
 
     def setup(self) -> None:
-        """Share also every u, the token, and the mean of all x; and find beta and lambda."""
-        n, dtype = self.replica.x.numel(), self.replica.x.dtype
-        C = len(self.clusters())
-        self.us = [self.share(f"u {i}", n, dtype) for i in range(C)]
-        self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
-        self.mean = self.share("mean", n, dtype)
-        self.beta, self.lam = coefficients(C)
-        self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
+        """Share also the token; and find beta and lambda."""
         super().setup()
+        self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
+        self.beta, self.lam = coefficients(len(self.members))
+        self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
 
-    def set_x(self, x: torch.Tensor) -> None:
-        """Let all begin at `x` [n]."""
-        super().set_x(x)
-        for vector in (*self.us, self.mean):
-            vector.copy_(x)
+    def share_x(self) -> torch.Tensor:
+        """Share every x and u, and the mean of all x; return that of this rank's cluster i."""
+        x = self.replica.x
+        self.members = self.clusters()
+        self.i = next(i for i, ranks in enumerate(self.members) if self.transport.rank in ranks)
+        self.xs, self.us = (
+            [self.share(f"{name} {i}", x.numel(), x.dtype) for i in range(len(self.members))] for name in "xu"
+        )
+        self.mean = self.share("mean", x.numel(), x.dtype)
+        if self.transport.rank == ROOT:
+            for vector in (*self.xs, *self.us, self.mean):
+                vector.copy_(x)
+        return self.xs[self.i]
 
     def step(self, n_samples: int) -> None:
         """x_i <- optimizer(x_i, g_k), in place. The lowest rank of a cluster then looks after the token."""
@@ -93,18 +98,22 @@ class HogwildPP(Hogwild):
         i, next_x = self.i, self.xs[(self.i + 1) % len(self.xs)]
         with self.transport.recorder.phase("communicate"):
             added = exchange(self.xs[i], self.us[i], next_x, self.beta, self.lam, self.tolerance)
-        if self.count_lost:
+        if self.lost:
             for increment in added:
-                self.note(increment)
+                self.lost.note(increment)
 
-    def measure(self, somebody_died: bool) -> None:
+    def measure(self, all_lived: bool) -> None:
         """On rank 0, while nobody writes: also the mean of all x, and how far they are from it."""
-        super().measure(somebody_died)
+        super().measure(all_lived)
         self.mean.copy_(self.average_x())
         squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]
         norm = self.mean.norm(dtype=torch.float64)
         distance = torch.stack(squares).mean().sqrt()
         self.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+
+    def total_x(self) -> torch.Tensor:
+        """Return the sum of all x [n] in float64."""
+        return torch.stack(self.xs).sum(0, dtype=torch.float64)
 
     def average_x(self) -> torch.Tensor:
         """Return the mean of all x [n] in this moment."""

@@ -84,9 +84,7 @@ def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("PATH", "")
     doc, kind = all_reduce.__doc__ or "", all_reduce.AllReduceSettings
     assert common.main(doc, kind, all_reduce.measure, ["--peers", "mpi"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --peers mpi: needs mpirun and mpi4py: pip install -r requirements-mpi.txt\n"
-    )
+    assert capsys.readouterr().err == "error: --peers mpi: needs mpirun and mpi4py: pip install -e '.[mpi]'\n"
 
 
 def fail_on_rank_1(transport: Transport) -> None:
@@ -308,7 +306,7 @@ LOADING = ("--repeats", "1", "--steps", "1", "--batch_size", "10", "--per_class"
 
 @pytest.mark.slow
 def test_loading(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.dali", reason="needs DALI: pip install -r requirements-dali.txt")
+    pytest.importorskip("nvidia.dali", reason="needs DALI: pip install -e '.[dali]'")
     rows = figures(tmp_path, "loading", *LOADING, "--image_size", "32")
     assert [(row["loader"], row["workers"], row["device"]) for row in rows] == [
         ("torch", 0, "cpu"), ("torch", 1, "cpu"), ("torch", 2, "cpu"), ("dali", 1, "cpu"), ("dali", 2, "cpu"),
@@ -324,7 +322,7 @@ def test_loading_without_dali_says_so(
     arguments = [*LOADING, "--image_size", "32", "--workers", "0", "--out", str(path)]
     assert common.main(loading.__doc__ or "", loading.LoadingSettings, loading.measure, arguments) == 0
     out = capsys.readouterr().out
-    assert "dali      is not installed, its rows are left out: pip install -r requirements-dali.txt\n" in out
+    assert "dali      is not installed, its rows are left out: pip install -e '.[dali]'\n" in out
     rows = kept_rows(path)
     check(out, rows, (*HEADS, "dali"))
     assert [(row["loader"], row["workers"]) for row in rows] == [("torch", 0)]

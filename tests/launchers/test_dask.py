@@ -33,7 +33,7 @@ from tests.runs import made
 from transports.base import Transport
 from transports.rendezvous import serve_store
 
-distributed = pytest.importorskip("distributed", reason="needs dask.distributed: pip install -r requirements-dask.txt")
+distributed = pytest.importorskip("distributed", reason="needs dask.distributed: pip install -e '.[dask]'")
 pytestmark = pytest.mark.xdist_group("dask")
 Report = Callable[[Any], None]
 N = 3
@@ -410,7 +410,7 @@ def test_an_address_that_needs_certificates_which_are_not_there() -> None:
 @pytest.mark.parametrize("missing", ["distributed", "cryptography"])
 def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(UsageError, match=r"--launcher dask: .*pip install -r requirements-dask\.txt"):
+    with pytest.raises(UsageError, match=r"--launcher dask: .*pip install -e '\.\[dask\]'"):
         find_launcher("dask")
 
 

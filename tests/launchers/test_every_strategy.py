@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 def launcher(request: pytest.FixtureRequest) -> str:
     """The name of a launcher whose packages are there."""
     if request.param == "mpi" and not (importlib.util.find_spec("mpi4py") and shutil.which("mpirun")):
-        pytest.skip("needs mpi4py and mpirun: pip install -r requirements-mpi.txt")
+        pytest.skip("needs mpi4py and mpirun: pip install -e '.[mpi]'")
     if request.param == "dask" and not importlib.util.find_spec("distributed"):
-        pytest.skip("needs dask.distributed: pip install -r requirements-dask.txt")
+        pytest.skip("needs dask.distributed: pip install -e '.[dask]'")
     return request.param
 
 

@@ -60,7 +60,7 @@ def test_without_mpi4py_one_line_says_what_to_install(monkeypatch: pytest.Monkey
     assert code == 2
     assert text.count("\n") == 1
     assert "--launcher mpi: mpi4py cannot be used" in text
-    assert "pip install -r requirements-mpi.txt" in text
+    assert "pip install -e '.[mpi]'" in text
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from records.page.__main__ import main
 from records.page.columns import TYPES, with_messages
 from records.timeline import load
 from strategies import STRATEGIES
-from strategies.local_models.gossip import Gossip
+from strategies.local_models.ad_psgd import ADPSGD
 from tests.ranks import LIMIT
 from tests.runs import ROOT, made, n_gpus_of, small
 from training import launch
@@ -268,7 +268,7 @@ def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, named: bool) 
 
 @pytest.mark.slow
 def test_every_message_of_a_strategy_with_helpers_has_its_line(tmp_path: Path) -> None:
-    made(tmp_path, Gossip(asynchronous=True), n_gpus=4)
+    made(tmp_path, ADPSGD(), n_gpus=4)
     events = load_events(tmp_path / "run").query("op in ['send', 'recv', 'read']")
     events = events[events["phase"] != EVALUATE]
     assert len(events) > 20

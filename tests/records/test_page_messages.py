@@ -122,7 +122,7 @@ def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str, real:
 
 
 def test_what_goes_to_every_server_is_of_the_same_version(tmp_path: Path) -> None:
-    one = simulated(tmp_path, strategy_of("param_server", servers=2))
+    one = simulated(tmp_path, strategy_of("sharded_param_server", servers=2))
     events = with_messages(one.events, one.roles)
     moved = events[events["op"].isin(["send", "recv"]) & (events["rank"] >= 2)]
     for tag in ("gradient", "parameters"):

@@ -12,9 +12,9 @@ import pytest
 from param_server_builtin import BuiltinParamServer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
+from strategies.local_models.ad_psgd import ADPSGD
 from tests.selection import chosen_strategy
 from tests.strategies.loops import is_virtual, sizes, with_workers
-from tests.strategies.own import ADPSGD
 
 Kind = type[Strategy]
 
@@ -31,7 +31,6 @@ SUITES: dict[str, Callable[[Kind], bool]] = {
     "complete": lambda kind: not (kind.asynchronous or kind.workers_may_die),  # whose checkpoints hold all
     "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what rank 0 has
 }
-OPTIONS: list[Kind] = [ADPSGD]  # what an option of a strategy makes another one of
 BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
 
 
@@ -57,4 +56,4 @@ def _kinds(metafunc: pytest.Metafunc) -> list[Kind]:
     if chosen := chosen_strategy(metafunc.config):
         return [chosen]
     baselines = BASELINES if metafunc.definition.get_closest_marker("with_baselines") else []
-    return [*STRATEGIES.values(), *OPTIONS, *baselines]
+    return [*STRATEGIES.values(), *baselines]

@@ -1,6 +1,5 @@
 """AD-PSGD: exchanges in pairs that keep the mean, whoever is slow; a passive rank answers while it computes."""
 
-import pickle
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,14 +13,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from records.errors import UsageError
 from records.files import load_events, load_table
-from strategies import Strategy
-from strategies.local_models.ad_psgd import ANSWER, PROGRESS, REQUEST, Exchanges
+from strategies import RunSize
+from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
+from strategies.local_models.common_epoch import PROGRESS
 from strategies.local_models.gossip import Gossip
 from tests.ranks import virtual_time
 from tests.runs import N_TRAIN, made
 from tests.strategies.loops import Rank, Task, X, Y
-from tests.strategies.own import ADPSGD
 from tests.strategies.test_every_strategy_virtual import simulated
 from tests.virtual_time.test_dry_run import on, steps_of
 from transports.base import Message, Transport
@@ -33,20 +33,15 @@ Pair = tuple[int, int]  # an active and a passive rank
 Change = tuple[float, float]  # of an x: before and after
 
 
-def exchanges_of(strategy: Strategy) -> Exchanges:
-    assert isinstance(strategy, Gossip)
-    assert strategy.exchanges is not None
-    return strategy.exchanges
+def ad_psgd_of(rank: Rank) -> ADPSGD:
+    assert isinstance(rank.strategy, ADPSGD)
+    return rank.strategy
 
 
-def test_what_the_option_makes_of_the_class() -> None:
-    strategy = pickle.loads(pickle.dumps(Gossip(asynchronous=True)))
-    assert strategy == Gossip(asynchronous=True)
-    assert strategy.workers_may_die
-    assert strategy.predict(4, 1000, 0.1, 1e9, 1e-4) is None
-    assert not Gossip().workers_may_die
-    assert Gossip().predict(4, 1000, 0.1, 1e9, 1e-4) is not None
-    assert vars(ADPSGD()) == vars(Gossip(asynchronous=True)), "what is tested is what is used"
+def test_its_order_of_messages_cannot_be_replayed() -> None:
+    ADPSGD().check(RunSize(4, 4, 4))
+    with pytest.raises(UsageError, match=r"^--replay: with ad_psgd every rank takes messages in an order of its own"):
+        ADPSGD().check(RunSize(4, 4, 4, replayed=True))
 
 
 # A thousand exchanges
@@ -66,7 +61,7 @@ class Pace:
 class Watched:
     """Notes what each exchange does to an element of the two vectors."""
 
-    def __init__(self, exchanges: Exchanges) -> None:
+    def __init__(self, exchanges: ADPSGD) -> None:
         self.exchanges, self.k = exchanges, exchanges.transport.rank
         self.changes: dict[Pair, list[Change]] = defaultdict(list)
         self.take, self.give = exchanges.take_answer, exchanges.answer
@@ -94,7 +89,7 @@ def at_random_pace(
     Return the changes of all exchanges, x, that of model(), and the samples that this rank knows of.
     """
     rank = Rank(transport, task)
-    watched = Watched(exchanges_of(rank.strategy))
+    watched = Watched(ad_psgd_of(rank))
     rank.replica.x.fill_(float(transport.rank))
     if not watched.exchanges.is_active:
         watched.exchanges.apart.fill_(float(transport.rank))
@@ -135,7 +130,7 @@ def test_a_thousand_exchanges_at_any_pace_keep_the_mean(
     actives = range(0, n, 2)
     steps = [1 + 1000 // len(actives) if k in actives else passive_steps + k for k in range(n)]
     time = VirtualTime(OneSwitch(n, 1e6, latency), lambda rank, phase, part: 0.0)
-    ranks = time.launch(at_random_pace, n, Task(Gossip(asynchronous=True), n, "unit"), scales, seed, steps)
+    ranks = time.launch(at_random_pace, n, Task(ADPSGD(), n, "unit"), scales, seed, steps)
     done = 0
     for i in actives:
         for (_, j), taken in ranks[i][0].items():
@@ -180,7 +175,7 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
         return {("backward", 1): 100.0, ("backward", 0): 1.0}.get((phase, rank), 0.0) * part
 
     time = VirtualTime(OneSwitch(2, 1e9, 1e-3), seconds)
-    active, passive = time.launch(with_layers, 2, Task(Gossip(asynchronous=True), 2), 6, record=True)
+    active, passive = time.launch(with_layers, 2, Task(ADPSGD(), 2), 6, record=True)
     answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"].to_numpy()
     passes = list(spans(passive, "backward"))
     assert len(passes) == len(answers) == 6
@@ -193,7 +188,7 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
 @pytest.mark.slow
 def test_a_slow_passive_rank_answers_within_its_pass_in_real_time_too(tmp_path: Path) -> None:
     big: dict[str, Any] = {"dataset": "digits", "model": "benchmarks.networks:deep", "train_size": 256}
-    made(tmp_path, Gossip(asynchronous=True), n_gpus=2, batch_size=16, epochs=1, lr=0.01, slow=("1:40",), **big)
+    made(tmp_path, ADPSGD(), n_gpus=2, batch_size=16, epochs=1, lr=0.01, slow=("1:40",), **big)
     events = load_events(tmp_path / "run")
     passive = events[events["rank"] == 1]
     answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"]
@@ -215,20 +210,20 @@ def counted(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize("n", range(1, 7))
 def test_what_it_sends_is_what_it_says(n: int) -> None:
-    strategy, steps = Gossip(asynchronous=True), 7
+    strategy, steps = ADPSGD(), 7
     sent = pd.concat(virtual_time(n).launch(counted, n, Task(strategy, n), steps, record=True))
     expected = strategy.closed_form(strategy.traffic_with(None)["worker"], n, 66 * 8)  # loops' model
     assert (len(sent) / n / steps, sent["bytes"].sum() / n / steps) == pytest.approx(expected)
 
 
 def test_no_decision_depends_on_the_value_of_an_element() -> None:
-    meta, cpu = (on(device, Gossip(asynchronous=True), 5, Sizes(1003, 5), slow=("4:3",)) for device in ("meta", "cpu"))
+    meta, cpu = (on(device, ADPSGD(), 5, Sizes(1003, 5), slow=("4:3",)) for device in ("meta", "cpu"))
     assert meta == cpu
 
 
 def test_nobody_waits_for_the_slowest() -> None:
     slow = {"slow": ("3:10",), "latency": "0s"}
-    together, apart = (steps_of(Gossip(asynchronous=kind), 6, 1e3, **slow).seconds for kind in (False, True))
+    together, apart = (steps_of(strategy, 6, 1e3, **slow).seconds for strategy in (Gossip(), ADPSGD()))
     assert together == pytest.approx(3.0, rel=0.05)
     assert apart < 0.75
 
@@ -237,7 +232,7 @@ def test_nobody_waits_for_the_slowest() -> None:
 
 
 def test_an_epoch_ends_when_all_together_have_its_samples(tmp_path: Path) -> None:
-    facts = simulated(tmp_path, Gossip(asynchronous=True), 4, lr_schedule="cosine", slow=("1:8",))
+    facts = simulated(tmp_path, ADPSGD(), 4, lr_schedule="cosine", slow=("1:8",))
     table = load_table(tmp_path / "virtual.csv")
     total = table.groupby("epoch")["samples"].sum().cumsum()
     assert (total >= N_TRAIN * total.index).all()
@@ -256,16 +251,16 @@ def begun(transport: Transport, task: Task, state: dict[str, Any]) -> tuple[int,
     if transport.rank == 0:
         transport.recorder.epoch = 3
     rank = Rank(transport, task)
-    strategy = Gossip(asynchronous=True)
+    strategy = ADPSGD()
     strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
     descent = strategy.descent
     position = (transport.recorder.epoch, descent.samples, descent.version)
-    apart = rank.replica.x if exchanges_of(strategy).is_active else exchanges_of(strategy).apart
+    apart = rank.replica.x if strategy.is_active else strategy.apart
     return *position, rank.x().tolist(), apart.tolist()
 
 
 def test_a_resumed_run_begins_where_rank_0_was() -> None:
-    task, x = Task(Gossip(asynchronous=True), 3), torch.arange(66, dtype=torch.float64)
+    task, x = Task(ADPSGD(), 3), torch.arange(66, dtype=torch.float64)
     state = {
         "x": x,
         "b": torch.zeros(0),
@@ -282,7 +277,7 @@ def test_a_resumed_run_begins_where_rank_0_was() -> None:
 def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int) -> list[int]:
     """The steps that a rank takes of an epoch that ends with the sample `until`."""
     rank = Rank(transport, task)
-    strategy = Gossip(asynchronous=True)
+    strategy = ADPSGD()
     strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
     strategy.until, taken = until, []
     for i in strategy.steps_of_epoch(0, 1):
@@ -297,7 +292,7 @@ def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int)
 
 @pytest.mark.parametrize(("until", "most"), [(50, 0), (51, 1)])
 def test_an_epoch_that_has_its_samples_when_the_run_is_resumed_has_no_step(until: int, most: int) -> None:
-    task = Task(Gossip(asynchronous=True), 3)
+    task = Task(ADPSGD(), 3)
     x, counts = torch.zeros(66, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
     optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
     state = {"x": x, "b": torch.zeros(0), "counts": counts, **NO_OTHERS, "version": 5, "samples": 50, "processed": 50}

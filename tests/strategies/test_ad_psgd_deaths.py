@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchers import launch
-from strategies.local_models.gossip import Gossip
+from strategies.local_models.ad_psgd import ADPSGD
 from tests.ranks import LIMIT, virtual_time
 from tests.strategies.loops import Rank, Task, accuracy
-from tests.strategies.test_ad_psgd import Pace, exchanges_of
+from tests.strategies.test_ad_psgd import Pace, ad_psgd_of
 from tests.strategies.test_every_strategy_deaths import Doomed
 from transports.base import Transport
 from virtual_time.launcher import Death, VirtualTime
@@ -32,7 +32,7 @@ def dying(transport: Transport, task: Task, calls: int, victim: int) -> tuple[fl
 @pytest.mark.parametrize(("n", "victim"), [(2, 1), (3, 2), (4, 1), (4, 2), (4, 3)])
 def test_a_process_that_is_killed_ends_nothing(n: int, victim: int) -> None:
     for calls in (0, 5, 9, 17, 28, 43):
-        found = launch(dying, n, Task(Gossip(asynchronous=True), n, "plain", epochs=6), calls, victim,
+        found = launch(dying, n, Task(ADPSGD(), n, "plain", epochs=6), calls, victim,
                        expendable=[victim], timeout=LIMIT)  # fmt: skip
         assert found[victim] is None
         others = [result for rank, result in enumerate(found) if rank != victim]
@@ -60,7 +60,7 @@ def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int,
     found = []
     for _ in range(2):
         time = VirtualTime(OneSwitch(n, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
-        found.append(time.launch(timed, n, Task(Gossip(asynchronous=True), n), scales, expendable=range(1, n)))
+        found.append(time.launch(timed, n, Task(ADPSGD(), n), scales, expendable=range(1, n)))
     assert found[0] == found[1], "the same bits"
     alive = [result for result in found[0] if result is not None]
     assert len({str(model) for model, _ in alive}) == 1
@@ -73,7 +73,7 @@ def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int,
 def lose_a_partner(transport: Transport, task: Task) -> tuple[list[float], list[int]]:
     """Ranks 0, 1 and 3 take steps without gradients from x = rank; rank 1 dies in the middle of one of its own."""
     rank = Rank(transport, task)
-    exchanges = exchanges_of(rank.strategy)
+    exchanges = ad_psgd_of(rank)
     rank.replica.x.fill_(float(transport.rank))
     if not exchanges.is_active:
         exchanges.apart.fill_(float(transport.rank))
@@ -86,7 +86,7 @@ def lose_a_partner(transport: Transport, task: Task) -> tuple[list[float], list[
 
 
 def test_an_active_rank_whose_partner_died_goes_on_with_another() -> None:
-    task = Task(Gossip(asynchronous=True), 4, "unit")
+    task = Task(ADPSGD(), 4, "unit")
     found = virtual_time(4, [Death(1, 0.1)]).launch(lose_a_partner, 4, task, expendable=[1, 2, 3])
     assert found[1] is None
     assert [found[rank][1] for rank in (0, 2)] == [[3], [3]]
@@ -95,7 +95,7 @@ def test_an_active_rank_whose_partner_died_goes_on_with_another() -> None:
 
 
 def test_an_active_rank_whose_partners_all_died_goes_on_alone() -> None:
-    task = Task(Gossip(asynchronous=True), 4, "unit")
+    task = Task(ADPSGD(), 4, "unit")
     found = virtual_time(4, [Death(1, 0.1), Death(3, 0.2)]).launch(lose_a_partner, 4, task, expendable=[1, 2, 3])
     assert [result is None for result in found] == [False, True, False, True]
     assert [found[rank][1] for rank in (0, 2)] == [[], []]

@@ -38,7 +38,8 @@ def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tu
 
 def test_the_bound_is_for_the_norm_that_is_told() -> None:
     x, descent = make(clip_norm=1.0)
-    descent.step(g(3, 4), 1, norm=lambda part: part.norm() * 2)
+    descent.optimize(x, norm=lambda part: part.norm() * 2)
+    descent.step(g(3, 4), 1)
     assert (-x).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 

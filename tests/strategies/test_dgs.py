@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compression import Layout, Setting
-from strategies.asynchronous_server.dgs import DGS, SAMomentum
+from compression.dgs import SAMomentum
+from strategies.asynchronous_server.dgs import DGS
 from tests.ranks import virtual_time
 from tests.runs import said
 from tests.strategies.loops import N_STEPS, Rank, Task, accuracy, trajectories

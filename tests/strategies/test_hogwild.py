@@ -119,16 +119,18 @@ def colliding(transport: Transport) -> float | None:
     rank = Rank(transport, Task(Hogwild(count_lost=True), 2, "unit"), zeros())
     strategy = rank.strategy
     assert isinstance(strategy, Hogwild)
+    assert strategy.lost is not None
+    lost = strategy.lost
 
     def overwrite(increment: torch.Tensor) -> None:
         read = strategy.replica.x.clone()
         transport.barrier()
         transport.barrier()  # rank 0 has written
         strategy.replica.x.copy_(read + increment)
-        strategy.note(increment)
+        lost.note(increment)
 
     if transport.rank == 1:
-        strategy.write = overwrite  # type: ignore[method-assign]
+        lost.write = overwrite  # type: ignore[method-assign]
         rank.constant_step(2.0, 1)
     else:
         transport.barrier()

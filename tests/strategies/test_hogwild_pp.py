@@ -106,7 +106,8 @@ def stepped(transport: Transport, strategy: Hogwild, order: list[int], gradient:
             rank.constant_step(gradient, 1)
         transport.barrier()
         token = int(taken.token) if isinstance(taken, HogwildPP) else 0
-        found.append({"x": [x_i[0].item() for x_i in taken.xs], "token": token})
+        xs = taken.xs if isinstance(taken, HogwildPP) else [taken.replica.x]
+        found.append({"x": [x_i[0].item() for x_i in xs], "token": token})
         transport.barrier()
     taken.finish()
     model = taken.model().tolist()

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compression import CODECS, Codec
-from strategies import STRATEGIES, Strategy
+from strategies import INSTEAD, STRATEGIES, Strategy
 from tests.runs import BUILTIN, KINDS, said
 from tests.strategies.loops import NEEDS, other_value
 from training import Options, command_line
@@ -101,7 +101,7 @@ FOREIGN = [
     (name, option)
     for name, kind in KINDS.items()
     for option in sorted({option for other in STRATEGIES.values() for option in options_of(other)})
-    if option not in options_of(kind)
+    if option not in options_of(kind) and (name, option) not in INSTEAD
 ]
 
 
@@ -118,6 +118,18 @@ def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
         assert code == 2
         assert text == f"error: --{option}: not an option of --strategy {name}, but of {', '.join(owners)}\n"
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("name", "option"), INSTEAD)
+def test_an_option_that_is_a_strategy_now_names_it(name: str, option: str) -> None:
+    new = INSTEAD[name, option]
+    assert new in STRATEGIES
+    assert option not in options_of(STRATEGIES[name])
+    for spelled in (f"--{option}", f"--{option}=3", f"--no-{option}"):
+        code, text = said("--strategy", name, spelled)
+        assert code == 2
+        assert text.startswith("error: --")
+        assert text.endswith(f"{option}: {name} does not have it any more; take --strategy {new}\n")
 
 
 OWN = [(name, option.name) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)]

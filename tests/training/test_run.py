@@ -21,6 +21,7 @@ from strategies import STRATEGIES, Strategy
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.single import Single
 from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small
 from training import run
 from training.checks import resolve
@@ -129,7 +130,7 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
     assert metadata(tmp_path)["replicas_identical"] is True
 
 
-@pytest.mark.parametrize("strategy", [LocalSGD(), ParamServer(servers=2)], ids=["local_sgd", "two servers"])
+@pytest.mark.parametrize("strategy", [LocalSGD(), ShardedParamServer()], ids=["local_sgd", "two servers"])
 def test_what_is_sent_to_show_the_model_is_not_counted(tmp_path: Path, strategy: Strategy) -> None:
     alone = made(tmp_path, strategy, "alone", n_gpus=4)
     shown = made(tmp_path, strategy, "shown", n_gpus=4, checkpoint_every=1, save=str(tmp_path / "model.pt"))

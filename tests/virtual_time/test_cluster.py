@@ -87,7 +87,7 @@ def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> Non
 def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
     with pytest.raises(
         UsageError,
-        match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* gossip --asynchronous can$",
+        match=r"--kill: ring_all_reduce cannot lose a worker; backup_workers, .* ad_psgd can$",
     ):
         ClusterOptions(kill=("1@1s",)).deaths(RingAllReduce(), ["worker"] * 4)
     assert ClusterOptions(kill=("1@1s",)).deaths(BackupWorkers(), ROLES) == [Death(1, 1.0)]

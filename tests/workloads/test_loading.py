@@ -34,7 +34,7 @@ pytest.importorskip("torchvision")
 
 MOST, MEAN = 6.0, 1.0  # of 255
 HAS_DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
-needs_dali = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -r requirements-dali.txt")
+needs_dali = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -e '.[dali]'")
 DALI = pytest.param("dali", 2, marks=needs_dali, id="dali")
 WORKERS = [pytest.param("torch", n, id=f"{n} workers") for n in (1, 3)]
 STEPS = (*range(7), 12, 13, 20, 3, 4, 3)  # of three epochs; some are left out, some come again
@@ -224,7 +224,7 @@ def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPa
     said = str(refused.value)
     assert "\n" not in said
     assert said.startswith("--loader dali: needs NVIDIA DALI (")
-    assert "pip install -r requirements-dali.txt" in said
+    assert "pip install -e '.[dali]'" in said
 
 
 def test_dali_reads_pictures_in_files_only() -> None:

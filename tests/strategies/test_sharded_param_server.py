@@ -1,4 +1,4 @@
-"""A parameter server that is several: it takes the steps of one, whose wall it moves; who gets, keeps and says what."""
+"""Several servers take the steps of one, whose wall they move: what each sends, receives and keeps."""
 
 import os
 import signal
@@ -18,10 +18,11 @@ from launchers import launch
 from records.errors import RunFailed, UsageError
 from records.files import load_events, load_table
 from records.staleness import per_worker
+from strategies import Strategy
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.synchronous_server.param_server import ParamServer
+from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.ranks import LIMIT, virtual_time
-from tests.runs import said
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
 from tests.strategies.runs import BATCH_NORM, N_TRAIN, SMALL, made
 from tests.strategies.test_every_strategy import CASES, one_process
@@ -48,7 +49,7 @@ def of_one_server(workers: int) -> list[list[list[float]]]:
 def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, workers: int) -> None:
     """66 parameters: of 70 servers, the last have none."""
     n_gpus = servers + workers
-    tasks = [Task(ParamServer(servers=servers), n_gpus, *case) for case in CASES]
+    tasks = [Task(ShardedParamServer(servers=servers), n_gpus, *case) for case in CASES]
     ranks = virtual_time(n_gpus).launch(trajectories, n_gpus, tasks)
     for case, task in enumerate(tasks):
         of_workers = [rank[case] for rank in ranks[servers:]]
@@ -63,18 +64,20 @@ def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, work
 
 
 def test_without_a_bound_on_the_norm_they_are_the_same_bits() -> None:
-    task = Task(ParamServer(servers=3), 5, "sgd")
+    task = Task(ShardedParamServer(servers=3), 5, "sgd")
     assert virtual_time(5).launch(trajectories, 5, [task])[3][0] == of_one_server(2)[CASES.index(("sgd", 0.0))]
 
 
 def test_processes_take_the_same_steps_as_virtual_time() -> None:
-    tasks = [Task(ParamServer(servers=2), 4, *case) for case in CASES]
+    tasks = [Task(ShardedParamServer(servers=2), 4, *case) for case in CASES]
     assert launch(trajectories, 4, tasks, timeout=LIMIT) == virtual_time(4).launch(trajectories, 4, tasks)
 
 
-def with_buffers(transport: Transport, servers: int, steps: list[int]) -> tuple[list[float], list[float], list[int]]:
+def with_buffers(
+    transport: Transport, strategy: Strategy, steps: list[int]
+) -> tuple[list[float], list[float], list[int]]:
     """An epoch in which workers take different numbers of steps; each has statistics of its own."""
-    rank = Rank(transport, Task(ParamServer(servers=servers), transport.world_size, "unit"),
+    rank = Rank(transport, Task(strategy, transport.world_size, "unit"),
                 nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))  # fmt: skip
     if rank.is_server:
         rank.strategy.serve()
@@ -90,8 +93,8 @@ def with_buffers(transport: Transport, servers: int, steps: list[int]) -> tuple[
 
 def test_an_epoch_ends_with_the_same_x_and_buffers_on_all_ranks_whoever_took_fewer_steps() -> None:
     steps = [1, 3, 2]
-    (x, b, counts), *others = virtual_time(4).launch(with_buffers, 4, 1, steps)
-    for rank, found in enumerate(virtual_time(6).launch(with_buffers, 6, 3, steps)):
+    (x, b, counts), *others = virtual_time(4).launch(with_buffers, 4, ParamServer(), steps)
+    for rank, found in enumerate(virtual_time(6).launch(with_buffers, 6, ShardedParamServer(servers=3), steps)):
         assert found[:2] == (x, b)
         assert found[2] == (counts if rank < 3 else others[rank - 3][2])
     assert (b, counts) == ([1.0] * 4, [20])
@@ -110,7 +113,7 @@ def sent(transport: Transport, task: Task) -> list[tuple[int, str, int]]:
 
 def test_each_slice_goes_to_its_server_and_comes_from_it() -> None:
     slices = [8 * length for length in (17, 17, 16, 16)]
-    ranks = virtual_time(6).launch(sent, 6, Task(ParamServer(servers=4), 6), record=True)
+    ranks = virtual_time(6).launch(sent, 6, Task(ShardedParamServer(servers=4), 6), record=True)
     for i, messages in enumerate(ranks[:4]):
         step = [(k, "parameters", slices[i]) for k in (4, 5)]
         assert messages[: len(step) * N_STEPS] == step * N_STEPS
@@ -121,7 +124,7 @@ def test_each_slice_goes_to_its_server_and_comes_from_it() -> None:
 
 
 def test_a_bound_on_the_norm_costs_a_number_from_each_server_to_each() -> None:
-    ranks = virtual_time(5).launch(sent, 5, Task(ParamServer(servers=3), 5, clip_norm=0.05), record=True)
+    ranks = virtual_time(5).launch(sent, 5, Task(ShardedParamServer(servers=3), 5, clip_norm=0.05), record=True)
     for i, messages in enumerate(ranks):
         numbers = [(peer, nbytes) for peer, tag, nbytes in messages if tag == "to everyone"]
         others = [(i + 1) % 3, (i + 2) % 3]
@@ -131,8 +134,8 @@ def test_a_bound_on_the_norm_costs_a_number_from_each_server_to_each() -> None:
 # The wall
 
 
-def steps_of(strategy: ParamServer, workers: int) -> DryRun:
-    options = Options(strategy=strategy, n_gpus=strategy.servers + workers, bandwidth="1gbit", latency="50us")
+def steps_of(strategy: Strategy, n_gpus: int) -> DryRun:
+    options = Options(strategy=strategy, n_gpus=n_gpus, bandwidth="1gbit", latency="50us")
     return dry_run(options, ClusterOptions(compute="1ms"), 25e6, quiet=True)
 
 
@@ -141,9 +144,9 @@ def test_with_more_servers_the_wall_moves(workers: int) -> None:
     """100 MB pass a card of 1 Gbit/s in 0.8 s."""
     seconds = {}
     for servers in (1, 2, 4, 8):
-        strategy = ParamServer(servers=servers)
+        strategy: Strategy = ShardedParamServer(servers=servers) if servers > 1 else ParamServer()
         n_gpus = servers + workers
-        seconds[servers] = steps_of(strategy, workers).seconds
+        seconds[servers] = steps_of(strategy, n_gpus).seconds
         predicted = strategy.predict(n_gpus, 100_000_000, 1e-3, 125e6, 50e-6)
         assert seconds[servers] == pytest.approx(predicted, rel=1e-3)
         assert seconds[servers] == pytest.approx(0.8 * n_gpus / servers, rel=0.01)
@@ -153,11 +156,11 @@ def test_with_more_servers_the_wall_moves(workers: int) -> None:
 
 
 def test_one_step_is_like_all_however_many_servers() -> None:
-    assert period(ParamServer(servers=3)) == 1
+    assert period(ShardedParamServer(servers=3)) == 1
 
 
 def test_a_server_keeps_its_part_of_the_optimizers_state() -> None:
-    found = steps_of(ParamServer(servers=4), 2).results
+    found = steps_of(ShardedParamServer(servers=4), 6).results
     assert [one.optimizer_bytes for one in found] == [25_000_000] * 4 + [0, 0], "momentum"
 
 
@@ -167,7 +170,7 @@ def test_a_server_keeps_its_part_of_the_optimizers_state() -> None:
 def test_the_records_count_samples_and_gradients_once(tmp_path: Path) -> None:
     same: dict[str, Any] = {"model": "tests.workload:linear", "slow": (), "jitter": 0.0, "batch_size": 24}
     one = simulated(tmp_path, ParamServer(), 3, "one", **same)
-    several = simulated(tmp_path, ParamServer(servers=2), 4, "several", **same)
+    several = simulated(tmp_path, ShardedParamServer(), 4, "several", **same)
     assert several["replicas_identical"]
     assert several["parameter_hash"]["0"] == one["parameter_hash"]["0"]
     assert several["test_accuracy"] == one["test_accuracy"]
@@ -188,7 +191,7 @@ CHECKPOINTED: dict[str, Any] = BATCH_NORM | {
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path) -> None:
-    expected = made(tmp_path, "whole", ParamServer(servers=2), **CHECKPOINTED, checkpoint_every=3)["parameter_hash"]
+    expected = made(tmp_path, "whole", ShardedParamServer(), **CHECKPOINTED, checkpoint_every=3)["parameter_hash"]
     found = listed(tmp_path / "whole.checkpoints")
     assert len(found) >= 4
     for path in found:
@@ -196,7 +199,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(tmp_path: Path)
         shown = ranks[0]["model"] if ranks[0]["model"] is not None else ranks[0]["strategy"]["x"]
         assert torch.equal(shown, ranks[3]["strategy"]["x"]), "what is to be scored is the whole x"
     for path in (found[0], found[-1]):
-        resumed = made(tmp_path, path.name, ParamServer(servers=2), **CHECKPOINTED, resume=str(path))
+        resumed = made(tmp_path, path.name, ShardedParamServer(servers=2), **CHECKPOINTED, resume=str(path))
         assert resumed["parameter_hash"] == expected, path.name
 
 
@@ -213,7 +216,7 @@ def with_a_victim(transport: Transport, task: Task, victim: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2, 3])
 def test_a_rank_that_dies_ends_the_run_by_name(victim: int) -> None:
-    task = Task(ParamServer(servers=2), 4)
+    task = Task(ShardedParamServer(servers=2), 4)
     with pytest.raises(RunFailed, match=rf"rank {victim} \({task.roles[victim]}\) was killed by SIGKILL"):
         launch(with_a_victim, 4, task, victim, roles=task.roles, timeout=LIMIT)
 
@@ -222,7 +225,7 @@ def test_a_rank_that_dies_ends_the_run_by_name(victim: int) -> None:
 
 
 def test_as_an_optimizer_it_takes_the_steps_of_the_strategy_by_hand() -> None:
-    task = Task(ParamServer(servers=2), 5, "momentum")
+    task = Task(ShardedParamServer(servers=2), 5, "momentum")
     hand, optimizer = (virtual_time(5).launch(how, 5, task, 7, MORE) for how in (by_hand, by_optimizer))
     for role, ours, theirs in zip(task.roles, optimizer, hand, strict=True):
         expected = theirs[-1:] if role == "server" else theirs
@@ -231,7 +234,7 @@ def test_as_an_optimizer_it_takes_the_steps_of_the_strategy_by_hand() -> None:
 
 
 def test_as_an_optimizer_it_continues_bit_for_bit_from_its_state() -> None:
-    task = Task(ParamServer(servers=2), 5, "adam")
+    task = Task(ShardedParamServer(servers=2), 5, "adam")
     whole, parts = (virtual_time(5).launch(in_two_parts, 5, task, one) for one in (True, False))
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 
@@ -242,19 +245,20 @@ def test_as_an_optimizer_it_continues_bit_for_bit_from_its_state() -> None:
 @pytest.mark.parametrize(
     ("servers", "changes", "message"),
     [
-        (0, {}, "--servers 0: must be at least 1"),
-        (-3, {}, "--servers -3: must be at least 1"),
+        (1, {}, "--servers 1: must be at least 2"),
+        (-3, {}, "--servers -3: must be at least 2"),
         (4, {}, "--servers 4: must be at most 3, all processes but one"),
         (99, {"slow": ("3:2",)}, "--servers 99: must be at most 3, all processes but one"),
-        (2, {"codec": TopK()}, "--servers 2: no codec codes slices of a gradient; leave out --codec"),
-        (2, {"optimizer": "adafactor"}, "--optimizer adafactor: param_server updates x in parts"),
+        (2, {"codec": TopK()}, "--codec topk: --strategy sharded_param_server cannot carry it"),
+        (2, {"optimizer": "adafactor"}, "--optimizer adafactor: sharded_param_server updates x in parts"),
+        (2, {"n_gpus": 2}, "--n_gpus 2: sharded_param_server needs at least 3 processes"),
         (2, {"slow": ("1:2",)}, "--slow 1: not a rank that computes; those are 2, 3"),
     ],
 )
 def test_what_does_not_fit_is_one_line(tmp_path: Path, servers: int, changes: dict[str, Any], message: str) -> None:
     given = SMALL | {"n_gpus": 4, "results_dir": str(tmp_path), "run_name": "run"} | changes
     with pytest.raises(UsageError) as caught:
-        prepare(resolve(Options(strategy=ParamServer(servers=servers), **given)))
+        prepare(resolve(Options(strategy=ShardedParamServer(servers=servers), **given)))
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -265,24 +269,17 @@ def test_one_server_takes_any_codec_and_optimizer(tmp_path: Path) -> None:
         prepare(resolve(Options(strategy=ParamServer(), **given | changes)))
 
 
-@pytest.mark.parametrize("name", ["backup_workers", "async_param_server", "dgs", "downpour"])
-def test_no_other_strategy_has_the_option(name: str) -> None:
-    code, text = said("--strategy", name, "--servers", "2")
-    assert code == 2
-    assert "--servers" in text
-    assert "param_server" in text
-
-
 def refused(transport: Transport) -> list[str]:
     found = []
     for servers, codec in ((3, None), (2, TopK())):
+        strategy = ShardedParamServer(servers=servers)
         with pytest.raises(UsageError) as caught:
-            WorkerOptimizer(make_model(), transport, ParamServer(servers=servers), OPTIMIZERS["plain"], codec=codec)
+            WorkerOptimizer(make_model(), transport, strategy, OPTIMIZERS["plain"], codec=codec)
         found.append(str(caught.value))
     return found
 
 
 def test_an_optimizer_says_so_too() -> None:
-    messages = ["servers=3: must be at most 2, all processes but one", "servers=2: no codec codes slices of a "]
+    messages = ["servers=3: must be at most 2, all processes but one", "codec=topk: strategy sharded_param_server "]
     for found in virtual_time(3).launch(refused, 3):
         assert [text[: len(message)] for text, message in zip(found, messages, strict=True)] == messages

@@ -1,0 +1,122 @@
+"""Sharded parameter server: S servers keep a slice of the parameters each, N - S workers compute on one shard each.
+
+x is cut into S slices of elements, whose lengths differ by at most one, and server i, which is rank i, owns slice x^i.
+In every step each worker k sends (n_k, g_k^i), the slice of its mean gradient over n_k samples, to every server i; the
+server forms g^i = sum n_k g_k^i / sum n_k, takes one optimizer step x^i <- optimizer(x^i, g^i), and sends x^i to all
+workers. The steps are those of `param_server`. (Li et al., 2014, Scaling distributed machine learning with the
+parameter server, OSDI. There workers may also run ahead of each other, and every slice has copies on other servers;
+here all keep step, and the loss of a server ends the run.)
+
+A worker sends and receives one vector of P bytes a step, whatever S; a server (N - S) / S of each. N P / S bytes of a
+step pass one after the other: N - S slices into a server, and S slices into a worker. That is the wall, and S moves it.
+
+`--clip_norm` is for the norm of the whole gradient: the servers send each other one number, the square of their slice's
+norm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from records.errors import between
+from strategies.collectives import broadcast, gather_and_add
+from strategies.common.base import RunSize
+from strategies.common.served import Served
+from strategies.common.traffic import Traffic
+from strategies.common.workers import GRADIENT, SERVER
+
+
+@dataclass(kw_only=True)
+class ShardedParamServer(Served):
+    """The synchronous server, cut over several ranks: each keeps a slice of x and takes that slice of all gradients."""
+
+    servers: int = 2
+    """S: the servers that x is cut over. They are of the --n_gpus processes."""
+
+    traffic = {"worker": Traffic("servers", "P"), "server": Traffic("N - servers", "(N - servers) P / servers")}
+    critical_path = Traffic("2", "N P / servers")
+    min_ranks = 3
+    coded = {}  # a code is of a whole gradient
+    cuts_x = True
+
+    def roles(self, world_size: int) -> list[str]:
+        """Ranks 0 to S - 1 serve, the others work. At least one does either, also for an S that `check` refuses."""
+        S = max(1, min(self.servers, world_size - 1))
+        return ["server"] * S + ["worker"] * (world_size - S)
+
+    def check(self, run: RunSize) -> None:
+        """Some ranks must work."""
+        between(self, "servers", 2, run.n_ranks - 1, "all processes but one")
+
+    def setup(self) -> None:
+        """Server i: run the optimizer on x^i only."""
+        super().setup()
+        self.of_servers = range(self.servers)
+        if self.is_server:
+            self.own_x = self.cut(self.replica.x)[self.transport.rank]
+            self.descent.optimize(self.own_x, norm=self.norm)
+            self.square = self.transport.allocate(1, torch.float64)
+
+    def cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the slices of a vector [n], by server."""
+        return torch.tensor_split(vector, self.servers)
+
+    # Worker k
+
+    def step(self, n_samples: int) -> None:
+        """For all i, send (n_k, g_k^i) to server i; x_k^i <- its x^i."""
+        g, x = self.cut(self.replica.collect()), self.cut(self.replica.x)
+        sent = [self.transport.isend(g[i], i, GRADIENT, n=n_samples) for i in self.of_servers]
+        for i in self.of_servers:
+            self.transport.recv(i, "parameters").copy_to(x[i])
+        for work in sent:
+            work.wait()
+        self.replica.zero_grad()
+
+    def say_goodbye(self) -> None:
+        """Say it to every server."""
+        super().say_goodbye()
+        if not self.is_server:
+            for i in self.of_servers[1:]:
+                self.transport.isend(None, i, "goodbye")
+
+    # Server i
+
+    def serve(self) -> None:
+        """Take one step after the other with a slice of each worker, until all have said goodbye."""
+        for slices in self.workers.rounds():
+            self.apply(slices)  # x^i <- optimizer(x^i, sum n_k g_k^i / sum n_k)
+            self.workers.send_in_place(self.own_x)
+
+    def norm(self, g: torch.Tensor) -> torch.Tensor:
+        """Return the norm of the whole gradient, g being this server's slice of it."""
+        self.square[0] = torch.linalg.vector_norm(g, dtype=torch.float64).square()
+        gather_and_add(self.square, self.transport, ranks=self.of_servers)
+        return self.square[0].sqrt().to(g.dtype)
+
+    def share_slices(self) -> None:
+        """x <- the slices of all servers."""
+        for i, x_i in enumerate(self.cut(self.replica.x)):
+            broadcast(x_i, self.transport, "slice", root=i, ranks=self.of_servers)
+
+    # Both
+
+    def end_epoch(self) -> None:
+        """Server 0 averages the buffers, as a single one does, and sends them to the other servers."""
+        if not self.is_server:
+            super().end_epoch()
+            return
+        self.share_slices()
+        if self.transport.rank == SERVER:
+            super().end_epoch()
+        broadcast(self.replica.b, self.transport, "mean buffers", ranks=self.of_servers)
+        if (counts := self.replica.counts).numel():
+            broadcast(counts, self.transport, "counts", ranks=self.of_servers)
+            self.replica.counts = counts
+
+    def model(self) -> torch.Tensor:
+        """Return x [n]; the servers first exchange their slices."""
+        if self.is_server:
+            self.share_slices()
+        return self.replica.x

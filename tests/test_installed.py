@@ -1,0 +1,68 @@
+"""pip install: a wheel in a fresh environment, outside of the repository, has all that a program of one's own needs."""
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.ranks import LIMIT
+from tests.runs import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
+NOT_BUILT = (".*", "build", "*.egg-info", "results", "tests", "experiments", "lessons", "media", "data")
+
+
+def call(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=4 * LIMIT, check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel, and with what this one has: torch is not downloaded again."""
+    folder = tmp_path_factory.mktemp("installed")
+    shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*NOT_BUILT))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+    call(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, folder / "source", cwd=folder)
+    shutil.rmtree(folder / "source")
+    venv.create(folder / "venv", with_pip=False)
+    own = folder / "venv" / "bin" / "python"
+    (wheel,) = folder.glob("gradwire-*.whl")
+    call(*pip, "--python", own, "install", "--no-deps", wheel, cwd=folder)
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")  # read after the environment's own
+    return own
+
+
+def test_the_loop_of_the_readme_runs_in_another_folder(python: Path, tmp_path: Path) -> None:
+    for program in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL):
+        if "__main__" in program:
+            (tmp_path / "own_loop.py").write_text(program)
+    printed = call(python, "own_loop.py", cwd=tmp_path)
+    assert len(re.findall(r"0\.2", printed)) == 8, printed
+
+
+def test_runs_are_made_and_shown_in_another_folder(python: Path, tmp_path: Path) -> None:
+    where = call(
+        python, "-c", "import strategies; print(strategies.WorkerOptimizer, strategies.__file__)", cwd=tmp_path
+    )
+    assert str(python.parents[1]) in where
+    train = (python, "-m", "train", "--epochs", "1", "--n_gpus", "2", "--strategy")
+    assert "ring_all_reduce" in call(*train[:3], "--list", cwd=tmp_path)
+    call(*train, "ring_all_reduce", "--run_name", "ring", "--checkpoint_every", "9", "--evaluator", cwd=tmp_path)
+    call(*train, "param_server", "--run_name", "server", cwd=tmp_path)
+    table = call(python, "-m", "records.compare", "results/ring.json", "results/server.json", cwd=tmp_path)
+    assert "ring_all_reduce" in table
+    assert "param_server" in table
+    call(python, "-m", "records.page", "results/ring", cwd=tmp_path)
+    (page,) = (tmp_path / "results").glob("*.html")
+    assert "reduce_scatter\\u003c" in page.read_text(encoding="utf-8")

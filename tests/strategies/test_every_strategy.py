@@ -286,6 +286,7 @@ AGGREGATE = [
 ]
 NESTEROV = {"outer_optimizer": "nesterov"}
 REFUSED: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {
+    "ad_psgd": [({}, {"replayed": True}, "--replay: with NAME every rank takes messages in an order of its own")],
     "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, {}, "--max_staleness -1: must be at least 0")],
     "backup_workers": [
         ({"n_backup": 3}, {}, "--n_backup 3: must be fewer than the 3 workers"),
@@ -323,6 +324,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {
     "overlapped_ring": [
         ({"bucket_mb": size}, {}, f"--bucket_mb {size}: must be above 0 and at most 1e9, such as 25")
         for size in (0.0, -1.0, NAN, INF)
+    ],
+    "sharded_param_server": [
+        ({"servers": 1}, {}, "--servers 1: must be at least 2"),
+        ({"servers": 4}, {}, "--servers 4: must be at most 3, all processes but one"),
     ],
     "sparta": [
         ({"fraction": part}, {}, f"--fraction {part}: must be above 0 and at most 1") for part in (0.0, -0.1, 1.1, NAN)

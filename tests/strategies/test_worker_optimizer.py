@@ -22,7 +22,6 @@ from compression.none import NoCodec
 from compression.powersgd import PowerSGD
 from compression.qsgd import QSGD
 from compression.topk import TopK
-from launchers import launch
 from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES, Replica, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
@@ -37,7 +36,7 @@ from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.single import Single
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import LIMIT, outcome, virtual_time, wait_until
+from tests.ranks import LIMIT, launch, outcome, virtual_time, wait_until
 from tests.runs import IN_MEMORY, SYNCHRONOUS
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, accuracy, fit, make_model
 from transports.base import Transport

@@ -49,7 +49,7 @@ def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[f
 MOMENTS = st.floats(0.0, 0.3, allow_nan=False)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(2, 6), st.lists(st.tuples(st.integers(1, 5), MOMENTS), min_size=1, max_size=5), st.data())
 def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int, float]], data: st.DataObject) -> None:
     deaths = [Death(rank, moment) for rank, moment in dict(dead).items() if rank < n]

@@ -36,16 +36,16 @@ from virtual_time.dry_run import DryRun, dry_run, period
 
 @cache
 def of_one_server(workers: int) -> list[list[list[float]]]:
-    tasks = [Task(ParamServer(), 1 + workers, *case) for case in CASES]
+    tasks = [Task(ParamServer(), 1 + workers, *case, epochs=1) for case in CASES]
     found: list[list[list[float]]] = virtual_time(1 + workers).launch(trajectories, 1 + workers, tasks)[1]
     return found
 
 
-@pytest.mark.parametrize(("servers", "workers"), [(2, 1), (2, 2), (3, 1), (3, 4), (5, 3), (70, 2)])
+@pytest.mark.parametrize(("servers", "workers"), [(2, 1), (3, 4), (5, 3), (70, 2)])
 def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, workers: int) -> None:
     """66 parameters: of 70 servers, the last have none."""
     n_gpus = servers + workers
-    tasks = [Task(ShardedParamServer(servers=servers), n_gpus, *case) for case in CASES]
+    tasks = [Task(ShardedParamServer(servers=servers), n_gpus, *case, epochs=1) for case in CASES]
     ranks = virtual_time(n_gpus).launch(trajectories, n_gpus, tasks)
     for case, task in enumerate(tasks):
         of_workers = [rank[case] for rank in ranks[servers:]]
@@ -60,7 +60,7 @@ def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, work
 
 
 def test_without_a_bound_on_the_norm_they_are_the_same_bits() -> None:
-    task = Task(ShardedParamServer(servers=3), 5, "sgd")
+    task = Task(ShardedParamServer(servers=3), 5, "sgd", epochs=1)
     assert virtual_time(5).launch(trajectories, 5, [task])[3][0] == of_one_server(2)[CASES.index(("sgd", 0.0))]
 
 
@@ -130,7 +130,7 @@ def steps_of(strategy: Strategy, n_gpus: int) -> DryRun:
     return dry_run(options, ClusterOptions(compute="1ms"), 25e6, quiet=True)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 16])
+@pytest.mark.parametrize("workers", [1, 16])
 def test_with_more_servers_the_wall_moves(workers: int) -> None:
     """100 MB pass a card of 1 Gbit/s in 0.8 s."""
     seconds = {}

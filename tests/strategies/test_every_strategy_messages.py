@@ -11,7 +11,8 @@ import torch
 
 from records.tables import ledger
 from strategies import Strategy
-from strategies.common.traffic import NOTHING, Coded
+from strategies.common.forms import closed_form
+from strategies.common.traits import NOTHING, Coded
 from tests.ranks import ENGINES, LIMIT, launch, run
 from tests.strategies.loops import (
     Rank,
@@ -64,11 +65,11 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
         _, nbytes, codec = ranks[0][case]
-        for role, traffic in task.strategy.traffic_with(None).items():
+        for role, traffic in task.strategy.cost().by_role.items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = task.strategy.closed_form(traffic, n_gpus, nbytes, codec)
+            expected = closed_form(task.strategy, traffic, n_gpus, nbytes, codec, itemsize=8)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {describe(task.strategy)}"
 
 
@@ -153,7 +154,7 @@ def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind:
     ):
         for case, task in enumerate(of_ranks):
             for rank, (_, received, in_place) in enumerate(witness[case] for witness in ranks):
-                sends = kind.traffic[task.roles[rank]] != NOTHING and kind.replicas_agree and n_gpus > 1
+                sends = kind().cost().by_role[task.roles[rank]] != NOTHING and kind.traits.agree and n_gpus > 1
                 assert in_place or of_ranks is not real or not sends, "vectors are read where they are"
                 for (src, tag), stories in received.items():
                     sent = ranks[src][case][0][rank, tag]

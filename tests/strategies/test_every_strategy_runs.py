@@ -26,10 +26,12 @@ FIRST = {name: getattr(Options(), name) for name in ("dataset", "model", "epochs
 
 
 def test_a_first_run_learns(kind: Kind, tmp_path: Path) -> None:
-    by_chance = kind.asynchronous and not is_virtual(kind)  # the order of arrival decides how stale gradients are
+    by_chance = kind.traits.asynchronous and not is_virtual(
+        kind
+    )  # the order of arrival decides how stale gradients are
     facts = made(tmp_path, "first", kind(), **FIRST, lr=Options(strategy=kind()).lr)
-    assert by_chance or facts["test_accuracy"] >= (0.9 if kind.replicas_agree else 0.8)
-    assert facts["replicas_identical"] or not kind.replicas_agree
+    assert by_chance or facts["test_accuracy"] >= (0.9 if kind.traits.agree else 0.8)
+    assert facts["replicas_identical"] or not kind.traits.agree
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
 
 
@@ -62,7 +64,7 @@ def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(kind: Kind, 
     for number, strategy in enumerate(variants(kind, n_gpus)):
         others = [rank for rank, role in enumerate(strategy.roles(n_gpus)) if role == "worker"]
         refused = refusal(strategy, n_gpus)
-        assert kind.asynchronous or not refused
+        assert kind.traits.asynchronous or not refused
         if refused and strategy != kind():
             continue
         for real in (False, True) if strategy == kind() and not refused else (False,):
@@ -106,7 +108,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind,
 def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path) -> None:
     n_gpus = with_workers(served, 3)
     same = CHECKPOINTED | {"epochs": 4, "n_gpus": n_gpus}
-    if not served().own_codec:  # which is of sgd
+    if not served().cost().code:  # which is of sgd
         same |= {"optimizer": "adam"}
     for number, strategy in enumerate(variants(served, n_gpus) if is_virtual(served) else [served()]):
         folder = tmp_path / str(number)
@@ -120,7 +122,7 @@ def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path) -> None
             assert root["epoch"].tolist() == list(range(at["epoch"], 5)), "the epoch that it was made in is ended"
             assert root["step"].iloc[0] >= at["step"], "it counts on from there"
             assert root["test_accuracy"].notna().all()
-            assert served.asynchronous or root["test_accuracy"].iloc[-1] > 0.7
+            assert served.traits.asynchronous or root["test_accuracy"].iloc[-1] > 0.7
 
 
 def test_a_run_is_not_resumed_to_less_than_it_has(tmp_path: Path) -> None:

@@ -65,22 +65,22 @@ def test_it_is_the_same_every_time(asynchronous: Kind, tmp_path: Path) -> None:
 
 def test_its_clocks_show_who_waits_for_a_slow_rank(kind: Kind, tmp_path: Path) -> None:
     n_gpus = with_workers(kind, 3)
-    if kind.max_ranks == 1 or not is_virtual(kind):
+    if kind.traits.ranks[1] == 1 or not is_virtual(kind):
         return
     facts = simulated(tmp_path, kind(), n_gpus, jitter=0.0, slow=(f"{n_gpus - 1}:10",))
     table = load_table(tmp_path / "virtual.csv")
     workers = table[table["role"] == "worker"].groupby("rank")[["wait_s", "forward_s"]].sum()
-    assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.asynchronous
+    assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.traits.asynchronous
     assert facts["transport"] == "simulated"
     assert "virtual time" in facts["remark"]
-    if not (kind.asynchronous or kind.workers_may_die or kind.name == "none"):
+    if not (kind.traits.asynchronous or kind.traits.workers_may_die or kind.name == "none"):
         assert workers["wait_s"].iloc[0] > 5 * workers["wait_s"].iloc[-1], "all wait for the slow one"
 
 
 def test_its_workers_may_die_and_return_at_a_given_time(survivor: Kind, tmp_path: Path) -> None:
     n_gpus = with_workers(survivor, 3)
     rank = n_gpus - 1
-    deaths = (Death(rank, 0.02), Death(rank, 0.02, 0.03) if survivor.workers_may_return else Death(rank, 0.01))
+    deaths = (Death(rank, 0.02), Death(rank, 0.02, 0.03) if survivor.traits.workers_may_return else Death(rank, 0.01))
     for number, strategy in enumerate(variants(survivor, n_gpus) if is_virtual(survivor) else []):
         death = deaths[number % 2]
         first, second = (

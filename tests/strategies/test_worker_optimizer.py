@@ -125,12 +125,14 @@ CODED: list[tuple[Codec | None, dict[str, Any]]] = [
 ]
 TASKS = [
     pytest.param(
-        Task(kind(), fit(kind, 4), "momentum" if kind.defaults.get("momentum") else "plain", codec=codec, **more),
+        Task(
+            kind(), fit(kind, 4), "momentum" if kind.traits.defaults.get("momentum") else "plain", codec=codec, **more
+        ),
         id=f"{name}-{codec.name if codec else '-'}",
     )
     for name, kind in STRATEGIES.items()
     for codec, more in CODED
-    if name not in IN_MEMORY and (codec is None or codec.kind in kind.coded)
+    if name not in IN_MEMORY and (codec is None or codec.kind in kind.traits.carries)
 ]
 
 
@@ -292,7 +294,7 @@ def in_two_parts(transport: Transport, task: Task, whole: bool) -> torch.Tensor:
 @pytest.mark.parametrize("strategy", [ParamServer(), ShardedParamServer(), RingAllReduce()], ids=NAME)
 @pytest.mark.parametrize("codec", [None, DGC(density=0.1, warmup_epochs=2)], ids=["-", "dgc"])
 def test_it_continues_bit_for_bit_from_its_state(strategy: Strategy, codec: Codec | None) -> None:
-    if codec and codec.kind not in strategy.coded:
+    if codec and codec.kind not in strategy.traits.carries:
         pytest.skip("cannot carry it")
     task = Task(strategy, 3, "plain" if codec else "momentum", codec=codec, momentum=0.9 if codec else 0.0)
     whole, parts = (virtual_time(3).launch(in_two_parts, 3, task, one) for one in (True, False))

@@ -7,6 +7,7 @@ import pytest
 
 from compression import CODECS
 from strategies import GROUPS, STRATEGIES
+from strategies.common.forms import describe
 from training.catalogue import HEADER, blocks, catalogue, markdown
 
 pytestmark = pytest.mark.of_every_strategy
@@ -21,10 +22,10 @@ def test_a_row_for_every_strategy_with_all_that_is_said_of_it() -> None:
     for row, (name, kind) in zip(rows, STRATEGIES.items(), strict=True):
         cells = [cell.strip() for cell in row.strip("|").split(" | ")]
         assert len(cells) == len(HEADER)
-        assert cells[:2] == [f"`{name}`", kind.describe()]
-        assert cells[2] == ("no" if kind.asynchronous else "yes")
+        assert cells[:2] == [f"`{name}`", describe(kind)]
+        assert cells[2] == ("no" if kind.traits.asynchronous else "yes")
         assert cells[3] == ("yes" if "server" in kind().roles(8) else "no")
-        for traffic in kind.traffic.values():
+        for traffic in kind().cost().by_role.values():
             assert traffic.messages in cells[4]
             assert traffic.bytes in cells[5]
 

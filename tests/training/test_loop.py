@@ -17,7 +17,7 @@ from records.events import EVALUATE
 from records.files import load_events, load_table
 from strategies import STRATEGIES
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.common.traffic import NOTHING
+from strategies.common.traits import NOTHING, Cost
 from strategies.local_models.none import NoCommunication
 from tests.ranks import LIMIT, launch, wait_until
 from tests.runs import KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of
@@ -32,7 +32,7 @@ from workloads import datasets
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 
 EPOCHS = 2
-ASYNCHRONOUS = [name for name, kind in STRATEGIES.items() if kind.asynchronous]
+ASYNCHRONOUS = [name for name, kind in STRATEGIES.items() if kind.traits.asynchronous]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_steps_and_samples_are_those_that_were_taken(results: Path, name: str) -
     table, events = load_table(results / f"{name}.csv"), load_events(results / name)
     workers = table[table["role"] == "worker"]
     steps = resolve(small(results, name, n_gpus=n_gpus_of(name, 3))).plan(N_TRAIN).n_steps
-    if not KINDS[name].asynchronous:
+    if not KINDS[name].traits.asynchronous:
         assert workers["step"].tolist() == sorted([steps, 2 * steps] * workers["rank"].nunique())
     else:
         passes = events[events["phase"] == "forward"].groupby("rank").size()
@@ -72,7 +72,7 @@ def test_steps_and_samples_are_those_that_were_taken(results: Path, name: str) -
         assert server[["dropped", "staleness_mean", "staleness_max"]].notna().all(axis=None)
     else:
         assert table[["dropped", "staleness_mean", "staleness_max"]].isna().all(axis=None)
-    if not (KINDS[name].workers_may_die or KINDS[name].asynchronous):
+    if not (KINDS[name].traits.workers_may_die or KINDS[name].traits.asynchronous):
         assert workers.groupby("epoch")["samples"].sum().tolist() == [N_TRAIN] * EPOCHS
 
 
@@ -87,11 +87,11 @@ def test_an_asynchronous_epoch_ends_with_what_is_under_way(results: Path, name: 
     steps = max([1, *(options[own.name] for own in dataclasses.fields(KINDS[name]) if type(own.default) is int)])
     assert taken.cumsum().between(goals, goals + 2 * 3 * 16 * steps).all()
     assert server.empty or taken.tolist() == server["samples"].tolist(), "none is lost"
-    assert metadata(results, name)["replicas_identical"] or not KINDS[name].replicas_agree, "all get the same x"
+    assert metadata(results, name)["replicas_identical"] or not KINDS[name].traits.agree, "all get the same x"
 
 
 def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, results: Path) -> None:
-    for name, kind in KINDS.items():
+    for name in KINDS:
         found = metadata(results, name)
         nbytes = {int(rank): size for rank, size in found["optimizer_bytes"].items()}
         assert sorted(nbytes) == list(range(len(found["roles"])))
@@ -99,7 +99,7 @@ def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, resul
         accumulates = name == "dgs"  # also without momentum
         if not with_momentum and not accumulates:
             assert set(nbytes.values()) == {0}
-        elif kind.cuts_x:
+        elif name in ("sharded_param_server", "sharded_ring"):
             holders = [rank for rank in nbytes if found["roles"][rank] == found["roles"][0]]
             assert nbytes == {rank: 6 * 4 // len(holders) * (rank in holders) for rank in nbytes}, "a part each"
         elif accumulates:
@@ -188,7 +188,9 @@ def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alon
 class Between(NoCommunication):
     """A server that does nothing, between two workers."""
 
-    traffic = {"worker": NOTHING, "server": NOTHING}
+    def cost(self, kind: str | None = None) -> Cost:
+        """Nothing is sent."""
+        return Cost(worker=NOTHING, server=NOTHING)
 
     @classmethod
     def roles(cls, world_size: int) -> list[str]:

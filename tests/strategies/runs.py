@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 3, "batch_size": 16, "lr": 0.05,
     "device": "cpu", "timeout": LIMIT,
 }  # fmt: skip
-BATCH_NORM = {"model": "tests.workload:batch_norm"}
+BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm"}
 N_TRAIN = 190
 
 

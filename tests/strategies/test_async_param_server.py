@@ -25,14 +25,14 @@ WORKERS = 3
 
 @pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.05, "optimizer": "adam"}], ids=["plain", "bounded adam"])
 def test_in_lock_step_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
-    same = {"momentum": 0.9, **changes}
+    same: dict[str, Any] = {"momentum": 0.9, **changes}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)["parameter_hash"]
     lock_step = AsyncParamServer(max_staleness=0, aggregate=WORKERS)
     assert made(tmp_path, "lock step", lock_step, **same)["parameter_hash"] == expected
 
 
 def test_with_one_worker_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
-    one = {"n_gpus": 2, "global_batch_size": 48, "momentum": 0.9}
+    one: dict[str, Any] = {"n_gpus": 2, "global_batch_size": 48, "momentum": 0.9}
     expected = made(tmp_path, "synchronous", ParamServer(), **one)["parameter_hash"]
     assert made(tmp_path, "one", AsyncParamServer(), **one)["parameter_hash"] == expected
 
@@ -40,7 +40,7 @@ def test_with_one_worker_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path
 @pytest.mark.parametrize("other", [Downpour, InconsistentReads])
 def test_with_one_worker_the_others_are_the_synchronous_server_too(tmp_path: Path, other: Any) -> None:
     assert other in STRATEGIES.values()
-    same = {"n_gpus": 2, "dtype": "float64", "momentum": 0.9, "lr_schedule": "cosine"}
+    same: dict[str, Any] = {"n_gpus": 2, "dtype": "float64", "momentum": 0.9, "lr_schedule": "cosine"}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)
     found = made(tmp_path, "run", other(), **same)
     for column in ("train_loss", "test_loss"):

@@ -22,7 +22,7 @@ from workloads.batches import BatchPlan
 
 
 def test_without_a_backup_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
-    same = {"clip_norm": 0.05, "lr_schedule": "cosine", **BATCH_NORM}
+    same: dict[str, Any] = {"clip_norm": 0.05, "lr_schedule": "cosine", **BATCH_NORM}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)
     found = made(tmp_path, "none", BackupWorkers(n_backup=0), **same)
     assert found["parameter_hash"] == expected["parameter_hash"]

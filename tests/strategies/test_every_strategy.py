@@ -274,18 +274,19 @@ def test_a_state_dict_continues_bit_for_bit(determined: Kind) -> None:
 
 # What is refused
 
+Refused = tuple[dict[str, Any], dict[str, Any], str]  # options, what is special of the run, the message
 INF, NAN = float("inf"), float("nan")
-IN_MEMORY = [
+IN_MEMORY: list[Refused] = [
     ({}, {"shared_memory": False}, "--strategy NAME: needs shared memory; run it without torchrun, in real time"),
     ({}, {"held_back": True}, "--bandwidth, --latency: the workers of NAME read x in shared memory"),
     ({}, {"replayed": True}, "--replay: that run has inconsistent reads"),
 ]
-AGGREGATE = [
+AGGREGATE: list[Refused] = [
     ({"aggregate": 0}, {}, "--aggregate 0: must be at least 1"),
     ({"aggregate": 13}, {}, "--aggregate 13: must be at most 12, the gradients of an epoch"),
 ]
 NESTEROV = {"outer_optimizer": "nesterov"}
-REFUSED: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {
+REFUSED: dict[str, list[Refused]] = {
     "ad_psgd": [({}, {"replayed": True}, "--replay: with NAME every rank takes messages in an order of its own")],
     "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, {}, "--max_staleness -1: must be at least 0")],
     "backup_workers": [

@@ -86,7 +86,7 @@ def test_a_few_strategies_end_as_on_shared_memory(launcher: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("launcher", params(*TRANSPORTS))
 def test_every_strategy_ends_as_on_shared_memory_or_runs_or_says_why_not(launcher: str, tmp_path: Path) -> None:
     check(tmp_path, launcher, tuple(CASES))

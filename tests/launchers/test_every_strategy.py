@@ -1,7 +1,7 @@
 """Strategies on every launcher whose ranks share no memory: they end as on shared memory, or at least run.
 
 All strategies of a launcher run in the same processes, one after the other: starting them takes longest. By default
-these are a few; with `-m cluster` the whole table, and each strategy with every option away from its default.
+these are a few; with `-m exhaustive` the whole table, and each strategy with every option away from its default.
 """
 
 import dataclasses

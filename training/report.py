@@ -16,6 +16,7 @@ from records.errors import RunFailed
 from records.events import RunEvents
 from records.machine import git_commit, machine
 from records.sources import digests
+from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
 from training.evaluation import REPORTER
@@ -37,12 +38,17 @@ def describe_place(options: Options, launcher: Launcher) -> str:
     return f"{options.world_size} process(es), one GPU each."
 
 
+def _evaluated(strategy: Strategy) -> str:
+    """Return in one line which parameters the accuracy is of, where the replicas may differ."""
+    shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
+    return f"The replicas may differ; the accuracy is that of {shown.removeprefix('Return ')}"
+
+
 def remarks(options: Options, launcher: Launcher) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, found = options.strategy, []
     if not strategy.traits.agree:
-        shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
-        found.append(f"The replicas differ, and model() is evaluated: {shown}")
+        found.append(_evaluated(strategy))
     if strategy.traits.workers_may_die and not launcher.restarts:
         found.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in options.own_defaults.items():
@@ -114,7 +120,7 @@ def write(options: Options, results: list[RankResult], n_train: int, launcher: L
         "transport": carried_by,
         "bytes": bytes_source,
         "sources": digests(sources(type(strategy))),
-        "remark": describe_place(options, launcher),
+        "remark": describe_place(options, launcher) + ("" if strategy.traits.agree else f" {_evaluated(strategy)}"),
         **launcher.facts,
         **({"clocks": clocks} if clocks else {}),
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",

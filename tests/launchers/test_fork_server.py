@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from launchers import fork_server, launch
+from launchers import fork_server
 from records.errors import RunFailed
-from tests.ranks import wait_until
+from tests.ranks import launch, wait_until
 from transports.base import Transport
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers import launch, sockets
+from launchers import sockets
+from tests.ranks import launch
 from transports.base import Transport
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from compression import CODECS
 from records.known import CATALOGUE
 from strategies import GROUPS, Strategy
 from training.catalogue import CODEC_HEADER, catalogue, codec_rows, rows
@@ -39,7 +38,7 @@ def strategies_markdown() -> str:
         lines += [f"## {group}", table_markdown(HEADER, table)]
         for strategy in strategies:
             file = f"{strategy.__module__.replace('.', '/')}.py"
-            lines += [f"### `{strategy.name}`", summary(strategy), f"[{file}](../{file})"]
+            lines += [f"### [`{strategy.name}`](../{file})", summary(strategy)]
     return "\n\n".join(lines)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from strategies.common.builtin import Builtin
-from strategies.common.traffic import NOTHING
+from strategies.common.traits import NOTHING, Cost
 from training.command_line import main
 
 
@@ -29,10 +29,13 @@ class BuiltinParamServer(Builtin):
     """torch.nn.DataParallel: one process whose GPUs compute on parts of each batch."""
 
     name = "param_server_builtin"
-    traffic = {"worker": NOTHING}
     transport_name = "threads of one process"
     single_process = True
     bytes_source = "not counted: DataParallel copies between GPUs inside the forward and backward pass"
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """No message of a transport."""
+        return Cost(worker=NOTHING)
 
     def roles(self, world_size: int) -> list[str]:
         """One process, however many GPUs."""

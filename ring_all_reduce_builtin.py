@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from records.events import HIDDEN
 from strategies.common.builtin import Builtin
 from strategies.common.replica import float_buffers
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from training.command_line import main
 from transports.base import Transport
 from transports.rendezvous import serve_store
@@ -55,9 +55,12 @@ class BuiltinRingAllReduce(Builtin):
     """torch's DistributedDataParallel: gradients are summed in buckets during the backward pass."""
 
     name = "ring_all_reduce_builtin"
-    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}  # a ring's: what gloo sends is not counted
     transport_name = "torch.distributed: NCCL with a GPU for each rank, else gloo"
     bytes_source = "from formula: 2 (N - 1) / N of the gradient per rank and step"
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A ring's: what gloo sends is not counted."""
+        return Cost(worker=Traffic("2 (N - 1)", "2 (N - 1) P / N"))
 
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Start torch.distributed and wrap the model in DDP."""
@@ -83,7 +86,7 @@ class BuiltinRingAllReduce(Builtin):
         N = self.transport.world_size
         if N > 1:
             P = sum(p.numel() * p.element_size() for p in self.ddp.parameters() if p.requires_grad)
-            _, nbytes = self.traffic["worker"].count({"N": N, "P": P})
+            _, nbytes = self.cost().worker.count({"N": N, "P": P})
             now = self.transport.now()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
                 self.transport.recorder.add(HIDDEN, now, now, op, peer % N, "from formula", int(nbytes))

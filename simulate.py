@@ -169,7 +169,8 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    n_gpus = options.n_gpus or min(max(2, options.strategy.min_ranks), options.strategy.max_ranks or 2)
+    least, most = options.strategy.traits.ranks
+    n_gpus = options.n_gpus or min(max(2, least), most or max(2, least))
     options = dataclasses.replace(
         options,
         device="cpu",

@@ -3,7 +3,7 @@ percent.
 
 python benchmarks/prediction.py
 
-A step of every synchronous strategy, as its closed form predicts it (the critical path in its class), in virtual time,
+A step of every synchronous strategy, as its closed form predicts it (the path of its `cost`), in virtual time,
 and in real processes whose messages are held back (--bandwidth), where computing is a sleep of `--compute_ms`.
 `machine_ms` is a step of these processes without a link, with what copying and adding take on this machine's cores: so
 long a worker computes in the other two. wall: whether the link takes at least 4 times that, so that the claim is for
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figure, main, require
 from strategies import STRATEGIES, Strategy
+from strategies.common.forms import predict
 from training import launch
 from training.checks import resolve
 from training.options import Options
@@ -68,7 +69,8 @@ def measure(settings: PredictionSettings) -> Iterator[Row]:
     """Yield one row per strategy, number of ranks, size and bandwidth."""
     for kind in STRATEGIES.values():
         for N in settings.ranks:
-            if kind.critical_path and kind.min_ranks <= N <= (kind.max_ranks or N):
+            least, most = kind.traits.ranks
+            if kind().cost().path and least <= N <= (most or N):
                 yield from measure_strategy(settings, kind(), N)
 
 
@@ -93,7 +95,7 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
             same = dataclasses.replace(job, phases={"forward": machine})
             simulated = time.launch(take_steps, N, same, device="meta", roles=options.roles, on_report=lambda *_: None)
             virtual = float(np.mean(periods(simulated, options.roles, settings.repeats)))
-            predicted = strategy.predict(N, nbytes, machine, bandwidth, LATENCY)
+            predicted = predict(strategy, N, nbytes, machine, bandwidth, LATENCY)
             assert predicted is not None
             measured = real(Link(bandwidth, LATENCY))
             middle = float(np.median(measured))

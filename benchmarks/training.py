@@ -24,7 +24,7 @@ from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Replica, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import Builtin
-from strategies.common.served import Served
+from strategies.common.traits import Cost
 from strategies.common.workers import SERVER
 from strategies.synchronous_server.param_server import ParamServer
 from training import launch
@@ -42,7 +42,10 @@ class GlooServer(Strategy):
     """How many steps `serve` answers."""
 
     name = "gloo_reduce_broadcast"
-    traffic = Served.traffic
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """As ParamServer."""
+        return ParamServer().cost(kind)
 
     def roles(self, world_size: int) -> list[str]:
         """As ParamServer."""

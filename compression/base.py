@@ -5,14 +5,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
 
 from compression.layout import Layout
 from records.errors import RunFailed
-from records.formulas import evaluate
+from records.formulas import as_written, evaluate
 
 DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
 KINDS = {
@@ -90,9 +89,7 @@ class Codec(ABC):
 
     def count(self) -> tuple[float, float, float]:
         """Return the bytes of values, indices and headers of a code, in closed form. Only after `start`."""
-        options = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
-        # A share such as 0.29 of 100 is 29, and not what is a little below it in binary.
-        options = {name: Fraction(str(value)) if type(value) is float else value for name, value in options.items()}
+        options = as_written({option.name: getattr(self, option.name) for option in dataclasses.fields(self)})
         totals = [0.0, 0.0, 0.0]
         for shape, n in zip(self.parts.shapes, self.parts.sizes, strict=True):
             if n:

@@ -47,7 +47,7 @@ def pairs() -> list[tuple[str, str]]:
         (strategy, codec)
         for strategy in MEASURED
         for codec in CODECS
-        if codec == "none" or CODECS[codec].kind in STRATEGIES[strategy].coded
+        if codec == "none" or CODECS[codec].kind in STRATEGIES[strategy].traits.carries
     ]
 
 

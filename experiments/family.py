@@ -116,7 +116,7 @@ def _tables(options: Options, table: pd.DataFrame, staleness: pd.DataFrame) -> d
     later = slice(2, None) if len(server) > 1 else slice(None)  # without the first epoch
     made = updates.diff().fillna(updates.iloc[0])
     samples = trained.groupby("rank")["samples"].sum().astype(float)
-    asynchronous = options.strategy.asynchronous
+    asynchronous = options.strategy.traits.asynchronous
     on_time = trained["rank"].nunique() - getattr(options.strategy, "n_backup", 0)  # gradients of a synchronous update
     applied = staleness["count"].sum() if asynchronous else on_time * made.sum()
     dropped = server["dropped"].fillna(0).sum()

@@ -21,7 +21,7 @@ AGAINST = {"updates": "updates of the server", "seconds": "seconds of training",
 PARTS = {"final": "three equal workers", "slow": "worker 3 five times as slow"}
 MODES = {"write": ("#c25b4e", "read, modify, write back"), "push": ("#5a9e6f", "push the increment")}
 _SHORT = {"sync": "sync", "backup": "backup", "bounded": "bound", "async": "async", "downpour": "Down-\npour"}
-_STALE = [server for server, strategy in SERVERS.items() if strategy.asynchronous]
+_STALE = [server for server, strategy in SERVERS.items() if strategy.traits.asynchronous]
 _WORKERS = {1: "#7fa8d1", 2: "#2c5282", 3: "#c25b4e"}
 _WIDTH = 9.0  # inches, at 100 dpi the width of a README
 

@@ -166,7 +166,7 @@ class _Work:
         try:
             run(one, quiet=True)
             metadata, table = load_metadata(f"{path}.json"), load_table(f"{path}.csv")
-            stale = one.events and one.strategy.asynchronous and not family_runs.is_of_grid(one)
+            stale = one.events and one.strategy.traits.asynchronous and not family_runs.is_of_grid(one)
             staleness = histogram(load_events(path)) if stale else None
             if _is_drawn(one):
                 with write_atomically(self.directory / f"{name}{EVENTS_SUFFIX}") as temporary:

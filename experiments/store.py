@@ -84,7 +84,7 @@ class Store:
             return False
         if DIVERGED in metadata:
             return True
-        good = bool(metadata["replicas_identical"]) or not options.strategy.replicas_agree
+        good = bool(metadata["replicas_identical"]) or not options.strategy.traits.agree
         return good and finished_epochs(self.rows(str(options.run_name))) == options.epochs
 
     def add(

@@ -6,12 +6,11 @@ python train.py --strategy lessons.compression:Mine --n_gpus 4      # when it is
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from compression.base import pack, unpack  # noqa: F401 - for exchange
-from strategies import Strategy, Traffic
+from strategies import Cost, Strategy, Traffic
 from transports.base import Transport
 
 
@@ -49,12 +48,16 @@ class Mine(Strategy):
     feedback: bool = True
     """Keep what is not sent, and add it to the next gradient."""
 
-    traffic = {"worker": Traffic("N - 1", "(N - 1) 8 max(1, floor(P density / 4))")}  # in float32
     exchange = staticmethod(exchange)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """An index and a value of each element to every other rank."""
+        return Cost(worker=Traffic("N - 1", "(N - 1) (4 + w) max(1, floor(n density))"))
 
     def setup(self) -> None:
         """residual <- 0."""
         self.residual = torch.zeros_like(self.replica.x)
+        self.keep("residual", self.residual)
 
     def step(self, n_samples: int) -> None:
         """g <- the mean of what all send, as if every rank had as many samples; x <- optimizer(x, g)."""
@@ -64,12 +67,3 @@ class Mine(Strategy):
         mean = self.exchange(self.transport, g, self.residual, max(1, int(self.density * len(g))))
         self.descent.step(mean, n_samples * self.transport.world_size)
         self.replica.zero_grad()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Also the residual."""
-        return super().state_dict() | {"residual": self.residual.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`."""
-        super().load_state_dict(state)
-        self.residual.copy_(state["residual"])

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from strategies import Strategy, Traffic
+from strategies.common.forms import closed_form, predict
 
 BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
 Vectors: TypeAlias = dict[str, torch.Tensor]
@@ -177,12 +179,13 @@ class Lab(ABC):
         `messages` and `nbytes` are those of the rank that sends the most of them.
         """
         assert self.strategy is not None, "else a lab has figures of its own"
-        assert self.strategy.critical_path is not None
-        traffic, path = self.strategy.traffic.values(), self.strategy.critical_path
+        cost = self.strategy.cost()
+        traffic, path = cost.by_role.values(), cost.path
+        assert path is not None
         most = max(traffic, key=lambda one: self._count(one)[0])
         largest = max(traffic, key=lambda one: self._count(one)[1])
         size = self.scored.length * self.scored.dtype.itemsize
-        predicted = self.strategy.predict(self.scored.n, size, 0.0, BANDWIDTH, LATENCY)
+        predicted = predict(self.strategy, self.scored.n, size, 0.0, BANDWIDTH, LATENCY)
         assert predicted is not None
         in_time = f"{self._written(path.messages)} latency + {self._written(path.bytes)} / bandwidth"
         return [
@@ -194,13 +197,14 @@ class Lab(ABC):
 
     def _count(self, formula: Traffic) -> tuple[float, float]:
         assert self.strategy is not None
-        return self.strategy.closed_form(formula, self.scored.n, self.scored.length * self.scored.dtype.itemsize)
+        itemsize = self.scored.dtype.itemsize
+        return closed_form(self.strategy, formula, self.scored.n, self.scored.length * itemsize, itemsize=itemsize)
 
     def _written(self, formula: str) -> str:
         """Return a formula with the strategy's options at their values: "N - servers" as "N - 1"."""
         for option in dataclasses.fields(self.strategy) if self.strategy else ():
             formula = formula.replace(option.name, str(getattr(self.strategy, option.name)))
-        return formula.removesuffix(" / 1")
+        return re.sub(r"\bG\b", "P", formula).removesuffix(" / 1")  # gradients are sent as they are
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         """Return why a right run costs more than the best known; by default the first figure that does."""
@@ -232,9 +236,10 @@ def is_close(vector: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether a vector is what was expected but for rounding: sums may be made in any order."""
     if vector.shape != expected.shape or vector.dtype != expected.dtype:
         return False
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    tolerance = (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)
-    return bool(((vector - expected).abs() <= tolerance).all())  # NaN is close to nothing
+    if not expected.numel():
+        return True
+    scale, error = (float(torch.linalg.vector_norm(one, torch.inf)) for one in (expected, vector - expected))
+    return error <= (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)  # NaN is close to nothing
 
 
 def normal(length: int, dtype: torch.dtype, chance: random.Random) -> torch.Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lessons import ring
-from strategies import Traffic
+from strategies import Cost, Traffic
 from transports.base import Transport
 
 
@@ -64,5 +64,8 @@ def all_reduce(transport: Transport, vector: torch.Tensor) -> None:
 class Mine(ring.Mine):
     """The gradients of all ranks are averaged by the all-reduce above, and all take the same step."""
 
-    traffic = {"worker": Traffic("log2(N)", "log2(N) P")}
     all_reduce = staticmethod(all_reduce)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A whole vector in each round."""
+        return Cost(worker=Traffic("log2(N)", "log2(N) P"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lessons.labs.lost_updates import serve
-from strategies import Strategy, Traffic
+from strategies import Cost, Strategy, Traffic, Traits
 from strategies.collectives import broadcast
 from transports.base import Transport
 
@@ -49,13 +49,14 @@ class Mine(Strategy):
     n_fetch: int = 4
     """Steps of a worker between two fetches of the server's parameters."""
 
-    min_ranks = 2
-    asynchronous = True
-    defaults = {"momentum": 0.0}
-    traffic = {"worker": Traffic("1 + 1 / n_fetch", "P"), "server": Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch")}
+    traits = Traits(asynchronous=True, ranks=(2, None), defaults={"momentum": 0.0})
     push = staticmethod(push)
     fetch = staticmethod(fetch)
     apply = staticmethod(apply)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A push after each step; x every n_fetch steps."""
+        return Cost(worker=Traffic("1 + 1 / n_fetch", "P"), server=Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch"))
 
     def roles(self, world_size: int) -> list[str]:
         """Rank 0 serves, the others work."""

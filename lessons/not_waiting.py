@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies import Strategy, Traffic
+from strategies import Cost, Strategy, Traffic, Traits
 from strategies.collectives import broadcast
 from transports.base import ANY, Transport  # noqa: F401 - ANY is for your `serve`
 
@@ -57,11 +57,12 @@ class Mine(Strategy):
     s: int | None = None
     """How many of its own steps a worker may be ahead of the slowest. Default: any number."""
 
-    min_ranks = 2
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
-    asynchronous = True
-    defaults = {"momentum": 0.0}  # late gradients act like momentum
+    traits = Traits(asynchronous=True, ranks=(2, None), defaults={"momentum": 0.0})  # late gradients act like momentum
     serve_all = staticmethod(serve)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A gradient from each worker, and x to each."""
+        return Cost(worker=Traffic("1", "P"), server=Traffic("N - 1", "(N - 1) P"))
 
     def roles(self, world_size: int) -> list[str]:
         """Rank 0 serves, the others work."""

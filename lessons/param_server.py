@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies import Strategy, Traffic
+from strategies import Cost, Strategy, Traffic, Traits
 from transports.base import Transport
 
 SERVER = 0
@@ -33,10 +33,13 @@ def work(transport: Transport, x: torch.Tensor, g: torch.Tensor) -> None:
 class Mine(Strategy):
     """Rank 0 serves by the functions above, all others work."""
 
-    min_ranks = 2
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
+    traits = Traits(ranks=(2, None))
     serve_once = staticmethod(serve)
     work = staticmethod(work)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A gradient from each worker, and x to each."""
+        return Cost(worker=Traffic("1", "P"), server=Traffic("N - 1", "(N - 1) P"))
 
     def roles(self, world_size: int) -> list[str]:
         """Rank 0 serves, the others work."""

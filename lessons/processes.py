@@ -69,11 +69,22 @@ class Ranks:
         new = range(len(self._processes), n)
         if not new:
             return self._processes[:n]
+        self._begin(n)
+        for rank in new:
+            self._processes[rank].next(self.source, Patience(_START_S, _START_S))  # it has started
+        for rank in new:
+            while (request := self._processes[rank].next(self.source, self.patience))["what"] != "loaded":
+                self.keep(rank, request)
+            self._processes[rank].has_loaded = True
+        return self._processes[:n]
+
+    def _begin(self, n: int) -> None:
+        """Start the processes that are still missing for `n` ranks."""
         warm_up()
         context = start_context()
         with starting(_START_S):
             endpoints, self._notices = wire(n, context) if self.real else (None, [])
-            for rank in new:
+            for rank in range(len(self._processes), n):
                 mine, theirs = context.Pipe()
                 trace = tempfile.NamedTemporaryFile(prefix="lesson-")  # noqa: SIM115 - as long as the process
                 endpoint = endpoints[rank] if endpoints else None
@@ -85,13 +96,6 @@ class Ranks:
                 if endpoint:
                     endpoint.close()  # only the rank may hold its ends: then their closing is its end
                 self._processes.append(Process(rank, mine, Child(process), trace))
-        for rank in new:
-            self._processes[rank].next(self.source, Patience(_START_S, _START_S))  # it has started
-        for rank in new:
-            while (request := self._processes[rank].next(self.source, self.patience))["what"] != "loaded":
-                self.keep(rank, request)
-            self._processes[rank].has_loaded = True
-        return self._processes[:n]
 
     def keep(self, rank: int, request: dict[str, Any]) -> None:
         """Keep what a rank has printed."""

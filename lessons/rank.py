@@ -99,7 +99,7 @@ def rank_main(
     die_with_parent()
     os.setsid()  # so that the judge ends what this one starts with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    judge, where = Judge(pipe), ""
+    judge = Judge(pipe)
     trace = open(trace_path, "w")  # noqa: SIM115 - as long as the process lives: where it is, if it never comes back
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     silent = os.open(os.devnull, os.O_RDWR)
@@ -107,6 +107,16 @@ def rank_main(
         os.dup2(silent, number)
     sys.stdout = sys.stderr = _Printed(judge)
     torch.set_num_threads(1)
+    serve(judge, source, functions, lab_name, endpoint)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def serve(
+    judge: Judge, source: Source, functions: Sequence[str], lab_name: str, endpoint: Endpoint | None = None
+) -> None:
+    """Load the functions, then run the cases that the judge sends, until it closes the pipe or a case fails."""
+    where = ""
     try:
         from lessons.labs import LABS
 
@@ -125,8 +135,6 @@ def rank_main(
             judge.tell_result(result)
     except BaseException as error:
         _tell_of(error, judge, source, where)
-    sys.stdout.flush()
-    os._exit(0)
 
 
 def _tell_of(error: BaseException, judge: Judge, source: Source, where: str) -> None:

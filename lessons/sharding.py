@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from records.errors import RunFailed
-from strategies import Strategy
+from strategies import Cost, RunSize, Strategy
 from strategies.all_reduce.sharded_ring import ShardedRing
 from transports.base import Transport
 
@@ -35,9 +35,15 @@ def step(transport: Transport, x: torch.Tensor, g: torch.Tensor, update: Update)
 class Mine(Strategy):
     """Every rank updates its part of x, by the function above."""
 
-    cuts_x = True
-    traffic = ShardedRing.traffic
     take_step = staticmethod(step)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """As of the sharded ring."""
+        return ShardedRing().cost()
+
+    def check(self, run: RunSize) -> None:
+        """See ShardedRing."""
+        ShardedRing().check(run)
 
     def setup(self) -> None:
         """No part of x has an optimizer yet."""

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.common.forms import closed_form
 from strategies.synchronous_server.param_server import ParamServer
 
 HERE = Path(__file__).parent
@@ -127,7 +128,7 @@ def bottleneck(N: int = 5) -> None:
     for axes, strategy in zip(grid, strategies, strict=True):
         axes.set(xlim=(-1.8, 1.8), ylim=(-2.1, 1.7), aspect="equal")
         axes.axis("off")
-        sent = {role: strategy.closed_form(traffic, N, nbytes=1)[1] for role, traffic in strategy.traffic.items()}
+        sent = {role: closed_form(strategy, one, N, nbytes=1)[1] for role, one in strategy.cost().by_role.items()}
         roles = strategy.roles(N)
         for r, role in enumerate(roles):
             colour = SERVER if role == "server" else WORKER

@@ -178,6 +178,8 @@ class Recorder:
         self.epoch = 0
         self.step = 0
         self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
+        self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
+        self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
         self.synchronize = synchronize
         self.clock = clock
         self.time_passes: Callable[[str, float], None] | None = None

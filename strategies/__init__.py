@@ -14,7 +14,7 @@ from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
@@ -62,11 +62,13 @@ __all__ = [
     "GROUPS",
     "INSTEAD",
     "STRATEGIES",
+    "Cost",
     "OptimizerFactory",
     "Replica",
     "RunSize",
     "Strategy",
     "Traffic",
+    "Traits",
     "UsageError",
     "WorkerOptimizer",
     "between",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from records.errors import between
 from strategies.common.base import Strategy
-from strategies.common.traffic import NOTHING
+from strategies.common.traits import NOTHING, Cost, Traits
 
 
 @dataclass(kw_only=True)
@@ -14,9 +14,11 @@ class Single(Strategy):
     workers_like: int = 1
     """Take the batches that this many workers would take together, so that the runs can be compared."""
 
-    max_ranks = 1
-    traffic = {"worker": NOTHING}
-    critical_path = NOTHING
+    traits = Traits(ranks=(1, 1))
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Nothing is sent."""
+        return Cost(worker=NOTHING, path=NOTHING)
 
     def count_workers(self, n_gpus: int) -> int:
         """As many as `workers_like` says: at least one."""

@@ -36,14 +36,16 @@ def strategy_of(name: str, **options: Any) -> Strategy:
 
 WITHOUT_CHANCE = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
 SYNCHRONOUS: dict[str, Strategy] = {
-    name: strategy_of(name, **WITHOUT_CHANCE.get(name, {})) for name, kind in KINDS.items() if not kind.asynchronous
+    name: strategy_of(name, **WITHOUT_CHANCE.get(name, {}))
+    for name, kind in KINDS.items()
+    if not kind.traits.asynchronous
 }
 
 
 def n_gpus_of(name: str, workers: int) -> int:
     """Return how many ranks a strategy has with so many workers."""
     kind = KINDS[name]
-    return 1 if kind.max_ranks == 1 else workers + kind().roles(8).count("server")
+    return 1 if kind.traits.ranks[1] == 1 else workers + kind().roles(8).count("server")
 
 
 def small(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:
@@ -92,7 +94,7 @@ def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-
     return code, output.buffer.getvalue().decode(encoding)
 
 
-def _refuses(kind: type[Strategy], **size: bool) -> bool:
+def _refuses(kind: type[Strategy], **size: Any) -> bool:
     """Whether the strategy refuses such runs, with its defaults."""
     try:
         kind().check(RunSize(4, 3, 4, **size))

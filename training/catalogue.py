@@ -5,10 +5,12 @@ from collections.abc import Iterable
 
 from compression import CODECS, KINDS
 from strategies import GROUPS, Strategy
+from strategies.common.forms import describe
 
 HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
 NOTE = (
-    "N ranks; P: bytes of the parameters; C: bytes of a code (see below). What a rank sends, on average over the ranks "
+    "N ranks; P: bytes of the parameters, n of w bytes each; G: bytes of a gradient as it is sent (P, or those of its "
+    "code, see below). What a rank sends, on average over the ranks "
     "of its role, while every worker takes one step. One by one: what of it cannot be at the same time; a step takes "
     "that long, and what is computed."
 )
@@ -24,15 +26,16 @@ def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
     """Return a row for each strategy, with the columns of HEADER."""
     table: list[tuple[str, ...]] = []
     for strategy in strategies:
-        several = len(strategy.traffic) > 1
+        cost = strategy().cost()
+        several = len(cost.by_role) > 1
         messages, nbytes = (
             "; ".join(f"{role + ' ' if several else ''}{getattr(traffic, what)}"
-                      for role, traffic in strategy.traffic.items())
+                      for role, traffic in cost.by_role.items())
             for what in ("messages", "bytes")
         )  # fmt: skip
-        synchronous = "no" if strategy.asynchronous else "yes"
+        synchronous = "no" if strategy.traits.asynchronous else "yes"
         table.append(
-            (strategy.name, strategy.describe(), synchronous, "yes" if "server" in strategy.traffic else "no",
+            (strategy.name, describe(strategy), synchronous, "yes" if cost.server else "no",
              messages, nbytes)
         )  # fmt: skip
     return table
@@ -68,7 +71,7 @@ def _block(strategy: type[Strategy], row: tuple[str, ...]) -> list[str]:
     kinds = ("" if synchronous == "yes" else "not ") + "synchronous, " + ("a" if server == "yes" else "no") + " server"
     lines = [f"{name}  ({kinds})", f"    {description}"]
     lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
-    if path := strategy.critical_path:
+    if path := strategy().cost().path:
         when = ", while it computes" if path.while_computing else ""
         lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes{when}"]
     return lines

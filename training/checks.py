@@ -14,7 +14,7 @@ from strategies import STRATEGIES
 from strategies.common.builtin import Builtin
 from strategies.common.coding import check_codec
 from training.names import check_class
-from training.optimizers import OPTIMIZERS, is_elementwise
+from training.optimizers import OPTIMIZERS
 from training.options import DTYPES, Options
 from training.schedules import SCHEDULES
 from workloads.loading import LOADERS
@@ -42,24 +42,18 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         raise UsageError(
             f"--n_gpus {n_gpus}: {launcher.name} started {launcher.world_size} processes; leave --n_gpus out"
         )
-    if strategy.max_ranks is not None and n_gpus > strategy.max_ranks:
+    least, most = strategy.traits.ranks
+    if most is not None and n_gpus > most:
         own = [f"--{option.name}" for option in dataclasses.fields(strategy)]
         cure = f"; it has {', '.join(own)}" if own else ""
-        raise UsageError(f"--n_gpus {n_gpus}: {name} is at most {strategy.max_ranks} process(es){cure}")
-    if n_gpus < strategy.min_ranks:
-        raise UsageError(f"--n_gpus {n_gpus}: {name} needs at least {strategy.min_ranks} processes")
+        raise UsageError(f"--n_gpus {n_gpus}: {name} is at most {most} process(es){cure}")
+    if n_gpus < least:
+        raise UsageError(f"--n_gpus {n_gpus}: {name} needs at least {least} processes")
     if n_gpus > _MOST_RANKS and launcher.processes:
         raise UsageError(f"--n_gpus {n_gpus}: one machine, at most {_MOST_RANKS} processes")
     _check_stragglers(options, strategy.roles(n_gpus))
     _check_restarts(options, launcher)
     _check_loader(options, launcher)
-    make_optimizer = options.make_optimizer()
-    strategy.check_optimizer(make_optimizer([torch.nn.Parameter(torch.zeros(1))]))
-    if strategy.cuts_x and not is_elementwise(make_optimizer):
-        raise UsageError(
-            f"--optimizer {options.optimizer}: {name} updates x in parts, but this optimizer looks at all of it; "
-            "take another optimizer or another --strategy"
-        )
     run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     return dataclasses.replace(
         options, n_gpus=n_gpus, device=device,
@@ -73,15 +67,14 @@ def _check_codec(options: Options) -> None:
         if options.codec_scope != Options().codec_scope:
             raise UsageError(f"--codec_scope {options.codec_scope}: there is no codec; give --codec too")
         return
-    able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
+    able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
     optimizer = options.make_optimizer()([torch.nn.Parameter(torch.zeros(1))])
-    check_codec(codec, strategy.coded, strategy.name, able, options.codec_scope, optimizer)
+    check_codec(codec, strategy.traits.carries, strategy.name, able, options.codec_scope, optimizer)
 
 
 def _default_n_gpus(options: Options, device: str) -> int:
-    strategy = options.strategy
-    most = strategy.max_ranks if strategy.max_ranks is not None else _MOST_RANKS
-    return min(most, max(2, strategy.min_ranks, torch.cuda.device_count() if device == "cuda" else 0))
+    least, most = options.strategy.traits.ranks
+    return min(most or _MOST_RANKS, max(2, least, torch.cuda.device_count() if device == "cuda" else 0))
 
 
 def _device(options: Options) -> str:
@@ -95,8 +88,8 @@ def _device(options: Options) -> str:
 def _check_restarts(options: Options, launcher: Launcher) -> None:
     if not options.restarts:
         return
-    able = [name for name, one in STRATEGIES.items() if one.workers_may_return]
-    if not options.strategy.workers_may_return:
+    able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_return]
+    if not options.strategy.traits.workers_may_return:
         raise UsageError(
             f"--restarts {options.restarts}: --strategy {options.strategy.name} lets no worker in again; "
             f"{', '.join(able)} do"

@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from compression import CODECS, Codec
+from compression import CODECS
 from compression.none import NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
@@ -23,6 +23,7 @@ from records.interrupts import INTERRUPTS
 from records.known import listed, value_of
 from records.output import exit_code_of, unread_output_is_no_error
 from strategies import INSTEAD, STRATEGIES, Strategy
+from strategies.common.forms import describe
 from training.catalogue import catalogue
 from training.names import codec_class, make_strategy, owners_of, strategy_class
 from training.options import OF_THIS_RUN, PANELS, Options, option_names
@@ -140,13 +141,14 @@ def _panel(options: type[Any], title: str) -> Any:
 
 def _about(default: Options) -> str:
     text = ""
-    owners: list[Strategy | Codec] = [default.strategy]
-    if not isinstance(default.codec, NoCodec):
-        owners.append(default.codec)
-    for one in owners:
-        text += f"\n\n{one.name}: {one.describe()}"
-        if one.defaults:
-            text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in one.defaults.items())
+    strategy, codec = default.strategy, default.codec
+    owners = [(strategy.name, describe(type(strategy)), strategy.traits.defaults)]
+    if not isinstance(codec, NoCodec):
+        owners.append((codec.name, codec.describe(), codec.defaults))
+    for owner, description, defaults in owners:
+        text += f"\n\n{owner}: {description}"
+        if defaults:
+            text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in defaults.items())
     return text
 
 

@@ -60,6 +60,7 @@ class RankResult:
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
     alignment: Alignment | None  # where the ranks may run on several machines
     threads: int  # that compute
+    applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
 def build_model(options: Options, data: Data) -> nn.Module:
@@ -113,7 +114,7 @@ class _Rank:
         serving = [rank for rank, role in enumerate(roles) if role == "server"]
         self.counts_samples = transport.rank in serving[:1]  # of several servers, whose steps take in the same ones
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
-        self.few_have_state = self.strategy.workers_may_die or self.strategy.asynchronous
+        self.few_have_state = self.strategy.traits.workers_may_die or self.strategy.traits.asynchronous
         self.ranks_with_state = (serving or [REPORTER]) if self.few_have_state else list(range(len(roles)))
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
@@ -168,14 +169,14 @@ class _Rank:
         """Train or serve for one epoch, and evaluate."""
         recorder, strategy, n_steps = self.recorder, self.strategy, self.plan.n_steps
         recorder.epoch = epoch
-        strategy.until = epoch * self.data.n_train
+        strategy.descent.until = epoch * self.data.n_train
         t0, samples = self.transport.now(), strategy.descent.samples
         if self.is_server:
             strategy.serve()
         else:
             self.train((epoch - 1) * n_steps, epoch * n_steps)
         strategy.finish()
-        if not strategy.asynchronous:
+        if not strategy.traits.asynchronous:
             recorder.step = epoch * n_steps
         elif not self.is_server:
             recorder.step = self.taken
@@ -195,7 +196,7 @@ class _Rank:
             recorder.mark("test_loss", score.loss)
             recorder.mark("test_accuracy", score.top1)
             self.report(("accuracy", score.top1))
-        for name, value in strategy.meters.items():
+        for name, value in recorder.meters.items():
             recorder.mark(name, value)
 
     def train(self, start: int, stop: int) -> None:
@@ -217,7 +218,8 @@ class _Rank:
             self.samples += n
             self.taken = i + 1
             self.after_step(i + 1)
-        if strategy.asynchronous:  # what follows belongs to the last step, if others ended the epoch before its first
+        if strategy.traits.asynchronous:
+            # What follows belongs to the last step, if others ended the epoch before its first.
             recorder.step = max(0, self.taken - 1)
         recorder.mark("samples", self.samples - self.samples_before)
         if self.samples:
@@ -366,6 +368,7 @@ class _Rank:
             list(self.recorder.deaths),
             transport.alignment,
             torch.get_num_threads(),
+            self.recorder.applied,
         )
 
 

@@ -30,14 +30,12 @@ def check_class(strategy: type[Strategy]) -> type[Strategy]:
         raise UsageError(f"--strategy {strategy.name}: has no {missing}; define it")
     if "__dataclass_fields__" not in vars(strategy):
         raise UsageError(f"--strategy {strategy.name}: decorate the class with @dataclass(kw_only=True)")
-    if not getattr(strategy, "traffic", None):
-        raise UsageError(f"--strategy {strategy.name}: has no traffic; say what each role sends in a step")
     for option in dataclasses.fields(strategy):
         if option.name in (*option_names(), "list", "help"):
             raise UsageError(f"--strategy {strategy.name}: its option {option.name} is one of every run; rename it")
         if option.default is option.default_factory is dataclasses.MISSING:
             raise UsageError(f"--strategy {strategy.name}: its option {option.name} has no default; give it one")
-    for name in strategy.defaults:
+    for name in strategy.traits.defaults:
         if name not in names_with_strategy_defaults():
             known = ", ".join(names_with_strategy_defaults())
             raise UsageError(

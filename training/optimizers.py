@@ -63,24 +63,6 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
     return type(kind.__name__, (kind,), plain | {"step": step})
 
 
-def is_elementwise(make: OptimizerFactory) -> bool:
-    """Return whether the optimizer updates each element by itself, so that a vector may be cut over ranks.
-
-    Tried out: the two halves of a vector must be updated as they are in the whole.
-    """
-    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
-    whole = torch.nn.Parameter(values.clone())
-    halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
-    optimizers = [make([parameter]) for parameter in (whole, *halves)]
-    for step in range(3):
-        g = torch.sin(values + step)
-        for parameter, gradient in zip((whole, *halves), (g, *g.tensor_split(2)), strict=True):
-            parameter.grad = gradient.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
-
-
 def _parsed(name: str, options: Sequence[str], takes: Mapping[str, Any]) -> dict[str, Any]:
     parsed = {}
     for option in options:

@@ -17,7 +17,7 @@ from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.descent import Schedule
-from strategies.common.traffic import Coded
+from strategies.common.traits import Coded
 from training.optimizers import factory
 from training.schedules import schedule
 from transports.link import Link
@@ -195,7 +195,7 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
     @property
     def own_defaults(self) -> dict[str, Any]:
         """The defaults that the codec and the strategy have of their own; where both have one, the strategy's."""
-        return {**self.codec.defaults, **self.strategy.defaults}
+        return {**self.codec.defaults, **self.strategy.traits.defaults}
 
     @property
     def world_size(self) -> int:
@@ -278,9 +278,10 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         Where a codec warms up: after that.
         """
         like = torch.empty(0, dtype=self.torch_dtype, device="meta")
-        codec, make = self.strategy.own_codec, self.make_codec()
+        cost, make = self.strategy.cost(), self.make_codec()
+        codec = cost.code
         if codec is not None:
-            codec.start(layout, like, Setting(self.strategy.own_scope))
+            codec.start(layout, like, Setting(cost.scope))
         elif make is not None:
             codec = make(layout, like, 0, True)
         if codec is not None:

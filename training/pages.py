@@ -21,11 +21,11 @@ _CITATION = re.compile(r"\b(19|20)\d\d\b")
 def summary(strategy: type[Strategy]) -> str:
     """Return the docstring of a strategy's module up to the paper that it cites.
 
-    Formulas and lists that follow the citation belong to it, and so does a paragraph that continues its sentence.
+    Formulas that follow the citation belong to it, and so does a paragraph that continues its sentence.
     """
     paragraphs = (inspect.getdoc(sys.modules[strategy.__module__]) or "").split("\n\n")
     end = next((i for i, text in enumerate(paragraphs, 1) if _CITATION.search(text)), len(paragraphs))
-    while end < len(paragraphs) and (paragraphs[end][0] in " -" or paragraphs[end][0].islower()):
+    while end < len(paragraphs) and (paragraphs[end][0] == " " or paragraphs[end][0].islower()):
         end += 1
     return "\n\n".join(paragraphs[:end])
 
@@ -59,9 +59,9 @@ def written() -> dict[Path, str]:
     texts = {CATALOGUE: catalogue() + "\n"}
     for page, (name, block) in blocks.items():
         path = PROJECT / "docs" / page
-        begin, end = f"<!-- {name}: made by python -m training.pages -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-        texts[path] = f"{before}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
+        begin, end = f"<!-- {name}: made by python -m training.pages -->\n", f"<!-- end of {name} -->\n"
+        before, rest = path.read_text(encoding="utf-8").split(begin)
+        texts[path] = f"{before}{begin}\n{block}\n\n{end}{rest.split(end)[1]}"
     return texts
 
 

@@ -51,6 +51,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
             launcher.shared_memory,
             replayed=options.replay is not None,
             held_back=options.link is not None,
+            optimizer=options.make_optimizer(),
         )
     )
     if options.link and launcher.processes:

@@ -23,6 +23,7 @@ from records.events import RunEvents
 from records.sources import digests
 from records.unfinished import claimed
 from strategies.common.builtin import Builtin
+from strategies.common.forms import sources
 from training.checks import resolve
 from training.loop import REPORTER, Job, RankResult, train_rank
 from training.options import Options
@@ -101,7 +102,7 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
 def expendable(options: Options) -> list[int]:
     """Return the ranks whose death does not end the run."""
     workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
-    return workers if options.strategy.workers_may_die else []
+    return workers if options.strategy.traits.workers_may_die else []
 
 
 @contextmanager
@@ -119,7 +120,7 @@ def _where(options: Options, launcher: Launcher) -> str:
     """Return in one line what must be known of where the ranks run."""
     if not launcher.processes:
         return f"{options.world_size} ranks in {launcher.name}, in one process."
-    if remark := options.strategy.notice(options.n_gpus or 1):
+    if isinstance(options.strategy, Builtin) and (remark := options.strategy.notice(options.n_gpus or 1)):
         return remark
     if options.device == "cpu":
         return f"No GPU in use: {options.world_size} CPU process(es)."
@@ -132,13 +133,16 @@ def _where(options: Options, launcher: Launcher) -> str:
 def _remarks(options: Options, launcher: Launcher) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, remarks = options.strategy, []
-    if strategy.workers_may_die and not launcher.restarts:
+    if not strategy.traits.agree:
+        shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
+        remarks.append(f"The replicas differ, and model() is evaluated: {shown}")
+    if strategy.traits.workers_may_die and not launcher.restarts:
         remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in options.own_defaults.items():
         if getattr(options, name) == value:
-            owner = strategy.name if name in strategy.defaults else f"--codec {options.codec.name}"
+            owner = strategy.name if name in strategy.traits.defaults else f"--codec {options.codec.name}"
             remarks.append(f"--{name} {value} (the default of {owner})")
-    if strategy.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
+    if strategy.traits.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
         remarks.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
     return remarks
 
@@ -178,7 +182,8 @@ def _samples_unused(
     The others came too late, or were skipped. None where other workers give them, or it is not known.
     """
     unused = of_the_dead = None
-    if options.strategy.workers_may_die and not options.strategy.asynchronous and not options.resume:
+    traits = options.strategy.traits
+    if traits.workers_may_die and not traits.asynchronous and not options.resume:
         plan, roles = options.plan(n_train), options.roles
         unused = int((n_train - table.loc[table["role"] == tables.SERVER, "samples"]).sum())
         of_the_dead = 0
@@ -222,12 +227,12 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
         **_samples_unused(options, table, n_train, deaths),
-        "staleness_of": strategy.staleness_of,
+        "staleness_of": _applied(results),
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
         "options": options.recorded(),
         "transport": carried_by,
         "bytes": bytes_source,
-        "sources": digests(strategy.sources()),
+        "sources": digests(sources(type(strategy))),
         "remark": _where(options, launcher),
         **launcher.facts,
         **({"clocks": clocks} if clocks else {}),
@@ -249,6 +254,11 @@ def _hashes(results: list[RankResult]) -> dict[int, str]:
     return {result.rank: result.parameter_hash for result in results}
 
 
+def _applied(results: list[RankResult]) -> str:
+    """Return what a server has applied one by one; "gradient" where there is none."""
+    return next((result.applied for result in results if result.applied), "gradient")
+
+
 def _conclude(
     options: Options, results: list[RankResult], table: pd.DataFrame, n_train: int, quiet: bool, launcher: Launcher
 ) -> None:
@@ -258,8 +268,8 @@ def _conclude(
         where = {"device": options.device} if launcher.processes else {"time": "virtual"}
         world = {"strategy": strategy.name, "n_gpus": options.n_gpus, **where}
         world |= {"dataset": options.dataset, "model": options.model}
-        print(tables.summary(table, world, strategy.staleness_of))
-        if strategy.asynchronous and (workers := options.roles.count("worker")) > 1:
+        print(tables.summary(table, world, _applied(results)))
+        if strategy.traits.asynchronous and (workers := options.roles.count("worker")) > 1:
             print(
                 f"compare with   --strategy single --workers_like {workers}: one process on the same batches.\n"
                 "               Stale gradients need a smaller --lr the more workers there are."
@@ -277,5 +287,5 @@ def _conclude(
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
     if options.replay:
         replay.compare(options.replay, hashes[REPORTER], quiet)
-    if strategy.replicas_agree and len(set(hashes.values())) > 1:
+    if strategy.traits.agree and len(set(hashes.values())) > 1:
         raise RunFailed(f"the replicas differ at the end, which {strategy.name} must never let happen: {hashes}")

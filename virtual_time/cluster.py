@@ -74,8 +74,8 @@ class ClusterOptions:
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
         deaths: list[Death] = []
-        if self.kill and not strategy.workers_may_die:
-            able = [name for name, one in STRATEGIES.items() if one.workers_may_die]
+        if self.kill and not strategy.traits.workers_may_die:
+            able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_die]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")
@@ -88,7 +88,7 @@ class ClusterOptions:
             if int(rank) in [death.rank for death in deaths]:
                 raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
             death, *returns = [read_unit("kill", time, seconds) for time in times.split("-", 1)]
-            if returns and not strategy.workers_may_return:
+            if returns and not strategy.traits.workers_may_return:
                 raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")
             if returns and returns[0] < death:
                 raise UsageError(f"--kill {text}: it comes back before it dies")
@@ -141,7 +141,7 @@ def _calibrated(options: Options, data: Data) -> dict[str, float]:
     """Return what was timed on this machine for such a step, now or in an earlier run."""
     path = Path(options.results_dir) / "calibration.json"
     samples = len(part_of_a_step(options, data))
-    own = options.strategy.own_codec
+    own = options.strategy.cost().code
     about = {
         "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
@@ -206,9 +206,9 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
 
 def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec | None, Codec | None]:
     """Return what encodes and what decodes in a run, that of the strategy if it has one of its own."""
-    own, make = options.strategy.own_codec, options.make_codec()
-    if own is not None:
-        setting = Setting(options.strategy.own_scope, momentum=options.momentum)
+    cost, make = options.strategy.cost(), options.make_codec()
+    if (own := cost.code) is not None:
+        setting = Setting(cost.scope, momentum=options.momentum)
         ends = own, dataclasses.replace(own)
         for end, sends in zip(ends, (True, False), strict=True):
             end.start(layout, like, dataclasses.replace(setting, sends=sends))

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from compression import Layout
 from records.errors import UsageError, one_line
+from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
 from training.checks import resolve
 from training.options import Options
@@ -68,7 +69,7 @@ class DryRun:
     @property
     def is_typical(self) -> bool:
         """Whether one step is like all: nothing is random, nobody has its own pace, and all workers end it together."""
-        if self.options.jitter or self.options.strategy.asynchronous:
+        if self.options.jitter or self.options.strategy.traits.asynchronous:
             return False
         roles = self.options.roles
         ends = [one.ended for one, role in zip(self.results, roles, strict=True) if role == "worker"]
@@ -111,16 +112,19 @@ class DryRun:
 
 def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
     """Return the messages and bytes that all ranks send in a step, of parameters of this layout, in closed form."""
-    strategy, roles, codec = options.strategy, options.roles, options.coded(layout)
-    traffic, nbytes = strategy.traffic_with(codec), layout.n * options.torch_dtype.itemsize
-    counts = [strategy.closed_form(traffic[role], len(roles), nbytes, codec) for role in roles]
+    strategy, roles, code = options.strategy, options.roles, options.coded(layout)
+    itemsize = options.torch_dtype.itemsize
+    traffic = forms.cost_with(strategy, code).by_role
+    counts = [
+        forms.closed_form(strategy, traffic[role], len(roles), layout.n * itemsize, code, itemsize) for role in roles
+    ]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
 def period(strategy: Strategy) -> int:
     """Return after how many steps a strategy does the same again: the options by which its messages are divided."""
     options = {option.name for option in dataclasses.fields(strategy)}
-    formulas = " ".join(one.messages for one in strategy.traffic.values())
+    formulas = " ".join(one.messages for one in strategy.cost().by_role.values())
     divisors = options & set(re.findall(r"/ (\w+)", formulas))
     return math.lcm(*(getattr(strategy, name) for name in divisors))
 
@@ -152,7 +156,9 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
     launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
     roles = options.roles
-    options.strategy.check(RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False))
+    options.strategy.check(
+        RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False, optimizer=options.make_optimizer())
+    )
     _check_optimizer(options)
     if not options.codec.on_meta:
         raise UsageError(

@@ -94,7 +94,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec(),
                    seed=options.seed)  # fmt: skip
     recorder.shares = job.sizes.shares
-    strategy.until = job.steps * job.samples * roles.count("worker")
+    strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
     _meet(transport)
     report("begun")

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.common import forms
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from training import Options
@@ -50,9 +51,9 @@ def share_of(choice: str, cluster: Cluster) -> float:
 
 
 def predict(choice: str, cluster: Cluster) -> float:
-    """Return the seconds of a step in closed form, `Strategy.predict`."""
-    predicted = CHOICES[choice].predict(
-        cluster.n, cluster.nbytes, share_of(choice, cluster), cluster.bytes_per_second, cluster.latency
+    """Return the seconds of a step in closed form: see `forms.predict`."""
+    predicted = forms.predict(
+        CHOICES[choice], cluster.n, cluster.nbytes, share_of(choice, cluster), cluster.bytes_per_second, cluster.latency
     )
     assert predicted is not None, "all of them keep step"
     return predicted

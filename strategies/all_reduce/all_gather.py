@@ -12,17 +12,18 @@ import torch
 from compression import GATHERED
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import gather_and_add
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic, Traits
 
 
 @dataclass(kw_only=True)
 class AllGather(AllReduceSGD):
     """Every rank sends its gradient to every other, and all add all of them: one message long, N - 1 vectors wide."""
 
-    traffic = {"worker": Traffic("N - 1", "(N - 1) P")}
-    critical_path = Traffic("1", "(N - 1) P")
-    coded = {GATHERED: {"worker": Traffic("N - 1", "(N - 1) C")}}
-    coded_path = {GATHERED: Traffic("1", "(N - 1) C")}
+    traits = Traits(carries=frozenset({GATHERED}))
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Each rank sends N - 1 gradients at a time."""
+        return Cost(worker=Traffic("N - 1", "(N - 1) G"), path=Traffic("1", "(N - 1) G"))
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `gather_and_add`."""

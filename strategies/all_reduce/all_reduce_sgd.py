@@ -2,13 +2,11 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from strategies.collectives import average
 from strategies.common.base import Strategy
-from strategies.common.coding import Encoder
 
 
 @dataclass(kw_only=True)
@@ -17,12 +15,6 @@ class AllReduceSGD(Strategy):
 
     In float16 a sum n_k g_k must stay below 65504.
     """
-
-    def setup(self) -> None:
-        """Know how gradients are coded, if they are."""
-        if self.codec:
-            _, dense = self.closed_form(self.traffic["worker"], self.transport.world_size, self.replica.x.nbytes)
-            self.encoder = Encoder(self.codec, self.replica, self.transport, dense, self.all_reduce)
 
     @abstractmethod
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
@@ -34,8 +26,8 @@ class AllReduceSGD(Strategy):
     def step(self, n_samples: int) -> None:
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
         g = self.replica.collect()
-        if self.encoder:
-            n = self.encoder.mean(g, n_samples)
+        if self.coding:
+            n = self.coding.mean(g, n_samples, self.all_reduce)
         else:
             n = self.all_reduce(g.mul_(n_samples), n_samples)
             g.div_(n)
@@ -45,13 +37,3 @@ class AllReduceSGD(Strategy):
     def finish(self) -> None:
         """Average the buffers over the ranks."""
         average(self.replica.b, self.transport)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Also what the codec keeps."""
-        return super().state_dict() | ({"codec": self.encoder.codec.state_dict()} if self.encoder else {})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`."""
-        super().load_state_dict(state)
-        if self.encoder:
-            self.encoder.codec.load_state_dict(state["codec"])

@@ -10,15 +10,16 @@ import torch
 
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import naive_all_reduce
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 
 
 @dataclass(kw_only=True)
 class NaiveAllReduce(AllReduceSGD):
     """All ranks send their gradient to rank 0, which sends the sum to all: what the ring avoids."""
 
-    traffic = {"worker": Traffic("2 (N - 1) / N", "2 (N - 1) P / N")}
-    critical_path = Traffic("2", "N P")
+    def cost(self, kind: str | None = None) -> Cost:
+        """A gradient from each to rank 0, and the sum to each."""
+        return Cost(worker=Traffic("2 (N - 1) / N", "2 (N - 1) P / N"), path=Traffic("2", "N P"))
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `naive_all_reduce`."""

@@ -21,7 +21,7 @@ import torch
 from records.errors import UsageError
 from strategies.collectives import average
 from strategies.common.base import RunSize, Strategy
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from transports.base import Message, Transport, Work
 
 Ring = Generator[None, Message | None, tuple[int, list[Work]]]
@@ -72,8 +72,12 @@ class OverlappedRing(Strategy):
     bucket_mb: float = 1.0
     """Megabytes of gradients in a bucket. (DistributedDataParallel: 25, and it cuts no tensor.)"""
 
-    traffic = {"worker": Traffic("2 (N - 1) ceil(P / (8 ceil(125000 bucket_mb)))", "2 (N - 1) P / N")}
-    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")  # at most: nothing is hidden
+    def cost(self, kind: str | None = None) -> Cost:
+        """A ring for each bucket. The path is at most so long: nothing is hidden."""
+        buckets = "ceil(P / (8 ceil(125000 bucket_mb)))"
+        return Cost(
+            worker=Traffic(f"2 (N - 1) {buckets}", "2 (N - 1) P / N"), path=Traffic("2 (N - 1)", "2 (N - 1) P / N")
+        )
 
     def check(self, run: RunSize) -> None:
         """A bucket must hold something."""
@@ -161,6 +165,6 @@ class OverlappedRing(Strategy):
     def finish(self) -> None:
         """Average the buffers over the ranks."""
         if self.on_the_way_s and self.transport.world_size > 1:
-            self.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
+            self.transport.recorder.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
         self.on_the_way_s = self.hidden_s = 0.0
         average(self.replica.b, self.transport)

@@ -12,26 +12,25 @@ from dataclasses import dataclass
 
 import torch
 
-from compression import DENSE, GATHERED, LINEAR
+from compression import GATHERED, KINDS, LINEAR
+from strategies.all_reduce.all_gather import AllGather
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import ring_all_reduce
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic, Traits
 
 
 @dataclass(kw_only=True)
 class RingAllReduce(AllReduceSGD):
     """The gradient is cut into N chunks that travel round a ring of ranks: once to be summed, once to be shared."""
 
-    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
-    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")
-    coded_path = {
-        DENSE: Traffic("2 (N - 1)", "2 (N - 1) C / N"),
-        GATHERED: Traffic("1", "(N - 1) C"),
-        LINEAR: Traffic("4 (N - 1)", "2 (N - 1) C / N"),
-    }
-    coded = {kind: {"worker": path} for kind, path in coded_path.items()} | {
-        GATHERED: {"worker": Traffic("N - 1", "(N - 1) C")}
-    }
+    traits = Traits(carries=frozenset(KINDS))
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """2 (N - 1) chunks, one after the other; codes that cannot be added go to everyone."""
+        if kind == GATHERED:
+            return AllGather().cost(kind)
+        ring = Traffic("4 (N - 1)" if kind == LINEAR else "2 (N - 1)", "2 (N - 1) G / N")
+        return Cost(worker=ring, path=ring)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `ring_all_reduce`."""

@@ -12,17 +12,23 @@ from dataclasses import dataclass
 import torch
 
 from strategies.collectives import all_gather, average, own_chunk, reduce_scatter, ring_all_reduce
-from strategies.common.base import Strategy
-from strategies.common.traffic import Traffic
+from strategies.common.base import RunSize, Strategy
+from strategies.common.descent import check_elementwise
+from strategies.common.traits import Cost, Traffic
 
 
 @dataclass(kw_only=True)
 class ShardedRing(Strategy):
     """The ring, with 1/N of the optimizer's state on each rank: it updates one chunk of x, and the chunks travel."""
 
-    cuts_x = True
-    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) P / N")}
-    critical_path = Traffic("2 (N - 1)", "2 (N - 1) P / N")
+    def cost(self, kind: str | None = None) -> Cost:
+        """N - 1 chunks of the gradient, then N - 1 of x, one after the other."""
+        ring = Traffic("2 (N - 1)", "2 (N - 1) P / N")
+        return Cost(worker=ring, path=ring)
+
+    def check(self, run: RunSize) -> None:
+        """A chunk must be updated as it would be in all of x."""
+        check_elementwise(run.optimizer, self.name)
 
     def setup(self) -> None:
         """Run the optimizer on this rank's chunk of x only."""

@@ -16,11 +16,12 @@ slow ones, and for a dead one the others do, each from its own part of the batch
 replies to nobody until the gradients that are still being computed have come; they are applied, and all get the same x.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from records.errors import between
 from strategies.common.base import RunSize
 from strategies.common.served import Served
+from strategies.common.traits import RETURNING
 from strategies.common.workers import GRADIENT, SERVER
 from transports.base import Message
 
@@ -41,10 +42,8 @@ class AsyncParamServer(Served):
     max_staleness: int | None = None
     """s: how many of its own steps a worker may be ahead of the slowest. Default: any number."""
 
-    asynchronous = True
-    workers_may_die = True
-    workers_may_return = True
-    defaults = {"momentum": 0.0}  # late gradients act like momentum
+    # Late gradients act like momentum.
+    traits = replace(Served.traits, asynchronous=True, deaths=RETURNING, defaults={"momentum": 0.0})
 
     def check(self, run: RunSize) -> None:
         """An epoch must have the gradients of an update."""
@@ -58,7 +57,7 @@ class AsyncParamServer(Served):
         """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of the samples applied so far."""
         gradient = self.send_gradient(n_samples)
         parameters = self.transport.recv(SERVER, "parameters")
-        self.over = parameters.n >= self.until
+        self.over = parameters.n >= self.descent.until
         self.replica.adopt(parameters)
         gradient.wait()
         self.replica.zero_grad()
@@ -72,7 +71,7 @@ class AsyncParamServer(Served):
         if self.max_staleness is not None:
             self.workers.limit_gap(self.max_staleness)
         gradients = self.workers.messages(
-            GRADIENT, until=self.until, on_departure=self.reply, may_begin=self.is_within_bound
+            GRADIENT, until=self.descent.until, on_departure=self.reply, may_begin=self.is_within_bound
         )
         for gradient in gradients:
             due.append(gradient if self.aggregate == 1 else gradient.detach())
@@ -88,7 +87,7 @@ class AsyncParamServer(Served):
 
     def reply(self) -> None:
         """Send x to the workers that wait for it, unless they are too far ahead, or the epoch has its samples."""
-        if self.descent.samples < self.until:
+        if not self.descent.is_over:
             for k in self.workers.take_waiting(self.is_within_bound):
                 self.send_x(k)
 

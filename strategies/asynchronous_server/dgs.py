@@ -20,7 +20,6 @@ Wu, 2020, Dual-way gradient sparsification for asynchronous distributed deep lea
 There x is written as x_0 + M, w_k as x_0 + v_k: sums that would drift apart in float32.)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +29,7 @@ from compression.dgs import Difference, SAMomentum, check_sgd
 from compression.sparse import Sparse, check_density
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traffic import Coded, Traffic
+from strategies.common.traits import RETURNING, Cost, Traffic, Traits
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -49,58 +48,46 @@ class DGS(Served):
     per_tensor: bool = True
     """Choose them in each tensor; else in the whole vector."""
 
-    asynchronous = True
-    server_updates = False
-    workers_may_die = True
-    workers_may_return = True
-    replicas_agree = False
-    defaults = {"momentum": 0.7, "lr": 0.03}  # the paper's momentum, which makes steps 1 / (1 - 0.7) times as long
-    traffic = {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) C")}
-    coded = {}  # it is a codec itself
+    traits = Traits(
+        asynchronous=True, agree=False, deaths=RETURNING, ranks=(2, None),
+        defaults={"momentum": 0.7, "lr": 0.03},  # the paper's momentum, which makes steps 1 / (1 - 0.7) times as long
+    )  # fmt: skip
 
-    @property
-    def state_bytes(self) -> int:
-        """Worker: u, which is the momentum, and memory to work in. Server: w_k of all workers, and that."""
-        if not self.is_server:
-            return self.velocity.nbytes
-        return self.replica.x.nbytes + sum(end.w.nbytes for end in self.differences.values())
+    def cost(self, kind: str | None = None) -> Cost:
+        """A code from each worker, and one to each, or the difference itself."""
+        return Cost(
+            worker=Traffic("1", "G"),
+            server=Traffic("N - 1", "(N - 1) G" if self.downlink else "(N - 1) P"),
+            code=SAMomentum(density=self.density),
+            scope="tensor" if self.per_tensor else "vector",
+        )
 
     def check(self, run: RunSize) -> None:
-        """Something must be sent."""
+        """Something must be sent; the rate and the momentum are those of SGD, which the worker takes itself."""
         check_density(self.density)
-
-    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The rate and the momentum are those of SGD, which the worker takes itself."""
-        check_sgd(optimizer, self.name)
-
-    @property
-    def own_codec(self) -> Sparse:
-        """What is sent by the worker and, unless without `downlink`, by the server."""
-        return SAMomentum(density=self.density)
-
-    @property
-    def own_scope(self) -> str:
-        """See Strategy."""
-        return "tensor" if self.per_tensor else "vector"
-
-    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
-        """See Strategy."""
-        return self.traffic if self.downlink else {**self.traffic, "server": Traffic("N - 1", "(N - 1) P")}
+        if run.optimizer:
+            check_sgd(run.optimizer([torch.nn.Parameter(torch.zeros(1))]), self.name)
 
     def setup(self) -> None:
         """Worker: u. Server: w_k of each worker."""
         super().setup()
         check_sgd(self.descent.optimizer, self.name)
         x, layout, momentum = self.replica.x, self.replica.layout, self.descent.optimizer.param_groups[0]["momentum"]
+        scope = self.cost().scope
         self.velocity = SAMomentum(density=self.density)
-        self.velocity.start(layout, x, Setting(self.own_scope, momentum=momentum, sends=not self.is_server))
+        self.velocity.start(layout, x, Setting(scope, momentum=momentum, sends=not self.is_server))
         if self.is_server:
             self.differences = {k: Difference(density=self.density) for k in self.transport.peers}
             room = torch.empty_like(x)
-            for end in self.differences.values():
-                end.start(layout, x, Setting(self.own_scope))
+            # Whoever is sent x lacks nothing: checkpoints need none of these.
+            self.keep("room", room, saved=False)
+            for k, end in self.differences.items():
+                end.start(layout, x, Setting(scope))
                 end.room = room  # they work one after the other
+                self.keep(f"w {k}", end.w, saved=False)
             self.workers.on_sent_x = lambda k: self.differences[k].know_all(x)
+        else:
+            self.keep("velocity", self.velocity, saved=False)
 
     def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
         """Return the code of a vector [n], which is recorded."""
@@ -146,7 +133,7 @@ class DGS(Served):
             else:
                 self.replica.x.add_(reply.vector)
         self.descent.samples = self.descent.processed = reply.n
-        self.over = reply.n >= self.until
+        self.over = reply.n >= self.descent.until
         push.wait()
         self.replica.zero_grad()
         self.steps += 1
@@ -155,7 +142,7 @@ class DGS(Served):
 
     def serve(self) -> None:
         """Subtract what is pushed and answer, until the epoch has its samples and all workers wait."""
-        for push in self.workers.messages("push", until=self.until, on_departure=self.reply):
+        for push in self.workers.messages("push", until=self.descent.until, on_departure=self.reply):
             self.add(push, alpha=-1.0)
             self.workers.record_applied(push)
             self.descent.count(push.n)
@@ -166,7 +153,7 @@ class DGS(Served):
 
     def reply(self) -> None:
         """Send G to the workers that wait, unless the epoch has its samples."""
-        if self.descent.samples < self.until:
+        if not self.descent.is_over:
             self.send_differences()
 
     def send_differences(self) -> None:

@@ -11,14 +11,14 @@ so the optimizer is the workers', each with its own state.
 How the server adds and answers, and how an epoch ends: `push_fetch.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from records.errors import between
 from strategies.asynchronous_server.push_fetch import PushFetch
 from strategies.common.base import RunSize
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from transports.base import Message
 
 
@@ -35,9 +35,14 @@ class Downpour(PushFetch):
     n_fetch: int = 1
     """Steps of a worker between two fetches of the server's parameters."""
 
-    defaults = {"momentum": 0.0}  # late movements act like momentum
-    traffic = {"worker": Traffic("1 / n_push + 1 / n_fetch", "P / n_push"),
-               "server": Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch")}  # fmt: skip
+    traits = replace(PushFetch.traits, defaults={"momentum": 0.0})  # late movements act like momentum
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A push every n_push steps; a request, and x, every n_fetch."""
+        return Cost(
+            worker=Traffic("1 / n_push + 1 / n_fetch", "P / n_push"),
+            server=Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch"),
+        )
 
     def check(self, run: RunSize) -> None:
         """An epoch must have a push and a fetch."""

@@ -14,14 +14,14 @@ W alpha > 1, workers that exchange at the same time carry x~ beyond their mean, 
 How the server adds and answers, and how an epoch ends: `push_fetch.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from records.errors import UsageError, between
 from strategies.asynchronous_server.push_fetch import PushFetch
 from strategies.common.base import RunSize
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from transports.base import Message
 
 
@@ -38,8 +38,11 @@ class ElasticAveraging(PushFetch):
     tau: int = 4
     """Steps of a worker between two exchanges with the centre."""
 
-    replicas_agree = False
-    traffic = {"worker": Traffic("2 / tau", "P / tau"), "server": Traffic("(N - 1) / tau", "(N - 1) P / tau")}
+    traits = replace(PushFetch.traits, agree=False)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Every tau steps a request, x~ and d."""
+        return Cost(worker=Traffic("2 / tau", "P / tau"), server=Traffic("(N - 1) / tau", "(N - 1) P / tau"))
 
     def check(self, run: RunSize) -> None:
         """The centre must lie between the old one and x_k; an epoch must have an exchange."""

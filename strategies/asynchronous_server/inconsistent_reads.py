@@ -9,15 +9,13 @@ gradient counts from the start of its read.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from compression import KINDS
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.base import RunSize
 from strategies.common.shared import check_shared_memory
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -26,8 +24,9 @@ from transports.base import Message
 class InconsistentReads(AsyncParamServer):
     """The asynchronous server, whose workers read x in its memory, without a lock, while it may be written."""
 
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("2 (N - 1)", "(N - 1) P")}
-    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("2 (N - 1)", "(N - 1) P")} for kind in KINDS}
+    def cost(self, kind: str | None = None) -> Cost:
+        """A worker is told that it may read, and reads."""
+        return Cost(worker=Traffic("1", "G"), server=Traffic("2 (N - 1)", "(N - 1) P"))
 
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; what they read there, no order of messages decides."""
@@ -48,12 +47,19 @@ class InconsistentReads(AsyncParamServer):
             self.descent.optimize(self.x)
             self.workers.version_read = self.versions
 
+    def join(self, resumed: bool) -> None:
+        """Server: the counts continue too."""
+        if self.is_server:
+            self.begun.fill_(self.descent.version)
+            self.ended.fill_(self.descent.version)
+        super().join(resumed)
+
     # Worker
 
     def step(self, n_samples: int) -> None:
         """Send (g_k, n_k); when the server says so, x_k <- x as it is in this very moment."""
         gradient = self.send_gradient(n_samples)
-        self.over = self.transport.recv(SERVER, "read").n >= self.until
+        self.over = self.transport.recv(SERVER, "read").n >= self.descent.until
         version = self.transport.read(self.x, self.replica.x, SERVER, self.begun, self.ended)
         self.versions[self.transport.rank] = version
         gradient.wait()
@@ -71,10 +77,3 @@ class InconsistentReads(AsyncParamServer):
         self.begun += 1
         super().apply(gradients, processed)
         self.ended += 1
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Server: the counts continue too."""
-        super().load_state_dict(state)
-        if self.is_server:
-            self.begun.fill_(self.descent.version)
-            self.ended.fill_(self.descent.version)

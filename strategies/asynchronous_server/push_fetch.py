@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from strategies.common.served import Served
+from strategies.common.traits import RETURNING, Traits
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -22,12 +23,7 @@ class PushFetch(Served):
     its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
     """
 
-    staleness_of = "push"
-    coded = {}  # what is pushed is no gradient
-    asynchronous = True
-    server_updates = False
-    workers_may_die = True
-    workers_may_return = True
+    traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)  # what is pushed is no gradient: no codecs
 
     # Worker
 
@@ -48,19 +44,19 @@ class PushFetch(Served):
         self.transport.isend(None, SERVER, "fetch", n=self.steps)
         parameters = self.transport.recv(SERVER, "parameters")
         self.descent.samples = self.descent.processed = parameters.n
-        self.over = parameters.n >= self.until
+        self.over = parameters.n >= self.descent.until
         self.take(parameters)
 
     # Server
 
     def serve(self) -> None:
         """Add what is pushed and send x to who fetches, until the epoch has its samples and all workers fetch."""
-        for message in self.workers.messages("fetch", "push", until=self.until):
+        for message in self.workers.messages("fetch", "push", until=self.descent.until):
             if message.tag == "push":
                 self.add(message)
             else:
                 self.workers.steps[message.src] = message.n  # as the worker counts them, not its fetches
-            if self.descent.samples < self.until:
+            if not self.descent.is_over:
                 self.reply()
         self.reply()
 

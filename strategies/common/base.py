@@ -1,23 +1,21 @@
-"""What a strategy is: what happens between `backward()` and the next `forward()`, and all that is said of it."""
+"""What a strategy is: what happens between `backward()` and the next `forward()`, and what is known of it before."""
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from inspect import getfile
-from types import FunctionType
 from typing import Any, ClassVar
 
 import torch
 
-from compression import Codec
 from records.errors import RunFailed
 from strategies.collectives import broadcast
-from strategies.common.coding import CodecFactory, Encoder
+from strategies.common.coding import CodecFactory, Coding
 from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
+from strategies.common.forms import closed_form, sources
+from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
-from strategies.common.traffic import Coded, Traffic
+from strategies.common.traits import Cost, Traits
 from transports.base import STEPS_TAKEN, Transport
 
 
@@ -31,6 +29,7 @@ class RunSize:
     shared_memory: bool = True
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
+    optimizer: OptimizerFactory | None = None  # which makes the updates; None: it is not checked
 
 
 @dataclass(kw_only=True)
@@ -51,23 +50,7 @@ class Strategy(ABC):
     """
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
-    traffic: ClassVar[Mapping[str, Traffic]]  # by role, in closed form
-    critical_path: ClassVar[Traffic | None] = None  # of a synchronous one: what of a step is one after the other
-    defaults: ClassVar[Mapping[str, Any]] = {}  # options of the run for which this strategy has a default of its own
-    min_ranks: ClassVar[int] = 1
-    max_ranks: ClassVar[int | None] = None
-    asynchronous: ClassVar[bool] = False  # workers do not wait for each other: the order of arrival decides the result
-    replicas_agree: ClassVar[bool] = True  # whether all replicas are bit-identical when an epoch has ended
-    workers_may_die: ClassVar[bool] = False  # whether the servers, or without one rank 0, hold all that matters, so
-    # that a run can lose the other workers
-    workers_may_return: ClassVar[bool] = False  # whether one that has died can be started again and take part
-    staleness_of: ClassVar[str] = "gradient"  # what a server applies one by one, whose staleness is recorded: or "push"
-    server_updates: ClassVar[bool] = False  # whether only servers run the optimizer, so that its options are theirs
-    exact: ClassVar[Mapping[str, Any]] = {}  # own options with which a synchronous one takes the steps of one process
-    coded: ClassVar[Mapping[str, Mapping[str, Traffic]]] = {}  # by the kinds of codecs that can carry its gradients:
-    # what each role then sends
-    coded_path: ClassVar[Mapping[str, Traffic]] = {}  # likewise: what of a step is one after the other
-    cuts_x = False  # whether ranks update parts of x, perhaps by an option: then no optimizer may look at all of it
+    traits: ClassVar[Traits] = Traits()
 
     def __init_subclass__(cls) -> None:
         package, _, module = cls.__module__.rpartition(".")
@@ -76,21 +59,9 @@ class Strategy(ABC):
 
     # What is known before it starts
 
-    @classmethod
-    def describe(cls) -> str:
-        """Return the first lines of the docstring: what the algorithm does."""
-        return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
-
-    @classmethod
-    def sources(cls) -> set[str]:
-        """Return the files in which the algorithm is written: of its class and those that it extends, and collectives.
-
-        What a run records is noted beside the line of these that was at work.
-        """
-        functions = [one for kind in cls.__mro__ for one in vars(kind).values() if isinstance(one, FunctionType)]
-        files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
-        # Of the functions that @dataclass makes, some have no file, and the others that of its own module.
-        return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
+    @abstractmethod
+    def cost(self, kind: str | None = None) -> Cost:
+        """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
 
     def roles(self, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
@@ -100,70 +71,8 @@ class Strategy(ABC):
         """Return into how many parts, one for each worker, a global batch is cut."""
         return self.roles(n_gpus).count("worker")
 
-    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
-        """Return what each role sends, its gradients as they are or coded. Raises KeyError: not by such a codec."""
-        return self.traffic if codec is None else self.coded[codec.kind]
-
-    def path_with(self, codec: Coded | None) -> Traffic | None:
-        """Return what of a step is one after the other, with gradients as they are or coded; None: not known."""
-        return self.critical_path if codec is None else self.coded_path.get(codec.kind)
-
-    def closed_form(
-        self, formula: Traffic, n_gpus: int, nbytes: int, codec: Coded | None = None
-    ) -> tuple[float, float]:
-        """Return the messages and bytes that a formula of this strategy gives, for `nbytes` of parameters."""
-        options = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
-        return formula.count({**options, "N": n_gpus, "P": nbytes, "C": codec.nbytes if codec else nbytes})
-
-    def predict(
-        self,
-        n_gpus: int,
-        nbytes: int,
-        compute: float,
-        bandwidth: float,
-        latency: float,
-        codec: Coded | None = None,
-    ) -> float | None:
-        """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
-
-        compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
-        et al., ICLR 2017); where these travel `while_computing`, the greater of `compute` and the rest. `bandwidth` in
-        bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
-        the codec computes in `compute`.
-        """
-        path = self.path_with(codec)
-        if path is None:
-            return None
-        if n_gpus == 1:
-            return compute  # nobody is there to send to
-        messages, on_the_way = self.closed_form(path, n_gpus, nbytes, codec)
-        sending = messages * latency + on_the_way / bandwidth
-        return max(compute, sending) if path.while_computing else compute + sending
-
-    @property
-    def state_bytes(self) -> int:
-        """The memory of the optimizer's state, such as momentum, on this rank, and of what its codec keeps."""
-        return self.descent.state_bytes + (self.encoder.codec.nbytes if self.encoder else 0)
-
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
         """Check the options against the size of the run. Raises UsageError: see `between`."""
-
-    @property
-    def own_codec(self) -> Codec | None:
-        """What the algorithm itself sends vectors by, for closed forms; most send them as they are."""
-        return None
-
-    @property
-    def own_scope(self) -> str:
-        """What it codes one by one: see `compression.Setting`."""
-        return "tensor"
-
-    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - most take any
-        """Check that the algorithm can take its steps by this optimizer. Raises UsageError."""
-
-    def notice(self, n_gpus: int) -> str:
-        """Return what a user must know of a run, in one line; most have nothing to say."""
-        return ""
 
     # The run
 
@@ -190,12 +99,11 @@ class Strategy(ABC):
         check_factory(optimizer)
         self.replica = replica
         self.transport = transport
-        self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
         self.seed = seed
-        self.meters: dict[str, float] = {}  # what it has measured of itself in an epoch: marks, see `records.events`
-        self.codec = codec
-        self.encoder: Encoder | None = None  # where this rank sends codes
-        transport.recorder.follow(self.sources())
+        self._kept: dict[str, KeptThing] = {}
+        self.coding = self._code_by(codec) if codec else None
+        transport.recorder.meters.clear()
+        transport.recorder.follow(sources(type(self)))
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
         self.descent.after_update = after_update
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
@@ -204,6 +112,15 @@ class Strategy(ABC):
         if state is not None:
             self.load_state_dict(state)
         self.join(resumed=state is not None)
+
+    def _code_by(self, codec: CodecFactory) -> Coding:
+        N, x = self.transport.world_size, self.replica.x
+        _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
+        sends = self.roles(N)[self.transport.rank] == "worker"
+        coding = Coding(codec, self.replica, self.transport, dense, sends)
+        # Where workers may die, a server begins anew with each: what codecs keep of them is lost.
+        self.keep("codec", coding, saved=sends or not self.traits.workers_may_die)
+        return coding
 
     def _collecting(self, step: Callable[[int], None]) -> Callable[..., None]:
         """Return `step`, which raises RunFailed if it has not collected the gradient: then it has trained on none."""
@@ -225,8 +142,8 @@ class Strategy(ABC):
         """Return `finish`, which first compares the steps of all ranks where nobody has planned them."""
 
         def checked() -> None:
-            all_in_step = not self.asynchronous and set(self.roles(self.transport.world_size)) == {"worker"}
-            if all_in_step and self.transport.world_size > 1 and math.isinf(self.until):
+            all_in_step = not self.traits.asynchronous and set(self.roles(self.transport.world_size)) == {"worker"}
+            if all_in_step and self.transport.world_size > 1 and math.isinf(self.descent.until):
                 self._compare_steps()
             finish()
             self.transport.steps, self.transport.owes = 0, ""
@@ -288,11 +205,20 @@ class Strategy(ABC):
         """
         return self.replica.x
 
+    # What belongs to this rank's state
+
+    def keep(self, name: str, thing: Kept, saved: bool = True, counted: bool = True) -> None:
+        """Make a thing part of this rank's state: a tensor, or what has `state_dict` and `load_state_dict`.
+
+        `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
+        """
+        self._kept[name] = KeptThing(thing, saved, counted)
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""
         replica = self.replica
         vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts, "others": replica.others}
-        return {**vectors, **self.descent.state_dict()}
+        return {**vectors, **self.descent.state_dict(), **{name: one.state() for name, one in self._saved()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same model and rank."""
@@ -300,6 +226,16 @@ class Strategy(ABC):
         self.replica.b.copy_(state["b"])
         self.replica.others = state["others"]
         self.descent.load_state_dict(state)
+        for name, one in self._saved():
+            one.load(state[name])
+
+    def _saved(self) -> list[tuple[str, KeptThing]]:
+        return [(name, one) for name, one in self._kept.items() if one.saved]
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
+        return self.descent.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)
 
 
 MAY_CHANGE = "may change"

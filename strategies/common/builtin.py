@@ -45,14 +45,17 @@ class Builtin(Strategy):
     ) -> nn.Module:
         """Start, as `start` does, and return the module that the training loop is to call."""
         self.transport = transport
-        self.meters: dict[str, float] = {}
         self.original = model
-        self.encoder = None
+        self._kept = {}
         self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)
         module = self.parallel(model, n_gpus)
         if state is not None:
             self.load_state_dict(state)
         return module
+
+    def notice(self, n_gpus: int) -> str:
+        """Return in one line what a user must know of where it runs; most have nothing to say."""
+        return ""
 
     @abstractmethod
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:

@@ -16,6 +16,9 @@ from transports.base import Message, Transport
 CodecFactory = Callable[[Layout, torch.Tensor, int, bool], Codec]
 """Makes a started codec from the layout of the vectors, one of them, the rank of the sender, and whether it sends."""
 
+AllReduce = Callable[[torch.Tensor, int], int]
+"""Replaces a vector [m] on every rank by the sum over all ranks, and returns the sum of all the numbers beside it."""
+
 
 def codec_factory(codec: Codec | None, setting: Setting) -> CodecFactory | None:
     """Return what makes the codec at each end of each link; None: gradients are sent as they are."""
@@ -61,28 +64,30 @@ def check_codec(
                 )
 
 
-class Encoder:
-    """What a rank sends its gradients by: its codec, memory for codes, and the count of their bytes.
+class Coding:
+    """How the gradients of a run travel as codes, on one rank: a codec of its own, and one for each sender it reads.
 
-    `dense`: the bytes that it would send in a step without a codec, for comparison. `all_reduce`, which `mean` calls
-    with a vector [m] and a number n, replaces the vector on every rank by the sum over all ranks and returns the sum of
-    all n; a strategy whose workers send to a server has none.
+    `dense`: the bytes that the rank would send in a step without a codec, for comparison; `sends`: whether it sends
+    gradients.
     """
 
-    def __init__(
-        self,
-        make: CodecFactory,
-        replica: Replica,
-        transport: Transport,
-        dense: float,
-        all_reduce: Callable[[torch.Tensor, int], int] | None = None,
-    ) -> None:
-        self.codec = make(replica.layout, replica.x, transport.rank, True)
-        self._transport, self._all_reduce = transport, all_reduce
-        self._sent_per_byte = dense / replica.x.nbytes  # that a rank sends in one all-reduce
+    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport, dense: float, sends: bool) -> None:
+        self._make, self._replica, self._transport = make, replica, transport
         self._recorder = transport.recorder
         self._dense = dense
+        self._sent_per_byte = dense / replica.x.nbytes  # that a rank sends in one all-reduce
+        self._own = make(replica.layout, replica.x, transport.rank, True) if sends else None
+        self._senders: dict[int, Codec] = {}
         self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._free: list[torch.Tensor] = []  # vectors for what is decoded
+
+    @property
+    def codec(self) -> Codec:
+        """The codec by which this rank sends."""
+        assert self._own is not None, "only on a rank that sends gradients"
+        return self._own
+
+    # To a server
 
     def encode(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the code of `vector` [n], which may be sent: it is good until the next. Raises RunFailed."""
@@ -91,21 +96,42 @@ class Encoder:
         self._count(code, 1)
         return self._placed(code.data, "code")
 
-    def mean(self, vector: torch.Tensor, n: int) -> int:
+    def decode(self, message: Message) -> Message:
+        """Replace the code that a message carries by its vector [n], and release the sender's memory."""
+        codec = self._sender(message.src)
+        vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
+        message.log_receipt()
+        with self._transport.recorder.phase("compress", work="decode"):
+            codec.decode(message.vector, vector)
+        message.replace(vector, lambda: self._free.append(vector))
+        return message
+
+    def forget(self, k: int) -> None:
+        """Begin anew with sender k, which was started again."""
+        self._senders.pop(k, None)
+
+    def _sender(self, k: int) -> Codec:
+        if k not in self._senders:
+            self._senders[k] = self._make(self._replica.layout, self._replica.x, k, False)
+        return self._senders[k]
+
+    # Between all ranks
+
+    def mean(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
         """Replace `vector` [P] on every rank by the mean of what all send for theirs, weighted with `n`.
 
         Return the sum of their `n`. The same bits on all ranks. Raises RunFailed, PeerLost, WaitTimeout.
         """
         if isinstance(self.codec, Linear):
-            return self._mean_of_factors(self.codec, vector, n)
-        return self._mean_of_sums(vector, n) if self.codec.kind == DENSE else self._mean_of_all(vector, n)
+            return self._mean_of_factors(self.codec, vector, n, all_reduce)
+        return self._mean_of_sums(vector, n, all_reduce) if self.codec.kind == DENSE else self._mean_of_all(vector, n)
 
-    def _mean_of_sums(self, vector: torch.Tensor, n: int) -> int:
+    def _mean_of_sums(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
         """Dense: the all-reduce adds the codes."""
         with self._recorder.phase("compress", work="encode"):
             code = self._encode(vector)
         self._count(code, self._sent_per_byte)
-        total = self._mean_by_all_reduce(sums := self._placed(code.data, "code"), n)
+        total = _mean_by(all_reduce, sums := self._placed(code.data, "code"), n)
         with self._recorder.phase("compress", work="decode"):
             self.codec.decode(sums, vector)
         return total
@@ -137,7 +163,7 @@ class Encoder:
         vector.div_(total)
         return total
 
-    def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int) -> int:
+    def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
         """Linear: the codec says what is to be averaged on the way, each time by an all-reduce."""
         nbytes, total = 0, n
         factors = codec.reduce(vector)
@@ -146,19 +172,13 @@ class Encoder:
                 flat = next(factors, None)
             if flat is None:
                 break
-            total = self._mean_by_all_reduce(placed := self._placed(flat, "factors"), n)
+            total = _mean_by(all_reduce, placed := self._placed(flat, "factors"), n)
             flat.copy_(placed)
             nbytes += flat.nbytes
         self._recorder.count_code(self._sent_per_byte * nbytes, 0, 0, self._dense)
         return total
 
-    def _mean_by_all_reduce(self, vector: torch.Tensor, n: int) -> int:
-        assert self._all_reduce is not None, "a server takes the mean"
-        total = self._all_reduce(vector.mul_(n), n)
-        if vector.dtype == torch.float16 and not vector.is_meta and not bool(torch.isfinite(vector).all()):
-            raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
-        vector.div_(total)
-        return total
+    # Both
 
     def _encode(self, vector: torch.Tensor) -> Code:
         self.codec.epoch = max(1, self._recorder.epoch)
@@ -175,39 +195,30 @@ class Encoder:
     def _count(self, code: Code, times: float) -> None:
         self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self._dense)
 
+    # Its state: see `Strategy.keep`
 
-class Decoders:
-    """What a server reads codes by: a codec for each sender, and vectors for what it has decoded."""
+    @property
+    def nbytes(self) -> int:
+        """The memory of what the rank's own codec keeps."""
+        return self._own.nbytes if self._own else 0
 
-    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport) -> None:
-        self._make, self._replica, self._transport = make, replica, transport
-        self._codecs: dict[int, Codec] = {}
-        self._free: list[torch.Tensor] = []
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each codec."""
+        own = self._own.state_dict() if self._own else {}
+        return {"own": own, "senders": {k: codec.state_dict() for k, codec in self._senders.items()}}
 
-    def decode(self, message: Message) -> Message:
-        """Replace the code that a message carries by its vector [n], and release the sender's memory."""
-        codec = self._codec(message.src)
-        vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
-        message.log_receipt()
-        with self._transport.recorder.phase("compress", work="decode"):
-            codec.decode(message.vector, vector)
-        message.replace(vector, lambda: self._free.append(vector))
-        return message
-
-    def forget(self, k: int) -> None:
-        """Begin anew with sender k, which was started again."""
-        self._codecs.pop(k, None)
-
-    def _codec(self, k: int) -> Codec:
-        if k not in self._codecs:
-            self._codecs[k] = self._make(self._replica.layout, self._replica.x, k, False)
-        return self._codecs[k]
-
-    def state_dict(self) -> dict[int, dict[str, Any]]:
-        """Return the state of each codec, by sender."""
-        return {k: codec.state_dict() for k, codec in self._codecs.items()}
-
-    def load_state_dict(self, state: dict[int, dict[str, Any]]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        for k, one in state.items():
-            self._codec(k).load_state_dict(one)
+        if self._own:
+            self._own.load_state_dict(state["own"])
+        for k, one in state["senders"].items():
+            self._sender(k).load_state_dict(one)
+
+
+def _mean_by(all_reduce: AllReduce, vector: torch.Tensor, n: int) -> int:
+    """Replace `vector` by its mean over all ranks, weighted with `n`; return the sum of their `n`."""
+    total = all_reduce(vector.mul_(n), n)
+    if vector.dtype == torch.float16 and not vector.is_meta and not bool(torch.isfinite(vector).all()):
+        raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
+    vector.div_(total)
+    return total

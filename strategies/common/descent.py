@@ -1,5 +1,6 @@
 """x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -10,6 +11,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from records.errors import UsageError
 from records.events import Recorder
+from strategies.common.kept import nbytes_of
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
@@ -45,6 +47,34 @@ def check_factory(optimizer: OptimizerFactory) -> None:
         )
 
 
+def is_elementwise(make: OptimizerFactory) -> bool:
+    """Return whether the optimizer updates each element by itself, so that a vector may be cut over ranks.
+
+    Tried out: the two halves of a vector must be updated as they are in the whole.
+    """
+    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
+    whole = torch.nn.Parameter(values.clone())
+    halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
+    optimizers = [make([parameter]) for parameter in (whole, *halves)]
+    for step in range(3):
+        g = torch.sin(values + step)
+        for parameter, gradient in zip((whole, *halves), (g, *g.tensor_split(2)), strict=True):
+            parameter.grad = gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
+
+
+def check_elementwise(make: OptimizerFactory | None, strategy: str) -> None:
+    """Check that the strategy of this name, whose ranks update parts of x, can use the optimizer. Raises UsageError."""
+    if make and not is_elementwise(make):
+        name = type(make([torch.nn.Parameter(torch.zeros(1))])).__name__.lower()
+        raise UsageError(
+            f"--optimizer {name}: {strategy} updates x in parts, but this optimizer looks at all of it; "
+            "take another optimizer or another --strategy"
+        )
+
+
 class Descent:
     """The updates that one rank makes.
 
@@ -69,6 +99,7 @@ class Descent:
         self.clip_norm = clip_norm
         self.schedule = schedule
         self.after_update: Callable[[], None] = lambda: None  # on a server, called when all has been done for a version
+        self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
         self.version = 0
         self.samples = 0
         self.processed = 0.0
@@ -116,6 +147,11 @@ class Descent:
             g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
         g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the samples of the epoch have been taken in, as far as this rank knows."""
+        return self.samples >= self.until
+
     def count(self, n_samples: int, processed: float | None = None) -> None:
         """Count one update with `n_samples`, made here or by adding what a worker has computed."""
         self.version += 1
@@ -125,8 +161,7 @@ class Descent:
     @property
     def state_bytes(self) -> int:
         """The memory of the optimizer's state, such as momentum, on this rank."""
-        tensors = (value for state in self.optimizer.state.values() for value in state.values())
-        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return nbytes_of(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""

@@ -7,26 +7,27 @@ is answered, each strategy says by its `step` on a worker and `serve` on the ser
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from compression import KINDS
 from strategies.common.base import Strategy
-from strategies.common.coding import Decoders, Encoder
-from strategies.common.traffic import Traffic
-from strategies.common.workers import GRADIENT, SERVER, Workers, join_server
-from transports.base import Message, Work
+from strategies.common.descent import Descent
+from strategies.common.replica import Replica
+from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.workers import GRADIENT, SERVER, Workers
+from transports.base import NO_LIMIT, Message, Transport, Work
 
 
 @dataclass(kw_only=True)
 class Served(Strategy):
     """Workers that send gradients to a server, which sends them parameters."""
 
-    min_ranks = 2
-    server_updates = True
-    traffic = {"worker": Traffic("1", "P"), "server": Traffic("N - 1", "(N - 1) P")}
-    coded = {kind: {"worker": Traffic("1", "C"), "server": Traffic("N - 1", "(N - 1) P")} for kind in KINDS}
+    traits = Traits(ranks=(2, None), carries=frozenset(KINDS), server_updates=True)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A gradient from each worker, and x to each."""
+        return Cost(worker=Traffic("1", "G"), server=Traffic("N - 1", "(N - 1) P"))
 
     def roles(self, world_size: int) -> list[str]:
         """Rank 0 serves, the others work."""
@@ -37,12 +38,9 @@ class Served(Strategy):
         roles = self.roles(self.transport.world_size)
         self.is_server = roles[self.transport.rank] == "server"
         if self.is_server:
-            decoders = Decoders(self.codec, self.replica, self.transport) if self.codec else None
             ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
-            self.workers = Workers(ranks, self.replica, self.transport, self.descent, decoders)
-        elif self.codec:
-            _, dense = self.closed_form(self.traffic["worker"], self.transport.world_size, self.replica.x.nbytes)
-            self.encoder = Encoder(self.codec, self.replica, self.transport, dense)
+            self.workers = Workers(ranks, self.replica, self.transport, self.descent, self.coding)
+            self.keep("worker_steps", self.workers)
         self.steps = 0
         self.over = False
 
@@ -55,11 +53,11 @@ class Served(Strategy):
     def send_gradient(self, n_samples: int) -> Work:
         """Send (n_k, g_k); where there is a codec, the code of g_k."""
         g = self.replica.collect()
-        return self.transport.isend(self.encoder.encode(g) if self.encoder else g, SERVER, GRADIENT, n=n_samples)
+        return self.transport.isend(self.coding.encode(g) if self.coding else g, SERVER, GRADIENT, n=n_samples)
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
-        if not self.asynchronous:
+        if not self.traits.asynchronous:
             yield from super().steps_of_epoch(start, stop)
             return
         self.over = False
@@ -91,7 +89,7 @@ class Served(Strategy):
 
     def join(self, resumed: bool) -> None:
         """Where workers may come late, the server tells each one where to begin; otherwise all begin together."""
-        if not self.workers_may_die:
+        if not self.traits.workers_may_die:
             super().join(resumed)
         elif self.is_server:
             self.workers.welcome_all()
@@ -134,25 +132,6 @@ class Served(Strategy):
             if mean.n:
                 self.transport.recv(SERVER, "parameters").copy_to(self.replica.x)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Also what the codec keeps. Server: also how many steps each worker has taken."""
-        state = super().state_dict() | ({"worker_steps": self.workers.steps} if self.is_server else {})
-        if self.encoder:
-            state["codec"] = self.encoder.codec.state_dict()
-        if self.is_server and self.workers.decoders and not self.workers_may_die:
-            state["codecs"] = self.workers.decoders.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`. Where workers may die, theirs is not kept: what a codec kept is lost."""
-        super().load_state_dict(state)
-        if self.is_server:
-            self.workers.steps = dict(state["worker_steps"])
-            if self.workers.decoders and not self.workers_may_die:
-                self.workers.decoders.load_state_dict(state["codecs"])
-        elif self.encoder:
-            self.encoder.codec.load_state_dict(state["codec"])
-
 
 class Mean:
     """The mean g of gradients g_k, weighted with their samples n_k, as they are added one by one.
@@ -175,3 +154,18 @@ class Mean:
         """Return the mean, which may be changed: a single gradient, which lies with its worker, is copied."""
         own = self.memory[: self.g.numel()]
         return own if self.g.data_ptr() == own.data_ptr() else own.copy_(self.g)
+
+
+def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
+    """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
+    # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
+    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
+    assert position is not None, "only a poll returns None"
+    transport.recorder.epoch, descent.samples, steps = position.object
+    descent.processed = descent.samples
+    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
+    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+    if replica.others.numel():
+        with transport.recv(SERVER, "initial others") as others:
+            replica.others = others.vector
+    return steps

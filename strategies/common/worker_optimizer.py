@@ -77,7 +77,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
             [p for p in model.parameters() if p.requires_grad],
             {name: value for name, value in own.items() if name != "params"},
         )
-        if self.strategy.server_updates:
+        if self.strategy.traits.server_updates:
             self._unchangeable = (
                 f"with {strategy.name} the server has the learning rate; give WorkerOptimizer schedule="
             )
@@ -93,7 +93,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         scope: str,
         momentum: float,
     ) -> None:
-        _check_size(strategy, transport)
+        _check_size(strategy, transport, optimizer)
         if momentum and not (codec and codec.carries_momentum):
             raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
         if scope not in ("tensor", "vector"):
@@ -101,9 +101,9 @@ class WorkerOptimizer(torch.optim.Optimizer):
         if codec is not None:
             from strategies import STRATEGIES  # which imports this module
 
-            able = [name for name, one in STRATEGIES.items() if codec.kind in one.coded]
+            able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
             tried = optimizer([nn.Parameter(torch.zeros(1))])
-            check_codec(codec, strategy.coded, strategy.name, able, scope, tried)
+            check_codec(codec, strategy.traits.carries, strategy.name, able, scope, tried)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -193,12 +193,13 @@ class WorkerOptimizer(torch.optim.Optimizer):
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
 
 
-def _check_size(strategy: Strategy, transport: Transport) -> None:
+def _check_size(strategy: Strategy, transport: Transport, optimizer: OptimizerFactory) -> None:
     """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
-    n, most = transport.world_size, strategy.max_ranks
-    if n < strategy.min_ranks:
-        raise UsageError(f"{n} rank(s): {strategy.name} needs at least {strategy.min_ranks}; launch more")
+    n, (least, most) = transport.world_size, strategy.traits.ranks
+    if n < least:
+        raise UsageError(f"{n} rank(s): {strategy.name} needs at least {least}; launch more")
     if most is not None and n > most:
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
-    strategy.check(RunSize(n, workers, sys.maxsize, held_back=transport.link is not None))
+    held_back = transport.link is not None
+    strategy.check(RunSize(n, workers, sys.maxsize, held_back=held_back, optimizer=optimizer))

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from records.errors import RunFailed
-from strategies.common.coding import Decoders
+from strategies.common.coding import Coding
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
-from transports.base import ANY, NO_LIMIT, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
+from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
 
 SERVER = 0
 GRADIENT = "gradient"
@@ -28,7 +28,7 @@ class Workers:
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
     those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
     `steps[k]` counts the steps that worker k has taken, in all its lives: it never falls. `version_read[k]` is the
-    version of x that it computes on. With `decoders`, gradients come as codes, and are yielded decoded.
+    version of x that it computes on. With `coding`, gradients come as codes, and are yielded decoded.
     """
 
     def __init__(
@@ -37,17 +37,14 @@ class Workers:
         replica: Replica,
         transport: Transport,
         descent: Descent,
-        decoders: Decoders | None = None,
+        coding: Coding | None = None,
     ) -> None:
-        self.decoders = decoders
-        self._replica = replica
-        self._transport = transport
-        self._descent = descent
+        self._replica, self._transport = replica, transport
+        self._descent, self._coding = descent, coding
         self._noted = 0  # the version that was made known last
         self.alive = set(ranks)
         self.present = set(self.alive)
-        self.waiting: set[int] = set()
-        self.returned: set[int] = set()
+        self.waiting, self.returned = set[int](), set[int]()
         self.steps = dict.fromkeys(sorted(self.alive), 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
@@ -71,7 +68,7 @@ class Workers:
 
         They are received as they are iterated over. At their end no worker reads what it was sent before.
         """
-        self._begin_epoch()
+        self.present, self._noted = set(self.alive), self._descent.version
         while first := next(gradients := self._round(), None):
             yield chain([first], gradients)
             self.note_update()
@@ -102,7 +99,7 @@ class Workers:
         allows it, if need be in a later epoch. Raises PeerLost when nobody is left, RunFailed when
         it has waited too long for one that has closed without goodbye.
         """
-        self._begin_epoch()
+        self.present, self._noted = set(self.alive), self._descent.version
         while not self._is_over(until):
             for k in sorted(self.returned):
                 if may_begin(k):
@@ -116,10 +113,6 @@ class Workers:
                     self.steps[message.src] += 1
                 yield self._take(message)
             self.note_update()
-
-    def _begin_epoch(self) -> None:
-        self.present = set(self.alive)
-        self._noted = self._descent.version
 
     def _is_over(self, until: float) -> bool:
         if not self.alive:
@@ -170,7 +163,7 @@ class Workers:
 
     def _take(self, message: Message) -> Message:
         message.version = int(self.version_read[message.src])
-        return self.decoders.decode(message) if self.decoders and message.tag == GRADIENT else message
+        return self._coding.decode(message) if self._coding and message.tag == GRADIENT else message
 
     def note_update(self) -> None:
         """Make known that x has a new version, if it has, when the workers have their replies."""
@@ -219,22 +212,28 @@ class Workers:
         """
         if self._transport.rank != SERVER:
             return
-        message.log_receipt()  # which comes first, also where it takes no time
-        now, version = self._transport.now(), self._descent.version
-        self._transport.recorder.add(
-            "update", now, now, peer=message.src, version_read=message.version, version_applied=version
-        )
+        self._transport.recorder.applied = "gradient" if message.tag == GRADIENT else "push"
+        self._record("update", "", message)
 
     def drop(self, gradient: Message) -> None:
         """Record that a gradient came too late for its version, and release it."""
-        gradient.log_receipt()
-        now, version = self._transport.now(), self._descent.version
-        self._transport.recorder.add(
-            "communicate", now, now, "drop", gradient.src, version_read=gradient.version, version_applied=version
-        )
+        self._record("communicate", "drop", gradient)
         gradient.release()
 
+    def _record(self, phase: str, op: str, message: Message) -> None:
+        message.log_receipt()  # which comes first, also where it takes no time
+        now, read, applied = self._transport.now(), message.version, self._descent.version
+        self._transport.recorder.add(phase, now, now, op, message.src, version_read=read, version_applied=applied)
+
     # Coming and going
+
+    def state_dict(self) -> dict[int, int]:
+        """Return the steps of each worker: see `Strategy.keep`."""
+        return dict(self.steps)
+
+    def load_state_dict(self, state: dict[int, int]) -> None:
+        """Continue from a `state_dict`."""
+        self.steps = dict(state)
 
     def _remove(self, k: int) -> None:
         """Worker k is dead."""
@@ -248,8 +247,8 @@ class Workers:
     def _admit(self, k: int) -> None:
         """Let worker k, which was started again, take part, with no fewer steps than the slowest."""
         self._transport.admit(k)
-        if self.decoders:
-            self.decoders.forget(k)
+        if self._coding:
+            self._coding.forget(k)
         self._replies.pop(k, None)
         self.steps[k] = max(self.steps[k], self.slowest)
         self.returned.remove(k)
@@ -297,18 +296,3 @@ class Workers:
             if k in behind:
                 self.on_sent_x(k)
                 self.send_copy(self._replica.x, k, n=self._descent.samples)
-
-
-def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
-    """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
-    # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
-    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
-    assert position is not None, "only a poll returns None"
-    transport.recorder.epoch, descent.samples, steps = position.object
-    descent.processed = descent.samples
-    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
-    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
-    if replica.others.numel():
-        with transport.recv(SERVER, "initial others") as others:
-            replica.others = others.vector
-    return steps

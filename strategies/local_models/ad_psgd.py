@@ -31,7 +31,7 @@ import torch
 from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.living import ROOT, Living
-from strategies.common.traffic import Traffic
+from strategies.common.traits import SURVIVED, Cost, Traffic, Traits
 from strategies.local_models.common_epoch import CommonEpoch
 from strategies.local_models.drifting import Drifting
 from transports.base import Message, PeerLost, Work
@@ -46,9 +46,13 @@ class ADPSGD(Drifting):
     All ranks but rank 0 may die, and the others carry on.
     """
 
-    asynchronous = True
-    workers_may_die = True
-    traffic = {"worker": Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N")}
+    traits = Traits(asynchronous=True, agree=False, deaths=SURVIVED)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A request of each active rank that has a neighbour, its answer, and each rank's word to rank 0."""
+        return Cost(
+            worker=Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N"),
+        )
 
     def check(self, run: RunSize) -> None:
         """Every rank takes messages in an order of its own, which no record has."""
@@ -61,7 +65,7 @@ class ADPSGD(Drifting):
         """Find the partners. Passive: make a vector for x apart from the parameters, and one for each answer."""
         super().setup()
         self.living = Living(self.transport, self.descent)
-        self.epoch = CommonEpoch(self, self.living, REQUEST)
+        self.epoch = CommonEpoch(self.transport, self.descent, self.living, REQUEST)
         k, N = self.transport.rank, self.transport.world_size
         self.is_active = k % 2 == 0
         self.partners = [j for j in sorted({(k - 1) % N, (k + 1) % N}) if j % 2 != k % 2]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from strategies.common.base import Strategy
+from strategies.common.descent import Descent
 from strategies.common.living import ROOT, Living
-from transports.base import Message
+from transports.base import Message, Transport
 
 PROGRESS, OVER = "progress", "over"  # to rank 0: the samples of a step; from it: the epoch has its samples
 DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstanding; from it: nor anybody else's
@@ -16,9 +16,9 @@ class CommonEpoch:
     Meanwhile the ranks send each other messages of the tag `request`, which the methods yield.
     """
 
-    def __init__(self, strategy: Strategy, living: Living, request: str) -> None:
-        self._strategy, self._living, self._request = strategy, living, request
-        self._transport, self._descent = strategy.transport, strategy.descent
+    def __init__(self, transport: Transport, descent: Descent, living: Living, request: str) -> None:
+        self._transport, self._descent = transport, descent
+        self._living, self._request = living, request
         self.is_over = self._has_ended = False
 
     def count(self, n_samples: int) -> None:
@@ -30,7 +30,7 @@ class CommonEpoch:
         """Yield the requests that have come. On rank 0: end the epoch if it has its samples."""
         while (message := self._living.poll((self._request, PROGRESS, OVER))) is not None:
             yield from self._handle(message)
-        if self._transport.rank == ROOT and not self.is_over and self._descent.samples >= self._strategy.until:
+        if self._transport.rank == ROOT and not self.is_over and self._descent.is_over:
             self.is_over = True
             self._living.send_all(None, OVER)
 

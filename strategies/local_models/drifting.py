@@ -7,6 +7,7 @@ import torch
 
 from strategies.collectives import average
 from strategies.common.base import Strategy
+from strategies.common.traits import Traits
 
 
 @dataclass(kw_only=True)
@@ -16,7 +17,7 @@ class Drifting(Strategy):
     Their distance is measured with it: sqrt(mean over k of |x_k - mean|^2) / |mean|, the meter "replica_distance".
     """
 
-    replicas_agree = False
+    traits = Traits(agree=False)
 
     def setup(self) -> None:
         """Allocate the mean, and a number."""
@@ -43,5 +44,5 @@ class Drifting(Strategy):
         self.average(self.square, "distance")
         if self.transport.rank == 0 and not self.mean.is_meta:
             norm = self.mean.norm(dtype=torch.float64)
-            self.meters["replica_distance"] = float(self.square[0].sqrt() / norm) if norm else 0.0
+            self.transport.recorder.meters["replica_distance"] = float(self.square[0].sqrt() / norm) if norm else 0.0
         return self.mean

@@ -18,18 +18,16 @@ x_k does not change meanwhile; here they follow the gradient, so that a step's t
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from records.errors import one_of
 from strategies.common.base import RunSize
-from strategies.common.traffic import Coded, Traffic
+from strategies.common.traits import Cost, Traffic
 from strategies.local_models.drifting import Drifting
 
 RING, EXPONENTIAL = "ring", "exponential"
-TO_ONE = Traffic("min(1, N - 1)", "min(1, N - 1) P")
 
 
 @dataclass(kw_only=True)
@@ -39,20 +37,14 @@ class Gossip(Drifting):
     topology: str = RING
     """Who a rank's neighbours are: ring (both sides), or exponential (one, 1, 2, 4, ... ranks away, in turn)."""
 
-    traffic = {"worker": Traffic("min(2, N - 1)", "min(2, N - 1) P")}
-    critical_path = Traffic("min(1, N - 1)", "min(2, N - 1) P")
+    def cost(self, kind: str | None = None) -> Cost:
+        """x to each neighbour; the messages to several set off together."""
+        neighbours = "min(2, N - 1)" if self.topology == RING else "min(1, N - 1)"
+        return Cost(worker=Traffic(neighbours, f"{neighbours} P"), path=Traffic("min(1, N - 1)", f"{neighbours} P"))
 
     def check(self, run: RunSize) -> None:
         """The topology is one of the two."""
         one_of(self, "topology", (RING, EXPONENTIAL))
-
-    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
-        """Return what a rank sends: on the exponential graph to one other."""
-        return self.traffic if self.topology == RING else {"worker": TO_ONE}
-
-    def path_with(self, codec: Coded | None) -> Traffic | None:
-        """Return what of it is one after the other."""
-        return self.critical_path if self.topology == RING else TO_ONE
 
     def setup(self) -> None:
         """Make a vector for what is averaged."""

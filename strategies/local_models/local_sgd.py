@@ -14,16 +14,14 @@ Rounds go on from one epoch to the next. At any time what is evaluated and saved
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from records.errors import UsageError, between, one_of
 from strategies.collectives import ring_all_reduce
 from strategies.common.base import RunSize
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from strategies.local_models.drifting import Drifting
 
 
@@ -40,8 +38,10 @@ class LocalSGD(Drifting):
     outer_momentum: float | None = None
     """Of --outer_optimizer nesterov: its momentum. Default: 0.9."""
 
-    traffic = {"worker": Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")}
-    critical_path = Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")
+    def cost(self, kind: str | None = None) -> Cost:
+        """A ring every local_steps steps."""
+        ring = Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")
+        return Cost(worker=ring, path=ring)
 
     def check(self, run: RunSize) -> None:
         """A round has a step; the options of the outer optimizer need one."""
@@ -56,21 +56,19 @@ class LocalSGD(Drifting):
             if not 0 <= value < high:
                 raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
 
-    @property
-    def state_bytes(self) -> int:
-        """Also the outer optimizer's x and momentum."""
-        return super().state_bytes + (2 * self.replica.x.nbytes if self.outer else 0)
-
     def setup(self) -> None:
         """Begin a round; make the outer optimizer."""
         super().setup()
-        self.n_taken = 0  # samples of this round
+        self.n_taken = torch.zeros(1, dtype=torch.int64, device="cpu")  # samples of this round
+        self.keep("n_taken", self.n_taken, counted=False)
         self.outer: torch.optim.SGD | None = None
         if self.outer_optimizer == "nesterov":
             lr = 0.7 if self.outer_lr is None else self.outer_lr
             momentum = 0.9 if self.outer_momentum is None else self.outer_momentum
             self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
             self.outer = torch.optim.SGD([self.before], lr=lr, momentum=momentum, nesterov=momentum > 0)
+            self.keep("before", self.before)
+            self.keep("outer", self.outer)
 
     def join(self, resumed: bool) -> None:
         """All begin at the same x, which the first round began with."""
@@ -88,10 +86,10 @@ class LocalSGD(Drifting):
 
     def end_round(self) -> None:
         """x_k <- sum of n_k x_k / sum of n_k, or what the outer optimizer makes of it."""
-        x, mean = self.replica.x, self.mean
-        mean.copy_(x).mul_(self.n_taken)
-        mean.div_(ring_all_reduce(mean, self.transport, self.n_taken))
-        self.n_taken = 0
+        x, mean, n = self.replica.x, self.mean, int(self.n_taken)
+        mean.copy_(x).mul_(n)
+        mean.div_(ring_all_reduce(mean, self.transport, n))
+        self.n_taken.zero_()
         if self.outer is None:
             x.copy_(mean)
             return
@@ -99,18 +97,3 @@ class LocalSGD(Drifting):
             self.before.grad = torch.sub(self.before.data, mean)
             self.outer.step()
         x.copy_(self.before.data)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Also the samples of its round, and the outer optimizer with its x."""
-        round_: dict[str, Any] = {"n_taken": self.n_taken}
-        if self.outer:
-            round_ |= {"before": self.before.data.clone(), "outer": deepcopy(self.outer.state_dict())}
-        return super().state_dict() | {"round": round_}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`."""
-        super().load_state_dict(state)
-        self.n_taken = state["round"]["n_taken"]
-        if self.outer:
-            self.before.data.copy_(state["round"]["before"])
-            self.outer.load_state_dict(deepcopy(state["round"]["outer"]))

@@ -11,20 +11,18 @@ import torch
 
 from strategies.collectives import broadcast
 from strategies.common.base import Strategy
-from strategies.common.traffic import NOTHING
+from strategies.common.traits import NOTHING, Cost, Traits
 
 
 @dataclass(kw_only=True)
 class NoCommunication(Strategy):
     """N workers train N models, each on its part of the batches: the limit of speed, not of accuracy."""
 
-    replicas_agree = False
-    traffic = {"worker": NOTHING}
-    critical_path = NOTHING
+    traits = Traits(agree=False)
 
-    def notice(self, n_gpus: int) -> str:
-        """Say whose accuracy will be shown."""
-        return f"none: {n_gpus} models trained apart; the accuracy is that of rank 0's, on its part of the samples."
+    def cost(self, kind: str | None = None) -> Cost:
+        """Nothing is sent."""
+        return Cost(worker=NOTHING, path=NOTHING)
 
     def setup(self) -> None:
         """Allocate a vector for rank 0's parameters."""

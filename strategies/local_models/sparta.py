@@ -11,19 +11,16 @@ steps. The elements go round the ring of `ring_all_reduce`. (Beton, Baioumy and 
 0.005 for far longer runs.)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from compression import DENSE, Codec
-from compression.random_k import RandomK
 from compression.sparse import share_of
 from records.errors import UsageError
 from strategies.collectives import average
 from strategies.common.base import RunSize
-from strategies.common.traffic import Coded, Traffic
+from strategies.common.traits import Cost, Traffic
 from strategies.local_models.drifting import Drifting
 
 
@@ -34,28 +31,15 @@ class Sparta(Drifting):
     fraction: float = 0.05
     """p: the share of the elements that is averaged after a step, at least one."""
 
-    traffic = {"worker": Traffic("2 (N - 1)", "2 (N - 1) C / N")}
-    critical_path = Traffic("2 (N - 1)", "2 (N - 1) C / N")
-    coded_path = {DENSE: critical_path}  # by its own codec
+    def cost(self, kind: str | None = None) -> Cost:
+        """The chosen elements go round a ring."""
+        ring = Traffic("2 (N - 1)", "2 (N - 1) / N max(1, floor(n fraction)) w")
+        return Cost(worker=ring, path=ring)
 
     def check(self, run: RunSize) -> None:
         """Something must be averaged."""
         if not 0 < self.fraction <= 1:
             raise UsageError(f"--fraction {self.fraction}: must be above 0 and at most 1")
-
-    @property
-    def own_codec(self) -> Codec:
-        """How many elements travel; without a residual, as they are no gradients."""
-        return RandomK(density=self.fraction)
-
-    def traffic_with(self, codec: Coded | None) -> Mapping[str, Traffic]:
-        """Say the same whatever it is told: the codec is its own."""
-        return self.traffic
-
-    @property
-    def own_scope(self) -> str:
-        """They are drawn from the whole vector."""
-        return "vector"
 
     def setup(self) -> None:
         """Allocate the part of x that travels."""

@@ -25,9 +25,10 @@ import torch
 
 from records.errors import UsageError
 from strategies.common.base import RunSize, Strategy
+from strategies.common.descent import check_elementwise
 from strategies.common.living import ROOT, Living
 from strategies.common.shared import check_shared_memory
-from strategies.common.traffic import NOTHING
+from strategies.common.traits import NOTHING, SURVIVED, Cost, Traits
 from strategies.lock_free.lost_updates import LostUpdates
 
 
@@ -42,21 +43,23 @@ class Hogwild(Strategy):
     count_lost: bool = False
     """Measure the lost updates of each epoch, which takes time: an update is computed apart, and then added to x."""
 
-    traffic = {"worker": NOTHING}
-    asynchronous = True
-    workers_may_die = True
-    cuts_x = True
-    defaults = {"momentum": 0.0}  # late gradients act like momentum
+    traits = Traits(asynchronous=True, deaths=SURVIVED, defaults={"momentum": 0.0})  # late gradients act like momentum
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Nothing is sent."""
+        return Cost(worker=NOTHING)
 
     def check(self, run: RunSize) -> None:
-        """Ranks must share memory."""
+        """Ranks must share memory, and a tensor must be updated as it would be in all of x."""
         check_shared_memory(self.name, run)
+        check_elementwise(run.optimizer, self.name)
 
     def setup(self) -> None:
         """Share x and the counts."""
         replica, transport = self.replica, self.transport
         self.living = Living(transport, self.descent)
         self.counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
+        self.keep("done", self.counts, counted=False)
         self.n_samples, self.n_updates = self.counts[:, transport.rank]  # the places of this rank
         replica.point_at(self.share_x())
         self.descent.optimize(*replica.parameters)
@@ -90,7 +93,7 @@ class Hogwild(Strategy):
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Its own steps, one after the other, until all together have the samples."""
         updates = self.note_counts()
-        while self.descent.samples < self.until:
+        while not self.descent.is_over:
             yield updates[self.transport.rank]
             updates = self.note_counts()
 
@@ -130,9 +133,10 @@ class Hogwild(Strategy):
         """On rank 0, while nobody writes: the lost updates of the epoch."""
         if self.lost:
             share = self.lost.share(self.total_x())
-            self.meters.pop("lost_updates", None)
+            meters = self.transport.recorder.meters
+            meters.pop("lost_updates", None)
             if all_lived:
-                self.meters["lost_updates"] = share
+                meters["lost_updates"] = share
 
     def total_x(self) -> torch.Tensor:
         """Return x [n] in float64: a copy."""
@@ -141,11 +145,6 @@ class Hogwild(Strategy):
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """On rank 0: also what each rank has counted."""
+        """Take over what all ranks have counted first."""
         self.note_counts()
-        return super().state_dict() | {"done": self.counts.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`."""
-        super().load_state_dict(state)
-        self.counts.copy_(state["done"])
+        return super().state_dict()

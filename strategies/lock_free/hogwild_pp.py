@@ -17,7 +17,7 @@ the model is one of the x_i; here it is their mean. There an exchange writes ele
 read first, and then added to, so that no update is lost which is made meanwhile.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ import torch
 from records.errors import between
 from strategies.common.base import RunSize
 from strategies.common.living import ROOT
+from strategies.common.traits import END
 from strategies.lock_free.hogwild import Hogwild
 
 
@@ -43,8 +44,7 @@ class HogwildPP(Hogwild):
     tolerance: float = 1e-6
     """tol: what an element must have moved to be passed on. The authors take 1e-2 to 1e-6."""
 
-    replicas_agree = False
-    workers_may_die = False
+    traits = replace(Hogwild.traits, agree=False, deaths=END)
 
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; a cluster needs a rank, and makes updates."""
@@ -62,6 +62,7 @@ class HogwildPP(Hogwild):
         """Share also the token; and find beta and lambda."""
         super().setup()
         self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
+        self.keep("token", self.token, counted=False)
         self.beta, self.lam = coefficients(len(self.members))
         self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
 
@@ -73,11 +74,20 @@ class HogwildPP(Hogwild):
         self.xs, self.us = (
             [self.share(f"{name} {i}", x.numel(), x.dtype) for i in range(len(self.members))] for name in "xu"
         )
+        for i, (x_i, u_i) in enumerate(zip(self.xs, self.us, strict=True)):
+            self.keep(f"x {i}", x_i, counted=False)
+            self.keep(f"u {i}", u_i, counted=False)
         self.mean = self.share("mean", x.numel(), x.dtype)
         if self.transport.rank == ROOT:
             for vector in (*self.xs, *self.us, self.mean):
                 vector.copy_(x)
         return self.xs[self.i]
+
+    def join(self, resumed: bool) -> None:
+        """Rank 0: the mean is that of the x that a resumed run begins with. See Hogwild."""
+        if resumed and self.transport.rank == ROOT:
+            self.mean.copy_(self.average_x())
+        super().join(resumed)
 
     def step(self, n_samples: int) -> None:
         """x_i <- optimizer(x_i, g_k), in place. The lowest rank of a cluster then looks after the token."""
@@ -109,7 +119,7 @@ class HogwildPP(Hogwild):
         squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]
         norm = self.mean.norm(dtype=torch.float64)
         distance = torch.stack(squares).mean().sqrt()
-        self.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+        self.transport.recorder.meters["replica_distance"] = float(distance / norm) if norm else 0.0
 
     def total_x(self) -> torch.Tensor:
         """Return the sum of all x [n] in float64."""
@@ -124,18 +134,8 @@ class HogwildPP(Hogwild):
         return self.mean
 
     def state_dict(self) -> dict[str, Any]:
-        """On rank 0: every x and u, and the token. What is shown of it, x, is the mean."""
-        vectors = {"xs": torch.stack(self.xs), "us": torch.stack(self.us)}
-        return super().state_dict() | vectors | {"x": self.average_x(), "token": self.token.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`. Whoever holds the token has got it anew."""
-        super().load_state_dict(state)
-        self.mean.copy_(state["x"])
-        self.token.copy_(state["token"])
-        for vectors, kept in ((self.xs, state["xs"]), (self.us, state["us"])):
-            for vector, one in zip(vectors, kept, strict=True):
-                vector.copy_(one)
+        """What is shown of a checkpoint, x, is the mean."""
+        return super().state_dict() | {"x": self.average_x()}
 
 
 def exchange(

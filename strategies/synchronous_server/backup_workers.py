@@ -10,13 +10,12 @@ A worker that dies takes its part of the batches with it: steps close with fewer
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from records.errors import UsageError, between
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traffic import Traffic
+from strategies.common.traits import SURVIVED, Cost, Traffic
 from strategies.common.workers import GRADIENT, SERVER
 from transports.base import Message
 
@@ -28,11 +27,16 @@ class BackupWorkers(Served):
     n_backup: int = 1
     """b: how many gradients of a step are not waited for."""
 
-    min_ranks = 3
-    workers_may_die = True
-    exact = {"n_backup": 0}  # otherwise the order of arrival decides which gradients count
-    critical_path = Traffic("2", "(N - n_backup) P")
-    # No coded_path: x for the late may take longer on its way than the step.
+    traits = replace(Served.traits, ranks=(3, None), deaths=SURVIVED)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """As with one server that waits for all, but that the path has no late gradients.
+
+        With a codec, x for the late may take longer on its way than the step, and what the late send for b > 1 has no
+        simple form: then nothing is predicted.
+        """
+        path = Traffic("2", "(N - n_backup) P") if kind is None and self.n_backup <= 1 else None
+        return replace(super().cost(kind), path=path)
 
     def check(self, run: RunSize) -> None:
         """A step must wait for somebody."""
@@ -40,14 +44,16 @@ class BackupWorkers(Served):
         if self.n_backup >= run.workers:
             raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
 
-    def predict(self, *size: Any, **more: Any) -> float | None:
-        """See Strategy. None for b > 1: what the late ones still send has no such simple form."""
-        return super().predict(*size, **more) if self.n_backup <= 1 else None
-
     def setup(self) -> None:
         """Server: keep the gradients of the step, by worker."""
         super().setup()
         self.on_time: dict[int, Message] = {}
+
+    def join(self, resumed: bool) -> None:
+        """Server: all workers begin with the same step."""
+        if self.is_server:
+            self.workers.steps = dict.fromkeys(self.workers.steps, self.descent.version)
+        super().join(resumed)
 
     # Worker
 
@@ -87,9 +93,3 @@ class BackupWorkers(Served):
             self.on_time.clear()
         for k in self.workers.take_waiting(lambda k: k not in self.on_time):
             self.workers.send_copy(self.replica.x, k, n=self.descent.version)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Server: all workers begin with the same step."""
-        super().load_state_dict(state)
-        if self.is_server:
-            self.workers.steps = dict.fromkeys(self.workers.steps, self.descent.version)

@@ -12,11 +12,10 @@ All messages of a step pass the server's card one after the other, N P bytes in 
 a codec, g_k is sent as its code, and the server takes what it decodes for g_k; x is sent as it is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from compression import KINDS
 from strategies.common.served import Served
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic
 from strategies.common.workers import SERVER
 
 
@@ -24,8 +23,9 @@ from strategies.common.workers import SERVER
 class ParamServer(Served):
     """Workers send gradients to one server, which takes one step with their mean and sends the parameters to all."""
 
-    critical_path = Traffic("2", "N P")
-    coded_path = dict.fromkeys(KINDS, Traffic("2", "(N - 1) P + C"))
+    def cost(self, kind: str | None = None) -> Cost:
+        """All messages of a step pass the server's card; but for one gradient, those of its two directions overlap."""
+        return replace(super().cost(kind), path=Traffic("2", "(N - 1) P + G"))
 
     # Worker k
 

@@ -22,8 +22,9 @@ import torch
 from records.errors import between
 from strategies.collectives import broadcast, gather_and_add
 from strategies.common.base import RunSize
+from strategies.common.descent import check_elementwise
 from strategies.common.served import Served
-from strategies.common.traffic import Traffic
+from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.workers import GRADIENT, SERVER
 
 
@@ -34,11 +35,15 @@ class ShardedParamServer(Served):
     servers: int = 2
     """S: the servers that x is cut over. They are of the --n_gpus processes."""
 
-    traffic = {"worker": Traffic("servers", "P"), "server": Traffic("N - servers", "(N - servers) P / servers")}
-    critical_path = Traffic("2", "N P / servers")
-    min_ranks = 3
-    coded = {}  # a code is of a whole gradient
-    cuts_x = True
+    traits = Traits(ranks=(3, None), server_updates=True)  # no codecs: a code is of a whole gradient
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Slices of a gradient from each worker, and of x to each."""
+        return Cost(
+            worker=Traffic("servers", "P"),
+            server=Traffic("N - servers", "(N - servers) P / servers"),
+            path=Traffic("2", "N P / servers"),
+        )
 
     def roles(self, world_size: int) -> list[str]:
         """Ranks 0 to S - 1 serve, the others work. At least one does either, also for an S that `check` refuses."""
@@ -48,6 +53,7 @@ class ShardedParamServer(Served):
     def check(self, run: RunSize) -> None:
         """Some ranks must work."""
         between(self, "servers", 2, run.n_ranks - 1, "all processes but one")
+        check_elementwise(run.optimizer, self.name)
 
     def setup(self) -> None:
         """Server i: run the optimizer on x^i only."""

@@ -331,7 +331,7 @@ def test_loading_without_dali_says_so(
 @pytest.mark.slow
 def test_prediction(tmp_path: Path) -> None:
     rows = figures(tmp_path, "prediction", "--ranks", "2", "--mbit", "1000", "--parameters", "1000", "--repeats", "2")
-    predicted = [name for name, kind in STRATEGIES.items() if kind.critical_path and kind.min_ranks <= 2]
+    predicted = [name for name, kind in STRATEGIES.items() if kind().cost().path and kind.traits.ranks[0] <= 2]
     assert [row["strategy"] for row in rows] == [name for name in predicted if name != "single"]
     assert {"param_server", "ring_all_reduce", "all_gather"} <= set(predicted)
     for row in rows:

@@ -58,7 +58,7 @@ def staleness_of(one: Options) -> pd.DataFrame:
 
 def keep(store: Store, one: Options, **changes: Any) -> None:
     """Keep a made-up run in a store."""
-    stale = staleness_of(one) if one.strategy.asynchronous and store.experiment == FAMILY else None
+    stale = staleness_of(one) if one.strategy.traits.asynchronous and store.experiment == FAMILY else None
     store.add(str(one.run_name), epochs_of(one), metadata_of(one, **changes), stale)
 
 
@@ -88,7 +88,7 @@ def everything(folder: Path) -> Path:
     for one in [*family_runs.tuning(), family_runs.timeline()]:
         if one.lr == family_runs.GRID[-1] and one.strategy.name == "downpour":
             keep(store, one, test_accuracy=0.1)  # the same answer for all pictures
-        elif one.lr == family_runs.GRID[-1] and one.strategy.asynchronous:
+        elif one.lr == family_runs.GRID[-1] and one.strategy.traits.asynchronous:
             diverge(store, one)
         else:
             keep(store, one)

@@ -40,7 +40,7 @@ def test_one_table_has_all_runs_with_a_column_for_every_option_that_varies(tmp_p
 def test_a_run_that_is_made_again_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
     store = Store.load(tmp_path, FAMILY)
     one = next(one for one in finals(dict.fromkeys(("sync", "backup", "bounded", "async", "downpour"), 0.1))
-               if one.strategy.asynchronous)  # fmt: skip
+               if one.strategy.traits.asynchronous)  # fmt: skip
     samples.keep(store, one)
     samples.keep(store, one)
     again = Store.load(tmp_path, FAMILY)
@@ -57,7 +57,7 @@ def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
     for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
         assert not store.has(replace(ONE, **change))
     samples.keep(store, ONE, replicas_identical=False)
-    assert store.has(ONE) is not ONE.strategy.replicas_agree
+    assert store.has(ONE) is not ONE.strategy.traits.agree
     table = samples.epochs_of(ONE)
     store.add(str(ONE.run_name), table[table["epoch"] < ONE.epochs], samples.metadata_of(ONE))
     assert not store.has(ONE), "its last epoch is missing"

@@ -73,12 +73,12 @@ def test_it_ends_as_on_shared_memory_or_runs_or_says_why_not(
     assert [facts["clocks"][str(rank)]["offset"] for rank in range(RANKS)] == [0.0] * RANKS
     events = load_events(runs / f"{name}.events.csv.gz")
     assert set(events["rank"]) == set(range(RANKS))
-    if strategy.asynchronous or (
-        strategy.workers_may_die and strategy != exact(type(strategy))
+    if strategy.traits.asynchronous or (
+        strategy.traits.workers_may_die and strategy != exact(type(strategy))
     ):  # the order of arrival decides how well it learns, and is not fixed here
         assert math.isfinite(facts["test_accuracy"])
         return
-    assert facts["replicas_identical"] or not strategy.replicas_agree
+    assert facts["replicas_identical"] or not strategy.traits.agree
     expected = made(here, strategy, f"{name} {launcher}", n_gpus=RANKS, **SAME)
     assert facts["parameter_hash"] == expected["parameter_hash"]
     assert facts["bytes_sent"] == expected["bytes_sent"]

@@ -15,23 +15,11 @@ from lessons.lab import Figure
 from lessons.labs import LABS
 from lessons.report import Report
 from records.errors import UsageError
-from tests.lessons.mistakes import compression, links, lost_updates, not_waiting, oracle, param_server, ring, sharding
+from tests.lessons.mistakes import mistakes_of, solution, write
+from tests.lessons.threads import judge_changed
 from tests.runs import ROOT, handlers_kept
 
-MISTAKES = Path(__file__).parent / "mistakes"
-
-# By lab and file: the kind of the verdict, and what must stand in its line.
-EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
-    "param_server": param_server.EXPECTED,
-    "ring": ring.EXPECTED,
-    "oracle": oracle.EXPECTED,
-    "not_waiting": not_waiting.EXPECTED,
-    "lost_updates": lost_updates.EXPECTED,
-    "links": links.EXPECTED,
-    "compression": compression.EXPECTED,
-    "sharding": sharding.EXPECTED,
-}
-FILES = [(lab, path.stem) for lab in LABS for path in sorted((MISTAKES / lab).glob("[a-z]*.py"))]
+MISTAKES = {lab: mistakes_of(lab) for lab in LABS}
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -73,69 +61,65 @@ def test_only_a_hole_that_is_reached_is_found_without_a_run(tmp_path: Path) -> N
     assert not find_hole("ring", str(tmp_path))
 
 
-def test_every_lab_has_five_mistakes_at_least() -> None:
-    assert {lab: sorted(expected) for lab, expected in EXPECTED.items()} == {
-        lab: [stem for of, stem in FILES if of == lab] for lab in LABS
-    }
-    assert all(len(expected) >= 5 for expected in EXPECTED.values())
-    lines = [line for expected in EXPECTED.values() for line in expected.values()]
-    assert len(set(lines)) == len(lines), "each gets a line of its own"
+def test_every_lab_has_five_mistakes_at_least_and_each_a_line_of_its_own() -> None:
+    assert all(len(mistakes) >= 5 for mistakes in MISTAKES.values())
+    lines = [(one.kind, one.text) for mistakes in MISTAKES.values() for one in mistakes.values()]
+    assert len(set(lines)) == len(lines)
 
 
-@pytest.mark.parametrize(("lab", "stem"), FILES)
-def test_a_mistake_is_named(lab: str, stem: str) -> None:
-    kind, text = EXPECTED[lab][stem]
-    found = check.check_file(lab, str(MISTAKES / lab / f"{stem}.py"))
-    assert (found.kind, found.verdict) == (kind, found.verdict)
-    assert text in found.verdict
+@pytest.mark.parametrize(("lab", "name"), [(lab, name) for lab, mistakes in MISTAKES.items() for name in mistakes])
+def test_a_mistake_is_named(lab: str, name: str) -> None:
+    mistake = MISTAKES[lab][name]
+    found = judge_changed(lab, *mistake.changes, name=name)
+    assert (found.kind, found.verdict) == (mistake.kind, found.verdict)
+    assert mistake.text in found.verdict
     assert "\n" not in found.verdict
     assert not found.passed
     missed = sum(not figure.is_best for figure in found.figures)
-    assert found.points == (0 if kind != "costly" else 100 - round(40 * missed / len(found.figures)))
-    assert missed or kind != "costly"
+    assert found.points == (0 if found.kind != "costly" else 100 - round(40 * missed / len(found.figures)))
+    assert missed or found.kind != "costly"
+
+
+def test_a_mistake_on_processes_is_named_as_on_threads(tmp_path: Path) -> None:
+    for lab, name in (("ring", "waits_before_it_receives"), ("param_server", "sends_the_old_x")):
+        mistake = MISTAKES[lab][name]
+        found = check.check_file(lab, write(tmp_path, lab, *mistake.changes))
+        assert found.kind == mistake.kind
+        assert mistake.text in found.verdict
 
 
 # Another algorithm that is right
 
 
-def write(tmp_path: Path, body: str, head: str = "transport, vector") -> str:
-    path = tmp_path / "mine.py"
-    lines = "\n".join(f"    {line}" for line in body.strip("\n").splitlines())
-    path.write_text(f"import torch\n\n\ndef all_reduce({head}):\n{lines}\n")
-    return str(path)
+MIRRORED = (
+    "right, left = (r + 1) % N, (r - 1) % N",
+    "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N",
+)
 
 
-SOLVED = (check.SOLUTIONS / "ring.py").read_text()
-MIRRORED = "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N"
-OTHER_WAY = SOLVED.replace("right, left = (r + 1) % N, (r - 1) % N", MIRRORED)
+def test_a_ring_that_goes_the_other_way_round_is_as_good() -> None:
+    assert judge_changed("ring", MIRRORED).points == 100
 
 
-def test_a_ring_that_goes_the_other_way_round_is_as_good(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OTHER_WAY)
-    assert check.check_file("ring", str(tmp_path / "mine.py")).points == 100
-
-
-def test_a_fault_in_a_ring_that_goes_the_other_way_round_is_found(tmp_path: Path) -> None:
-    wrong = OTHER_WAY.replace("(r - s) % N])\n    for", "(r - s - 1) % N])\n    for").replace("(r + 1 - s)", "(r - s)")
-    (tmp_path / "mine.py").write_text(wrong)
-    found = check.check_file("ring", str(tmp_path / "mine.py"))
+def test_a_fault_in_a_ring_that_goes_the_other_way_round_is_found() -> None:
+    found = judge_changed("ring", MIRRORED, *MISTAKES["ring"]["begins_with_the_wrong_chunk"].changes)
     assert "step 3: rank 0 sent chunk 0 to rank 2; expected chunk 1" in found.verdict
 
 
-def test_all_to_one_and_back_is_right_and_costs_more(tmp_path: Path) -> None:
-    body = """
-if transport.rank:
-    transport.isend(vector, 0, "to one").wait()
-    transport.recv(0, "to all").copy_to(vector)
-    return
-for peer in transport.peers:
-    with transport.recv(peer, "to one") as received:
-        vector.add_(received.vector)
-vector.div_(transport.world_size)
-for work in [transport.isend(vector, peer, "to all") for peer in transport.peers]:
-    work.wait()
+def test_all_to_one_and_back_is_right_and_costs_more() -> None:
+    body = """def all_reduce(transport, vector):
+    if transport.rank:
+        transport.isend(vector, 0, "to one").wait()
+        transport.recv(0, "to all").copy_to(vector)
+        return
+    for peer in transport.peers:
+        with transport.recv(peer, "to one") as received:
+            vector.add_(received.vector)
+    vector.div_(transport.world_size)
+    for work in [transport.isend(vector, peer, "to all") for peer in transport.peers]:
+        work.wait()
 """
-    found = check.check_file("ring", write(tmp_path, body))
+    found = judge_changed("ring", body)
     assert found.kind == "costly"
     figures = {figure.name: (figure.yours, figure.best, figure.is_best) for figure in found.figures}
     assert figures["messages of a rank"] == (3, 6, True)
@@ -147,32 +131,47 @@ for work in [transport.isend(vector, peer, "to all") for peer in transport.peers
     assert found.points == 80, "60 for right results, 10 for each figure of four"
 
 
-def test_another_dtype_on_the_way_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SOLVED.replace("% N], right", "% N].double(), right"))
-    found = check.check_file("ring", str(tmp_path / "mine.py"))
+def test_another_dtype_on_the_way_is_named() -> None:
+    found = judge_changed("ring", ("chunks[(r + 1 - s) % N], right", "chunks[(r + 1 - s) % N].double(), right"))
     assert found.kind == "costly"
-    assert "rank 0 sends float64; the vector is float32; bytes of a rank: 480000" in found.verdict
+    assert " sends float64; the vector is float32; bytes of a rank: 360000" in found.verdict
 
 
-def test_a_hole_after_a_wrong_message_names_the_message(tmp_path: Path) -> None:
-    right = (MISTAKES / "ring" / "forgets_to_divide.py").read_text()
-    hole = '    raise NotImplementedError("the mean")\n'
-    (tmp_path / "mine.py").write_text(right + hole)
-    found = check.check_file("ring", str(tmp_path / "mine.py"))
-    assert found.verdict == "still to be written, line 22 of mine.py: the mean; the messages so far are right"
-    wrong = (MISTAKES / "ring" / "begins_with_the_wrong_chunk.py").read_text()
-    (tmp_path / "mine.py").write_text(wrong.replace("    vector.div_(N)\n", hole))
-    found = check.check_file("ring", str(tmp_path / "mine.py"))
+def test_a_hole_after_a_wrong_message_names_the_message() -> None:
+    hole = ("    vector.div_(N)", '    raise NotImplementedError("the mean")')
+    found = judge_changed("ring", hole)
+    assert found.verdict == "still to be written, line 23 of mine.py: the mean; the messages so far are right"
+    found = judge_changed("ring", hole, *MISTAKES["ring"]["begins_with_the_wrong_chunk"].changes)
     assert found.verdict.endswith("the mean; but first, N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1")
 
 
 def test_what_was_printed_is_shown_with_its_rank(tmp_path: Path) -> None:
-    lie = 'print("here\\nring: right\\n\\npoints: 100 of 100\\n")\nraise NotImplementedError("all")'
-    found = check.check_file("ring", write(tmp_path, lie))
+    lie = 'print("here\\nring: right\\n\\npoints: 100 of 100\\n")\n    raise NotImplementedError("all")'
+    (tmp_path / "mine.py").write_text(f"def all_reduce(transport, vector):\n    {lie}\n")
+    found = check.check_file("ring", str(tmp_path / "mine.py"))
     assert found.points == 0
     assert "rank 0 printed: here\nrank 0 printed: ring: right\nrank 0 printed: \nrank 0 printed: po" in found.printed
     assert str(found).splitlines()[-1] == "points: 0 of 100", "the verdict comes last"
     assert all(line.startswith("rank ") for line in found.printed.splitlines())
+
+
+def test_what_is_printed_is_cut_with_a_word(tmp_path: Path) -> None:
+    found = check.check_file(
+        "ring", write(tmp_path, "ring", ("    sent = []\n", '    sent = []\n    print("x" * 300)\n'))
+    )
+    assert found.right
+    assert found.printed.count("(and more; print less)") == 1
+    assert found.printed.endswith("(and more; print less)\n")
+
+
+@pytest.mark.slow
+def test_what_the_lab_finds_on_real_processes_is_told_in_its_words(tmp_path: Path) -> None:
+    copy = '    transport.recv(SERVER, "parameters").copy_to(x)\n'
+    only_there = "    if type(transport).__name__ != 'LabTransport':\n        g.zero_()\n"
+    found = check.check_file("param_server", write(tmp_path, "param_server", (copy, copy + only_there)))
+    assert found.kind == "real"
+    assert ", but on 3 real processes: rank" in found.verdict
+    assert found.verdict.endswith("step 1: work changed g, which it is only to send")
 
 
 # In a notebook
@@ -197,7 +196,7 @@ def test_a_function_of_a_notebook_is_judged() -> None:
 
 @pytest.mark.parametrize(("stem", "same"), [("forgets_to_divide", True), ("hops_once", False)])
 def test_beside_the_picture_it_says_whether_the_messages_are_those_of_the_reference(stem: str, same: bool) -> None:
-    found = check.check_file("ring", str(MISTAKES / "ring" / f"{stem}.py"))
+    found = judge_changed("ring", *MISTAKES["ring"][stem].changes)
     assert ("is as in the reference: look at what is computed" in found._repr_html_()) == same
 
 
@@ -215,8 +214,8 @@ def test_the_command_writes_scores_and_a_picture(tmp_path: Path, capsys: pytest.
     files = {name: tmp_path / file for name, file in
              (("json", "scores.json"), ("gradescope", "results.json"), ("picture", "mine.svg"))}  # fmt: skip
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
-    mistake = str(MISTAKES / "ring" / "sends_whole_vectors.py")
-    code, out, err = said(capsys, "ring", mistake, *options)
+    mine = write(tmp_path, "ring", *MISTAKES["ring"]["sends_whole_vectors"].changes)
+    code, out, err = said(capsys, "ring", mine, *options)
     assert code == 0, "it is right"
     assert err.startswith("3 ranks: right, 4 ranks: right, ")
     assert err.endswith(", 3 real processes: right\n")
@@ -230,15 +229,16 @@ def test_the_command_writes_scores_and_a_picture(tmp_path: Path, capsys: pytest.
     assert results["score"] == sum(test["score"] for test in results["tests"]) == 80
     assert sum(test["max_score"] for test in results["tests"]) == 100
     assert "<svg" in files["picture"].read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in files.values())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["mine.py", *(path.name for path in files.values())]
+    )
 
 
 def test_a_wrong_solution_ends_with_1_and_its_results_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = said(
-        capsys, "ring", str(MISTAKES / "ring" / "hops_once.py"), "--gradescope", str(tmp_path / "results.json")
-    )
+    mine = write(tmp_path, "ring", *MISTAKES["ring"]["hops_once"].changes)
+    code, out, err = said(capsys, "ring", mine, "--gradescope", str(tmp_path / "results.json"))
     assert (code, err) == (1, "3 ranks: not yet right\n")
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["score"] == 0
@@ -323,5 +323,5 @@ def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
     )
     own = "@dataclass\nclass B(A):\n    c: float = 2\n"
     begin = f"from dataclasses import dataclass\n\nfrom my_part import A\n\n\n{own}\n\n"
-    (tmp_path / "mine").write_text(SOLVED.replace("import torch\n", f"import torch\n{begin}", 1))
+    (tmp_path / "mine").write_text(solution("ring", ("import torch\n", f"import torch\n{begin}")))
     assert check.check_file("ring", str(tmp_path / "mine")).points == 100

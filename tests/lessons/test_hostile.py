@@ -9,6 +9,7 @@ import pytest
 
 from lessons import check
 from lessons.report import Report
+from tests.lessons.mistakes import mistakes_of
 
 SOLVED = (check.SOLUTIONS / "ring.py").read_text()
 PRELUDE = "import os\nimport sys\nimport time\n\nimport torch\n\n\ndef all_reduce(transport, vector):\n"  # 8 lines
@@ -170,8 +171,8 @@ FORGERIES = {
 def test_a_forged_score_counts_for_nothing(tmp_path: Path, forgery: str) -> None:
     """A costly solution stays costly, and a wrong one wrong, whatever it sets besides."""
     lies = body(FORGERIES[forgery])
-    costly = (Path(__file__).parent / "mistakes" / "ring" / "sends_whole_vectors.py").read_text()
-    honest = costly.partition("-> None:\n")[2]
+    (costly,) = mistakes_of("ring")["sends_whole_vectors"].changes
+    honest = str(costly).partition(":\n")[2]
     found = judged(tmp_path, lies + honest)
     assert (found.kind, found.points) == ("costly", 80), found.verdict
     assert {figure.name: figure.yours for figure in found.figures}["bytes of a rank"] == 480_000

@@ -15,6 +15,8 @@ from lessons.labs.not_waiting import Task
 from lessons.report import Report
 from lessons.shown import Shown
 from lessons.solutions import not_waiting
+from tests.lessons.mistakes import write
+from tests.lessons.threads import judge_changed
 from workloads.batches import BatchPlan
 from workloads.datasets import load
 
@@ -22,19 +24,10 @@ SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
 RIGHT = Report(LABS["not_waiting"], "right", "right")
 
 
-def judged(tmp_path: Path, *changes: tuple[str, str]) -> Report:
-    source = SOLVED
-    for old, new in changes:
-        assert old in source
-        source = source.replace(old, new)
-    (tmp_path / "mine.py").write_text(source)
-    return check.check_file("not_waiting", str(tmp_path / "mine.py"))
-
-
-def test_a_server_that_waits_until_its_copy_was_read_is_right(tmp_path: Path) -> None:
+def test_a_server_that_waits_until_its_copy_was_read_is_right() -> None:
     """It owns a buffer for each worker, as the strategy does."""
-    found = judged(
-        tmp_path,
+    found = judge_changed(
+        "not_waiting",
         ("    version, staleness = 0, []\n", "    version, staleness = 0, []\n"
          "    buffers = {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}\n"),
         ("x.clone(), k, \"parameters\")", "buffers[k].copy_(x), k, \"parameters\")"),
@@ -42,10 +35,10 @@ def test_a_server_that_waits_until_its_copy_was_read_is_right(tmp_path: Path) ->
     assert found.points == 100, found.verdict
 
 
-def test_the_closed_form_is_right(tmp_path: Path) -> None:
+def test_the_closed_form_is_right() -> None:
     body = "    small, large" + SOLVED.partition("    small, large")[2]
     formula = "    import math\n\n    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature\n"
-    found = judged(tmp_path, (body, formula))
+    found = judge_changed("not_waiting", (body, formula))
     assert found.points == 100, found.verdict
     assert found.picture is not None
     assert "chunks" not in found.picture.axes[-1].get_xlabel(), "nothing is cut into chunks here"
@@ -69,21 +62,27 @@ def test_the_closed_form_is_right(tmp_path: Path) -> None:
         ("    return small\n", "    return 0.5 * small\n", "wrong", "x still goes to 0; right so far: serve, descend"),
         ("    return small\n", "    return 0.95 * small\n", "wrong", "near the border it takes many steps to be small"),
         ("        x.append(x[t] -", "        x.append(x[t - 41] -", "raised", ", 2, 40) raised IndexError: list"),
-        pytest.param("    steps = 500 * (tau + 1)\n", "    steps = 3_000_000\n", "loop",
-                     "; largest_rate may take a second", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: str, text: str) -> None:
-    found = judged(tmp_path, (old, new))
+def test_what_else_is_wrong_is_named(old: str, new: str, kind: str, text: str) -> None:
+    found = judge_changed("not_waiting", (old, new))
     assert (found.kind, found.points) == (kind, 0), found.verdict
     assert text in found.verdict
 
 
-def test_without_the_bound_a_hole_is_the_bound(tmp_path: Path) -> None:
-    found = judged(tmp_path, ("s is None or steps", "s is None or missing_bound or steps"))
+@pytest.mark.slow
+def test_a_search_that_takes_too_long_is_told_to_take_fewer_steps(tmp_path: Path) -> None:
+    mine = write(tmp_path, "not_waiting", ("steps = 500 * (tau + 1)", "steps = 3_000_000"))
+    found = check.check_file("not_waiting", mine)
+    assert (found.kind, found.points) == ("loop", 0), found.verdict
+    assert "; largest_rate may take a second" in found.verdict
+
+
+def test_without_the_bound_a_hole_is_the_bound() -> None:
+    found = judge_changed("not_waiting", ("s is None or steps", "s is None or missing_bound or steps"))
     assert (found.kind, "missing_bound" in found.verdict) == ("raised", True)
     assert found.verdict.endswith("; right so far: serve without a bound")
-    found = judged(tmp_path, ("    x = [1.0]\n", "    raise NotImplementedError('descend')\n"))
+    found = judge_changed("not_waiting", ("    x = [1.0]\n", "    raise NotImplementedError('descend')\n"))
     assert found.verdict.endswith("descend; right so far: serve")
 
 

@@ -1,7 +1,6 @@
 """Lab 3: other ways that are right, what is said beside a fault, and the picture of how far ranks drift."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,35 +15,27 @@ from lessons.labs.oracle_words import explain_cut
 from lessons.report import Report
 from lessons.shown import Shown
 from lessons.solutions import oracle
-from tests.lessons.mistakes.oracle import mean_of_means
+from tests.lessons.mistakes import defined, mistakes_of, solution
+from tests.lessons.threads import judge_changed
 
 SOLVED = (check.SOLUTIONS / "oracle.py").read_text()
 LAB = LABS["oracle"]
 
 
-def judged(tmp_path: Path, *changes: tuple[str, str]) -> Report:
-    source = SOLVED
-    for old, new in changes:
-        assert old in source
-        source = source.replace(old, new)
-    (tmp_path / "mine.py").write_text(source)
-    return check.check_file("oracle", str(tmp_path / "mine.py"))
-
-
-def test_n_in_messages_of_its_own_is_right_and_costs_more(tmp_path: Path) -> None:
+def test_n_in_messages_of_its_own_is_right_and_costs_more() -> None:
     apart = """ring_all_reduce(g.mul_(n), transport)
     counted = torch.tensor([float(n)])
     ring_all_reduce(counted, transport)
     total = int(counted)"""
-    found = judged(tmp_path, ("total = ring_all_reduce(g.mul_(n), transport, n)", apart))
+    found = judge_changed("oracle", ("total = ring_all_reduce(g.mul_(n), transport, n)", apart))
     assert found.kind == "costly"
     assert "sends a number in a message of its own; n can travel beside the vector" in found.verdict
     assert {figure.name for figure in found.figures if figure.is_best} == {"bytes of a rank"}
 
 
-def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more(tmp_path: Path) -> None:
+def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more() -> None:
     changes = (("collectives import ring_all_reduce", "collectives import gather_and_add as ring_all_reduce"),)
-    found = judged(tmp_path, *changes)
+    found = judge_changed("oracle", *changes)
     assert (found.kind, found.points) == ("costly", 80)
 
 
@@ -75,14 +66,14 @@ def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more(tmp_path: 
          "ZeroDivisionError: integer division or modulo by zero"),
     ],
 )  # fmt: skip
-def test_what_else_is_wrong_is_named(tmp_path: Path, old: str, new: str, kind: str, text: str) -> None:
-    found = judged(tmp_path, (old, new))
+def test_what_else_is_wrong_is_named(old: str, new: str, kind: str, text: str) -> None:
+    found = judge_changed("oracle", (old, new))
     assert (found.kind, found.points) == (kind, 0), found.verdict
     assert text in found.verdict
 
 
-def test_at_a_hole_it_says_what_is_right_so_far(tmp_path: Path) -> None:
-    found = judged(tmp_path, ("    alike = all(", '    raise NotImplementedError("verify")\n    alike = all('))
+def test_at_a_hole_it_says_what_is_right_so_far() -> None:
+    found = judge_changed("oracle", ("    alike = all(", '    raise NotImplementedError("verify")\n    alike = all('))
     assert found.kind == "hole"
     assert found.verdict.endswith("verify; right so far: cut, one_process, average")
 
@@ -123,7 +114,8 @@ def distances(average: object, dtype: torch.dtype) -> Drift:
 def test_rounding_and_a_wrong_mean_are_far_apart() -> None:
     assert max(distances(oracle.average, torch.float32).distances) < 1e-5
     assert max(distances(oracle.average, torch.float64).distances) < 1e-13
-    wrong = distances(mean_of_means.average, torch.float32)
+    changes = mistakes_of("oracle")["mean_of_means"].changes
+    wrong = distances(defined(solution("oracle", *changes)).average, torch.float32)
     assert min(wrong.distances) > 1e-4
     assert not any(wrong.verified)
     assert "not verified, from step 1 on" in str(wrong)

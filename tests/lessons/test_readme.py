@@ -14,11 +14,12 @@ import pytest
 
 from lessons.check import SOLUTIONS
 from lessons.solutions import ring
-from tests.lessons.mistakes.ring import hops_once
+from tests.lessons.mistakes import defined, mistakes_of, solution
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
 TEXT = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
+HOPS_ONCE = defined(solution("ring", *mistakes_of("ring")["hops_once"].changes)).all_reduce
 (GRADESCOPE,) = re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
 NBGRADER, OTTER = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
@@ -68,7 +69,7 @@ def test_the_autograder_of_gradescope_writes_its_results(tmp_path: Path) -> None
 def test_the_cell_for_nbgrader_passes_a_right_function_and_no_other() -> None:
     exec(NBGRADER, {"all_reduce": ring.all_reduce})
     with pytest.raises(AssertionError, match="without the part of rank 1"):
-        exec(NBGRADER, {"all_reduce": hops_once.all_reduce})
+        exec(NBGRADER, {"all_reduce": HOPS_ONCE})
 
 
 @pytest.mark.slow
@@ -105,7 +106,7 @@ def test_the_test_for_otter_passes_a_right_function_and_no_other() -> None:
     assert (found["name"], found["points"], found["OK_FORMAT"]) == ("ring", 100, False)
     found["test_ring"](ring.all_reduce)
     with pytest.raises(AssertionError, match="without the part of rank 1"):
-        found["test_ring"](hops_once.all_reduce)
+        found["test_ring"](HOPS_ONCE)
 
 
 @pytest.mark.slow
@@ -115,4 +116,4 @@ def test_otter_grades_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "ring.py").write_text(OTTER)
     grader = otter.Notebook(tests_dir=str(tmp_path))
     assert grader.check("ring", global_env={"all_reduce": ring.all_reduce}).grade == 1
-    assert grader.check("ring", global_env={"all_reduce": hops_once.all_reduce}).grade == 0
+    assert grader.check("ring", global_env={"all_reduce": HOPS_ONCE}).grade == 0

@@ -20,15 +20,19 @@ Kind = type[Strategy]
 SUITES: dict[str, Callable[[Kind], bool]] = {
     "kind": lambda kind: True,
     "punctual": lambda kind: kind is not ADPSGD,  # who has sent, when all have taken a step, what belongs to it
-    "synchronous": lambda kind: not kind.asynchronous and kind.replicas_agree,
-    "asynchronous": lambda kind: kind.asynchronous,
-    "determined": lambda kind: not kind.asynchronous,
-    "agreeing": lambda kind: kind.replicas_agree,
-    "survivor": lambda kind: kind.workers_may_die,
-    "returning": lambda kind: kind.workers_may_return,
-    "mortal": lambda kind: not kind.workers_may_die,
-    "complete": lambda kind: not (kind.asynchronous or kind.workers_may_die),  # whose checkpoints hold all
-    "served": lambda kind: kind.asynchronous or kind.workers_may_die,  # whose checkpoints hold what rank 0 has
+    "synchronous": lambda kind: not kind.traits.asynchronous and kind.traits.agree,
+    "asynchronous": lambda kind: kind.traits.asynchronous,
+    "determined": lambda kind: not kind.traits.asynchronous,
+    "agreeing": lambda kind: kind.traits.agree,
+    "survivor": lambda kind: kind.traits.workers_may_die,
+    "returning": lambda kind: kind.traits.workers_may_return,
+    "mortal": lambda kind: not kind.traits.workers_may_die,
+    "complete": lambda kind: (
+        not (kind.traits.asynchronous or kind.traits.workers_may_die)
+    ),  # whose checkpoints hold all
+    "served": lambda kind: (
+        kind.traits.asynchronous or kind.traits.workers_may_die
+    ),  # whose checkpoints hold what rank 0 has
 }
 BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
 

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Codec, Layout, Setting
+from compression.dgs import check_sgd
 from records.errors import UsageError
 from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.coding import CodecFactory, codec_factory
-from strategies.common.traffic import Coded
+from strategies.common.traits import Coded
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
@@ -62,8 +63,10 @@ class Task:
     def suited_optimizer(self) -> OptimizerFactory:
         """The optimizer; SGD with momentum where the strategy takes no other."""
         made = OPTIMIZERS[self.optimizer]
+        if self.strategy.cost().code is None:
+            return made
         try:
-            self.strategy.check_optimizer(made([nn.Parameter(torch.zeros(1))]))
+            check_sgd(made([nn.Parameter(torch.zeros(1))]), self.strategy.name)
         except UsageError:
             return OPTIMIZERS["soft"]
         return made
@@ -75,9 +78,9 @@ class Task:
 
     def coded(self, layout: Layout, like: torch.Tensor) -> Coded | None:
         """What a closed form is told of the codec."""
-        codec = self.strategy.own_codec
+        codec = self.strategy.cost().code
         if codec is not None:
-            codec.start(layout, like, Setting(self.strategy.own_scope))
+            codec.start(layout, like, Setting(self.strategy.cost().scope))
         elif self.make_codec:
             codec = self.make_codec(layout, like, 0, True)
         return Coded(codec.kind, sum(codec.count())) if codec else None
@@ -117,7 +120,7 @@ class Rank:
     def epoch(self, number: int, after_step: Callable[[], None] = lambda: None) -> None:
         """Train or serve for one epoch, from 1 on."""
         self.transport.recorder.epoch = number
-        self.strategy.until = number * N_SAMPLES
+        self.strategy.descent.until = number * N_SAMPLES
         if self.is_server:
             self.strategy.serve()
         else:
@@ -177,9 +180,12 @@ def accuracy(x: torch.Tensor) -> float:
 # Which runs there are
 
 
+EXACT: dict[str, dict[str, Any]] = {"backup_workers": {"n_backup": 0}}  # else the order of arrival decides
+
+
 def exact(kind: type[Strategy]) -> Strategy:
     """The strategy with the options with which it takes the steps of one process."""
-    return kind(**kind.exact)
+    return kind(**EXACT.get(kind.name, {}))
 
 
 def allows(strategy: Strategy, n_gpus: int) -> bool:
@@ -193,13 +199,15 @@ def allows(strategy: Strategy, n_gpus: int) -> bool:
 
 def fit(kind: type[Strategy], n_gpus: int) -> int:
     """The number of processes nearest to `n_gpus` that the strategy can be, of two the smaller."""
-    numbers = range(kind.min_ranks, 1 + (kind.max_ranks or 2 * n_gpus + kind.min_ranks))
+    least, most = kind.traits.ranks
+    numbers = range(least, 1 + (most or 2 * n_gpus + least))
     return min((n for n in numbers if allows(exact(kind), n)), key=lambda n: abs(n - n_gpus))
 
 
 def sizes(kind: type[Strategy]) -> Iterator[int]:
     """Each number of processes that makes 1 to 4 workers, and that the strategy allows."""
-    for n_gpus in range(kind.min_ranks, 1 + (kind.max_ranks or 8)):
+    least, most = kind.traits.ranks
+    for n_gpus in range(least, 1 + (most or 8)):
         if 1 <= exact(kind).count_workers(n_gpus) <= 4 and allows(exact(kind), n_gpus):
             yield n_gpus
 
@@ -236,10 +244,10 @@ def int_options(kind: type[Strategy]) -> list[str]:
 def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     """The strategy with its defaults, its exact options, its int options at 2 and at 3, and each away from its default.
 
-    Only those that so many processes may be, and that are as asynchronous as their class says.
+    Only those that so many processes may be.
     """
     names = int_options(kind)
-    settings = [{}, kind.exact, *(dict.fromkeys(names, value) for value in (2, 3))]
+    settings = [{}, EXACT.get(kind.name, {}), *(dict.fromkeys(names, value) for value in (2, 3))]
     for option in dataclasses.fields(kind):
         with contextlib.suppress(AssertionError):  # another option may fix this one, as in `own`
             settings.append({option.name: other_value(kind(), option.name)} | NEEDS.get(option.name, {}))
@@ -247,8 +255,7 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     found: list[Strategy] = []
     for options in settings:
         strategy = kind(**options)
-        is_of_kind = strategy.asynchronous == kind.asynchronous
-        if is_of_kind and allows(strategy, n_gpus) and strategy not in found:
+        if allows(strategy, n_gpus) and strategy not in found:
             found.append(strategy)
     return found
 
@@ -256,7 +263,9 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
 def determined_variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     """Those of them whose result the order of arrival does not decide."""
     found = variants(kind, n_gpus)
-    return [one for one in found if not one.asynchronous and (not kind.workers_may_die or one == exact(kind))]
+    return [
+        one for one in found if not kind.traits.asynchronous and (not kind.traits.workers_may_die or one == exact(kind))
+    ]
 
 
 def describe(strategy: Strategy) -> str:

@@ -133,7 +133,7 @@ def epochs(server: Served, transport: Scripted, samples: int, number: int = 1) -
     """Serve so many epochs of so many samples, one after the other."""
     for epoch in range(1, number + 1):
         transport.recorder.epoch = epoch
-        server.until = transport.until = epoch * samples
+        server.descent.until = transport.until = epoch * samples
         server.serve()
         server.finish()
         yield epoch

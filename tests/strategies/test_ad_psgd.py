@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from records.errors import UsageError
 from records.files import load_events, load_table
 from strategies import RunSize
+from strategies.common.forms import closed_form
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.common_epoch import PROGRESS
 from strategies.local_models.gossip import Gossip
@@ -104,11 +105,11 @@ def at_random_pace(
                 rank.replica.call_on_gradient(0)
         rank.constant_step(0.0, 1)
 
-    rank.strategy.until = 100
+    rank.strategy.descent.until = 100
     for _ in rank.strategy.steps_of_epoch(0, 1):
         step()
     rank.strategy.finish()
-    rank.strategy.until = float("inf")
+    rank.strategy.descent.until = float("inf")
     for _ in range(steps[transport.rank]):
         step()
     rank.strategy.finish()
@@ -212,7 +213,7 @@ def counted(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
 def test_what_it_sends_is_what_it_says(n: int) -> None:
     strategy, steps = ADPSGD(), 7
     sent = pd.concat(virtual_time(n).launch(counted, n, Task(strategy, n), steps, record=True))
-    expected = strategy.closed_form(strategy.traffic_with(None)["worker"], n, 66 * 8)  # loops' model
+    expected = closed_form(strategy, strategy.cost().worker, n, 66 * 8)  # loops' model
     assert (len(sent) / n / steps, sent["bytes"].sum() / n / steps) == pytest.approx(expected)
 
 
@@ -279,7 +280,7 @@ def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int)
     rank = Rank(transport, task)
     strategy = ADPSGD()
     strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
-    strategy.until, taken = until, []
+    strategy.descent.until, taken = until, []
     for i in strategy.steps_of_epoch(0, 1):
         taken.append(i)
         transport.sleep(1.0)

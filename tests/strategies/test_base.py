@@ -14,7 +14,8 @@ from launchers import launch
 from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES, Replica, Strategy, between
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.common.traffic import NOTHING
+from strategies.common.forms import describe
+from strategies.common.traits import NOTHING, Cost
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Scripted
 from transports.base import Transport
@@ -31,7 +32,9 @@ class Own(Strategy):
     often: int = 50
     """How often."""
 
-    traffic = {"worker": NOTHING}
+    def cost(self, kind: str | None = None) -> Cost:
+        """Nothing."""
+        return Cost(worker=NOTHING)
 
     def step(self, n_samples: int) -> None:
         """Do nothing."""
@@ -56,7 +59,7 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
 
 
 def test_the_first_line_is_the_first_paragraph() -> None:
-    assert Own.describe() == "A strategy of a user's own, described in two lines."
+    assert describe(Own) == "A strategy of a user's own, described in two lines."
 
 
 @pytest.mark.parametrize(

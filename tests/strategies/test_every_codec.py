@@ -17,11 +17,12 @@ from launchers import launch
 from records.errors import UsageError
 from records.files import load_metadata
 from records.tables import ledger
-from strategies import STRATEGIES, Strategy, Traffic
+from strategies import STRATEGIES, Cost, Strategy, Traffic, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.common.forms import closed_form
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, virtual_time
@@ -41,9 +42,12 @@ from virtual_time.network import OneSwitch
 Kind = type[Strategy]
 CODING = {name: kind for name, kind in CODECS.items() if name != "none"}
 PAIRS = [
-    (strategy, codec) for strategy in STRATEGIES.values() for codec in CODING.values() if codec.kind in strategy.coded
+    (strategy, codec)
+    for strategy in STRATEGIES.values()
+    for codec in CODING.values()
+    if codec.kind in strategy.traits.carries
 ]
-SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].asynchronous]
+SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].traits.asynchronous]
 STEPS, N = 6, 4
 
 
@@ -51,10 +55,12 @@ STEPS, N = 6, 4
 class ByRankZero(NaiveAllReduce):
     """A strategy with an all-reduce of its own, by which codes that can be added go too: rank 0 sums all of them."""
 
-    coded = {
-        DENSE: {"worker": Traffic("2 (N - 1) / N", "2 (N - 1) C / N")},
-        LINEAR: {"worker": Traffic("4 (N - 1) / N", "2 (N - 1) C / N")},
-    }
+    traits = Traits(carries=frozenset({DENSE, LINEAR}))
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A linear codec makes two all-reduces."""
+        messages = "4 (N - 1) / N" if kind == LINEAR else "2 (N - 1) / N"
+        return Cost(worker=Traffic(messages, "2 (N - 1) G / N"))
 
 
 OWN: list[tuple[Kind, type[Codec]]] = [(ByRankZero, CODECS[name]) for name in ("fp16", "random_k", "powersgd")]
@@ -103,11 +109,11 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
     values, indices, headers = made.count()
     coded = task.coded(layout, x)
     pairs = ledger(events)
-    for role, traffic in strategy.coded[codec.kind].items():
+    for role, traffic in task.strategy.cost(codec.kind).by_role.items():
         own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
         sent = pairs[pairs["src"].isin(own)]
         found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-        messages, nbytes = task.strategy.closed_form(traffic, N, x.nbytes, coded)
+        messages, nbytes = closed_form(task.strategy, traffic, N, x.nbytes, coded)
         assert found[0] == pytest.approx(messages)
         if made.exact_size:
             uneven = issubclass(strategy, AllReduceSGD)  # a ring's chunks may differ by one element
@@ -123,7 +129,7 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         assert marks["index_bytes"] == pytest.approx(each * indices, rel=0.02)
         assert marks["header_bytes"] == pytest.approx(each * headers, rel=0.02)
     workers = task.roles.count("worker")
-    _, dense = task.strategy.closed_form(strategy.traffic["worker"], N, x.nbytes)
+    _, dense = closed_form(task.strategy, task.strategy.cost().worker, N, x.nbytes)
     assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense, rel=1e-3)
 
 
@@ -207,7 +213,7 @@ def vectors_held(transport: Transport, task: Task) -> int:
     rank = Rank(transport, task)
     for number in range(1, task.epochs + 1):
         rank.epoch(number)
-    return len(rank.strategy.workers.decoders._free) if rank.is_server else 0  # type: ignore[attr-defined]
+    return len(rank.strategy.coding._free) if rank.is_server and rank.strategy.coding else 0
 
 
 @pytest.mark.parametrize("strategy", [ParamServer(), BackupWorkers(), AsyncParamServer(aggregate=2)])

@@ -18,6 +18,7 @@ from torch import nn
 
 from launchers import launch
 from strategies import Strategy
+from strategies.common import forms
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 from tests.strategies.loops import (
@@ -55,13 +56,13 @@ def test_the_class_is_found_by_its_name(kind: Kind) -> None:
 
 def test_its_first_line_describes_it(kind: Kind) -> None:
     assert "__doc__" in vars(kind)
-    assert not kind.describe().startswith(f"{kind.__name__}("), "a docstring of its own, not that of dataclasses"
+    assert not forms.describe(kind).startswith(f"{kind.__name__}("), "a docstring of its own, not that of dataclasses"
     lines, first = inspect.getsourcelines(kind)
     at = first + next(i for i, line in enumerate(lines) if '"""' in line)
     where = f"{inspect.getsourcefile(kind)}:{at}: the docstring of {kind.__name__}"
-    length = len(kind.describe())
+    length = len(forms.describe(kind))
     assert 20 < length <= 120, f"{where}: its first paragraph has {length} characters, and must have 21 to 120"
-    assert kind.describe().endswith("."), f"{where}: its first paragraph must end with a full stop"
+    assert forms.describe(kind).endswith("."), f"{where}: its first paragraph must end with a full stop"
 
 
 def _lineage(kind: Kind) -> list[type]:
@@ -97,17 +98,16 @@ def test_every_annotation_is_an_option_or_a_classvar(kind: Kind) -> None:
 
 def test_its_options_are_not_those_of_every_run(kind: Kind) -> None:
     assert not {field.name for field in dataclasses.fields(kind)} & set(option_names())
-    assert set(kind.exact) <= {field.name for field in dataclasses.fields(kind)}
 
 
 def test_it_has_defaults_only_where_a_strategy_may(kind: Kind) -> None:
-    assert set(kind.defaults) <= set(names_with_strategy_defaults())
+    assert set(kind.traits.defaults) <= set(names_with_strategy_defaults())
 
 
 def test_the_functions_that_dataclass_makes_are_no_source(kind: Kind) -> None:
     made = typing.cast(Kind, dataclasses.make_dataclass(kind.__name__, [], bases=(kind,)))
-    assert made.sources() == kind.sources()
-    assert all(ROOT in Path(file).parents for file in kind.sources()) or ":" in kind.name
+    assert forms.sources(made) == forms.sources(kind)
+    assert all(ROOT in Path(file).parents for file in forms.sources(kind)) or ":" in kind.name
 
 
 def test_it_says_what_each_role_sends(kind: Kind) -> None:
@@ -118,11 +118,11 @@ def test_it_says_what_each_role_sends(kind: Kind) -> None:
         assert set(roles) <= {"server", "worker"}
         assert "worker" in roles
         seen |= set(roles)
-        for traffic in kind.traffic.values():
-            messages, nbytes = kind().closed_form(traffic, n_gpus, 1000)
+        for traffic in kind().cost().by_role.values():
+            messages, nbytes = forms.closed_form(kind(), traffic, n_gpus, 1000)
             assert messages >= 0
             assert nbytes >= 0
-    assert set(kind.traffic) == seen
+    assert set(kind().cost().by_role) == seen
 
 
 def test_whoever_reports_cannot_die(survivor: Kind) -> None:

@@ -51,11 +51,11 @@ def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) 
         table = pd.read_csv(tmp_path / f"{number}.csv")
         assert set(table["rank"]) == {0, 1, 3}
         assert table["epoch"].max() == 4, "every epoch is ended"
-        assert facts["replicas_identical"] or not survivor.replicas_agree, where
+        assert facts["replicas_identical"] or not survivor.traits.agree, where
         samples = table[table["role"] == "server"]["samples"].sum()
         if "server" not in facts["roles"]:
             samples = table["samples"].sum() + given_by_the_dead(strategy)
-        if survivor.asynchronous:
+        if survivor.traits.asynchronous:
             assert samples >= 4 * N_TRAIN, f"the others give its samples: {where}"
         else:
             assert facts["samples_unused"] == 4 * N_TRAIN - samples, where

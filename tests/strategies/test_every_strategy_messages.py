@@ -14,7 +14,8 @@ from launchers import launch
 from records.errors import UsageError
 from records.tables import ledger
 from strategies import RunSize, Strategy
-from strategies.common.traffic import NOTHING, Coded
+from strategies.common.forms import closed_form
+from strategies.common.traits import NOTHING, Coded
 from tests.ranks import ENGINES, LIMIT, run
 from tests.strategies.loops import Rank, Task, accuracy, describe, exact, trajectories, variants, with_workers
 from transports.base import Message, Transport, Work
@@ -57,11 +58,11 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
         _, nbytes, codec = ranks[0][case]
-        for role, traffic in task.strategy.traffic_with(None).items():
+        for role, traffic in task.strategy.cost().by_role.items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = task.strategy.closed_form(traffic, n_gpus, nbytes, codec)
+            expected = closed_form(task.strategy, traffic, n_gpus, nbytes, codec, itemsize=8)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {describe(task.strategy)}"
 
 
@@ -142,8 +143,8 @@ def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind:
     ranks = launch(witnessed, n_gpus, tasks, timeout=LIMIT)
     for case, task in enumerate(tasks):
         for rank, (_, received, in_place) in enumerate(witness[case] for witness in ranks):
-            sends = kind.traffic[task.roles[rank]] != NOTHING
-            assert in_place or n_gpus == 1 or not (kind.replicas_agree and sends), "vectors are read where they are"
+            sends = kind().cost().by_role[task.roles[rank]] != NOTHING
+            assert in_place or n_gpus == 1 or not (kind.traits.agree and sends), "vectors are read where they are"
             for (src, tag), stories in received.items():
                 sent = ranks[src][case][0][rank, tag]
                 assert stories == [[one, one] for one in sent], f"{tag} from {src} to {rank}, {describe(task.strategy)}"

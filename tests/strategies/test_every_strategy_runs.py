@@ -28,17 +28,17 @@ PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "enco
 
 
 def test_a_first_run_learns(kind: Kind, tmp_path: Path) -> None:
-    n_gpus, by_chance = fit(kind, 4), kind.asynchronous and kind.name in IN_MEMORY
+    n_gpus, by_chance = fit(kind, 4), kind.traits.asynchronous and kind.name in IN_MEMORY
     options = Options(
         strategy=kind(), n_gpus=n_gpus, device="cpu", results_dir=str(tmp_path), run_name="first", timeout=LIMIT
     )
     time = VirtualTime(OneSwitch(n_gpus, 1e9, 5e-5), Compute(options, PHASES))
     # Where nobody waits, the order of arrival decides how stale gradients are: in virtual time it is fixed.
-    launcher = time.launcher() if kind.asynchronous and not by_chance else None
+    launcher = time.launcher() if kind.traits.asynchronous and not by_chance else None
     run(options, quiet=True, launcher=launcher)
     facts = load_metadata(tmp_path / "first.json")
-    assert by_chance or facts["test_accuracy"] >= (0.9 if kind.replicas_agree else 0.8)
-    assert facts["replicas_identical"] or not kind.replicas_agree
+    assert by_chance or facts["test_accuracy"] >= (0.9 if kind.traits.agree else 0.8)
+    assert facts["replicas_identical"] or not kind.traits.agree
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
 
 
@@ -78,7 +78,7 @@ def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(kind: Kind, 
             with pytest.raises(UsageError, match="was synchronous" if not refused else "--replay") as caught:
                 made(tmp_path, "again", strategy, **again)
             assert str(caught.value).count("\n") == 0
-            assert kind.asynchronous or not refused
+            assert kind.traits.asynchronous or not refused
             continue
         repeated = made(tmp_path, f"again {number}", strategy, **again)
         assert repeated["parameter_hash"] == facts["parameter_hash"], strategy
@@ -110,7 +110,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind,
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path) -> None:
     same = CHECKPOINTED | {"lr": 0.05, "epochs": 4}
-    if not served().own_codec:  # which is of sgd
+    if not served().cost().code:  # which is of sgd
         same |= {"optimizer": "adam"}
     made(tmp_path, "run", served(), **same, checkpoint_every=2)
     found = listed(tmp_path / "run.checkpoints")
@@ -122,7 +122,7 @@ def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path) -> None
         assert root["epoch"].tolist() == list(range(at["epoch"], 5)), "the epoch that it was made in is ended"
         assert root["step"].iloc[0] >= at["step"], "it counts on from there"
         assert root["test_accuracy"].notna().all()
-        assert served.asynchronous or root["test_accuracy"].iloc[-1] > 0.7
+        assert served.traits.asynchronous or root["test_accuracy"].iloc[-1] > 0.7
 
 
 def test_a_run_is_not_resumed_to_less_than_it_has(tmp_path: Path) -> None:

@@ -115,15 +115,15 @@ def _check_order(tmp_path: Path, strategy: Strategy, n_gpus: int) -> None:
 
 def test_its_clocks_show_who_waits_for_a_slow_rank(kind: Kind, tmp_path: Path) -> None:
     n_gpus = with_workers(kind, 3)
-    if kind.max_ranks == 1 or needs_shared_memory(tmp_path, kind(), n_gpus):
+    if kind.traits.ranks[1] == 1 or needs_shared_memory(tmp_path, kind(), n_gpus):
         return
     facts = simulated(tmp_path, kind(), n_gpus, jitter=0.0, slow=(f"{n_gpus - 1}:10",))
     table = load_table(tmp_path / "virtual.csv")
     workers = table[table["role"] == "worker"].groupby("rank")[["wait_s", "forward_s"]].sum()
-    assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.asynchronous
+    assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.traits.asynchronous
     assert facts["transport"] == "simulated"
     assert "virtual time" in facts["remark"]
-    if not (kind.asynchronous or kind.workers_may_die or kind.name == "none"):
+    if not (kind.traits.asynchronous or kind.traits.workers_may_die or kind.name == "none"):
         assert workers["wait_s"].iloc[0] > 5 * workers["wait_s"].iloc[-1], "all wait for the slow one"
 
 
@@ -133,7 +133,10 @@ def test_its_workers_may_die_and_return_at_a_given_time(survivor: Kind, tmp_path
     if needs_shared_memory(tmp_path, strategy, n_gpus):
         return
     rank = n_gpus - 1
-    for death in (Death(rank, 0.02), Death(rank, 0.02, 0.03) if survivor.workers_may_return else Death(rank, 0.01)):
+    for death in (
+        Death(rank, 0.02),
+        Death(rank, 0.02, 0.03) if survivor.traits.workers_may_return else Death(rank, 0.01),
+    ):
         found = []
         for name in ("first", "second"):
             folder = tmp_path / f"{death.time}-{death.returns}-{name}"

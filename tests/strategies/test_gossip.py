@@ -9,6 +9,7 @@ import torch
 
 from records.errors import UsageError
 from strategies import RunSize
+from strategies.common.forms import closed_form, predict
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
 from strategies.single import Single
@@ -111,7 +112,7 @@ def test_one_rank_is_one_process_and_sends_nothing() -> None:
         steps = [len(run[0][0]) for run in (alone, expected)]
         assert steps[0] == steps[1]
         assert alone == expected
-        assert strategy.closed_form(strategy.traffic_with(None)["worker"], 1, 1000) == (0, 0)
+        assert closed_form(strategy, strategy.cost().worker, 1, 1000) == (0, 0)
 
 
 # What is said of it
@@ -121,11 +122,11 @@ def test_one_rank_is_one_process_and_sends_nothing() -> None:
 @pytest.mark.parametrize("topology", ["ring", "exponential"])
 def test_what_it_sends_and_how_long_that_takes_is_said(topology: str, n: int) -> None:
     strategy = Gossip(topology=topology)
-    messages, nbytes = strategy.closed_form(strategy.traffic_with(None)["worker"], n, 4000)
+    messages, nbytes = closed_form(strategy, strategy.cost().worker, n, 4000)
     for sent in on("meta", strategy, n, Sizes(1000))[0]:
         assert (sent.messages, sent.nbytes) == pytest.approx((STEPS * messages, STEPS * nbytes))
     for parameters in (1e3, 1e8):
-        predicted = strategy.predict(n, int(4 * parameters), compute=0.3, bandwidth=125e6, latency=1e-3)
+        predicted = predict(strategy, n, int(4 * parameters), compute=0.3, bandwidth=125e6, latency=1e-3)
         assert steps_of(strategy, n, parameters).seconds == pytest.approx(predicted, rel=1e-3)
 
 

@@ -70,7 +70,7 @@ def counted(transport: Transport) -> tuple[list[int], list[list[int]], float, fl
     strategy, steps = rank.strategy, list[int]()
     assert isinstance(strategy, Hogwild)
     for number in (1, 2):
-        strategy.until = number * N_SAMPLES
+        strategy.descent.until = number * N_SAMPLES
         for i in strategy.steps_of_epoch(0, 0):
             steps.append(i)
             rank.take(i)
@@ -138,7 +138,7 @@ def colliding(transport: Transport) -> float | None:
         transport.barrier()
     strategy.finish()
     rank.close()
-    return strategy.meters.get("lost_updates")
+    return strategy.transport.recorder.meters.get("lost_updates")
 
 
 def test_an_update_that_another_overwrites_is_counted_as_lost() -> None:
@@ -154,7 +154,7 @@ def in_turns(transport: Transport) -> float | None:
         transport.barrier()
     rank.strategy.finish()
     rank.close()
-    return rank.strategy.meters.get("lost_updates")
+    return rank.transport.recorder.meters.get("lost_updates")
 
 
 def test_nothing_is_lost_where_they_take_turns() -> None:
@@ -182,7 +182,7 @@ def with_a_death(transport: Transport) -> list[float | None]:
         if transport.rank == 2 and number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         rank.strategy.finish()
-        found.append(rank.strategy.meters.get("lost_updates"))
+        found.append(rank.transport.recorder.meters.get("lost_updates"))
     return found
 
 
@@ -215,7 +215,7 @@ def resumed(transport: Transport) -> tuple[set[float], list[list[int]], int, int
             "processed": 50.0,
         }
     strategy.start(replica, transport, OPTIMIZERS["unit"], state=state)
-    strategy.until = 51
+    strategy.descent.until = 51
     first = next(strategy.steps_of_epoch(0, 0))
     return set(replica.x.tolist()), strategy.counts.tolist(), transport.recorder.epoch, first
 

@@ -111,7 +111,9 @@ def stepped(transport: Transport, strategy: Hogwild, order: list[int], gradient:
         transport.barrier()
     taken.finish()
     model = taken.model().tolist()
-    found.append({"model": model, "meters": taken.meters, "communicated": _exchanges(transport)})
+    found.append(
+        {"model": model, "meters": dict(taken.transport.recorder.meters), "communicated": _exchanges(transport)}
+    )
     rank.close()
     return found
 

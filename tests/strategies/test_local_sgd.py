@@ -100,7 +100,7 @@ def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tenso
     for i in range(steps):
         rank.take(i)
     rank.stop()
-    return rank.x(), rank.strategy.model().clone(), dict(rank.strategy.meters)
+    return rank.x(), rank.strategy.model().clone(), dict(rank.transport.recorder.meters)
 
 
 @pytest.mark.parametrize("steps", [4, 5, 7])

@@ -20,7 +20,7 @@ def alone(transport: Transport, task: Task) -> tuple[list[float], list[float], l
     plain = make_model()
     optimizer = OPTIMIZERS[task.optimizer](list(plain.parameters()))
     rank = Rank(transport, task)
-    rank.strategy.until = 47  # planned: nobody compares its steps
+    rank.strategy.descent.until = 47  # planned: nobody compares its steps
     sent = sum(transport.messages_sent)
     for step in range(4):
         rank.take(step)

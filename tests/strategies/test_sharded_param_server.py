@@ -19,6 +19,7 @@ from records.errors import RunFailed, UsageError
 from records.files import load_events, load_table
 from records.staleness import per_worker
 from strategies import Strategy
+from strategies.common.forms import predict
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
@@ -147,7 +148,7 @@ def test_with_more_servers_the_wall_moves(workers: int) -> None:
         strategy: Strategy = ShardedParamServer(servers=servers) if servers > 1 else ParamServer()
         n_gpus = servers + workers
         seconds[servers] = steps_of(strategy, n_gpus).seconds
-        predicted = strategy.predict(n_gpus, 100_000_000, 1e-3, 125e6, 50e-6)
+        predicted = predict(strategy, n_gpus, 100_000_000, 1e-3, 125e6, 50e-6)
         assert seconds[servers] == pytest.approx(predicted, rel=1e-3)
         assert seconds[servers] == pytest.approx(0.8 * n_gpus / servers, rel=0.01)
     if workers == 16:

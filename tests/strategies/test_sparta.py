@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from compression import Layout
 from records.errors import UsageError
 from strategies import Replica, Strategy
+from strategies.common.forms import closed_form
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
@@ -49,13 +49,10 @@ def averaged(transport: Transport, fraction: float, n: int) -> int:
 @pytest.mark.parametrize("fraction", [0.29, 0.57, 0.58, 0.001])
 def test_as_many_elements_travel_as_the_closed_form_says(fraction: float) -> None:
     """0.29 * 100 is below 29 in binary."""
-    codec = Sparta(fraction=fraction).own_codec
-    codec.start(Layout(("weight",), ((1, 100),)), torch.empty(0))
-    assert (
-        run("simulated", averaged, N, fraction, 100)
-        == [sum(codec.count()) / 4] * N
-        == [max(1, round(100 * fraction))] * N
-    )
+    strategy = Sparta(fraction=fraction)
+    _, nbytes = closed_form(strategy, strategy.cost().worker, N, 400)
+    elements = nbytes / 4 * N / (2 * (N - 1))
+    assert run("simulated", averaged, N, fraction, 100) == [elements] * N == [max(1, round(100 * fraction))] * N
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 1.0])

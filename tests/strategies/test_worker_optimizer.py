@@ -128,12 +128,14 @@ CODED: list[tuple[Codec | None, dict[str, Any]]] = [
 ]
 TASKS = [
     pytest.param(
-        Task(kind(), fit(kind, 4), "momentum" if kind.defaults.get("momentum") else "plain", codec=codec, **more),
+        Task(
+            kind(), fit(kind, 4), "momentum" if kind.traits.defaults.get("momentum") else "plain", codec=codec, **more
+        ),
         id=f"{name}-{codec.name if codec else '-'}",
     )
     for name, kind in STRATEGIES.items()
     for codec, more in CODED
-    if name not in IN_MEMORY and (codec is None or codec.kind in kind.coded)
+    if name not in IN_MEMORY and (codec is None or codec.kind in kind.traits.carries)
 ]
 
 

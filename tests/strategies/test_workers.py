@@ -14,8 +14,8 @@ from records.errors import RunFailed
 from strategies import STRATEGIES, Replica
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.descent import Descent
-from strategies.common.served import Served
-from strategies.common.workers import SERVER, Workers, join_server
+from strategies.common.served import Served, join_server
+from strategies.common.workers import SERVER, Workers
 from tests.ranks import LIMIT, wait_until
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Act, PushingWorkers, Scripted, start

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from compression import CODECS, Codec
 from strategies import INSTEAD, STRATEGIES, Strategy
+from strategies.common.forms import describe
 from tests.runs import BUILTIN, KINDS, said
 from tests.strategies.loops import NEEDS, other_value
 from training import Options, command_line
@@ -62,8 +63,8 @@ def test_help_shows_the_options_of_every_run_and_those_of_the_strategy(name: str
     own = options_of(KINDS[name])
     shown = re.findall(r"^│ (?:-h, )?--(\w+)", text, re.MULTILINE)
     assert sorted(shown) == sorted(["help", *own, *NAMES])
-    assert " ".join(KINDS[name].describe().split()[:5]) in text
-    for option, default in KINDS[name].defaults.items():
+    assert " ".join(describe(KINDS[name]).split()[:5]) in text
+    for option, default in KINDS[name].traits.defaults.items():
         assert f"--{option} {default}" in text, "which of its defaults are its own"
         (at,) = re.findall(rf"^│ --{option} .*?\(default: (.*?)\)", text, re.MULTILINE | re.DOTALL)
         assert at == str(default)
@@ -92,7 +93,7 @@ def test_list_shows_every_strategy_and_starts_nothing(parsed: list[Options]) -> 
     assert (code, parsed) == (0, [])
     for name, kind in STRATEGIES.items():
         assert re.search(rf"^{name}  \(", text, re.MULTILINE)
-        assert kind.describe() in text
+        assert describe(kind) in text
 
 
 # The options of the strategies
@@ -141,7 +142,7 @@ def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Optio
     given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
     given += [text for other, needed in others.items() for text in (f"--{other}", needed)]
     code, text = said("--strategy", name, *given, "--results_dir", str(tmp_path), "--n_gpus",
-                      "1" if KINDS[name].max_ranks == 1 else "4", "--device", "cpu")  # fmt: skip
+                      "1" if KINDS[name].traits.ranks[1] == 1 else "4", "--device", "cpu")  # fmt: skip
     assert code == 0, text
     value = value if isinstance(value, str) else float(value)
     assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option: value} | others)
@@ -158,10 +159,10 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
 # Defaults of a strategy's own
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.defaults])
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.traits.defaults])
 def test_a_strategys_own_default_yields_to_what_is_given(tmp_path: Path, parsed: list[Options], name: str) -> None:
     same = ("--strategy", name, "--device", "cpu", "--results_dir", str(tmp_path))
-    for option, default in KINDS[name].defaults.items():
+    for option, default in KINDS[name].traits.defaults.items():
         common = next(field.default for panel in PANELS for field in dataclasses.fields(panel) if field.name == option)
         for given_value, expected in ((None, default), (str(common), common), (str(default), default)):
             more = () if given_value is None else (f"--{option}", given_value)

@@ -44,7 +44,7 @@ def network(input_shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
 def test_workers_change_no_bit_of_a_run(tmp_path: Path, pictures: dict[str, Any], name: str) -> None:
     hashes = []
     for workers in (0, 2):
-        options = pictures | {"n_gpus": n_gpus_of(name, 1 if STRATEGIES[name].asynchronous else 2)}
+        options = pictures | {"n_gpus": n_gpus_of(name, 1 if STRATEGIES[name].traits.asynchronous else 2)}
         record = made(tmp_path, name, f"run-{workers}", **options, accumulate=2, loader_workers=workers)
         hashes.append(record["parameter_hash"])
         assert record["options"]["loader_workers"] == workers

@@ -11,13 +11,13 @@ import pytest
 from records.errors import UsageError
 from strategies import STRATEGIES
 from strategies.asynchronous_server.downpour import Downpour
+from strategies.common.forms import describe
 from tests.runs import SMALL, metadata, said
 from training.names import make_strategy, owners_of, strategy_class
 
 HEAD = """
 from dataclasses import dataclass
-from strategies.common.traffic import Traffic
-from strategies import Strategy
+from strategies import Cost, Strategy, Traffic, Traits
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 """
 OWN = (
@@ -30,10 +30,11 @@ class Every(Strategy):
     k: int = 2
     """Steps between two that count."""
 
-    traffic = {"worker": Traffic("0", "0")}
-    defaults = {"lr": 0.02, "optimizer": "adam"}
-    replicas_agree = False
+    traits = Traits(agree=False, defaults={"lr": 0.02, "optimizer": "adam"})
     calls = 0
+
+    def cost(self, kind=None):
+        return Cost(worker=Traffic("0", "0"))
 
     def step(self, n_samples):
         self.calls += 1
@@ -77,7 +78,7 @@ def test_the_strategies_of_the_table_are_named_after_their_modules(name: str) ->
     assert strategy_class(name) is STRATEGIES[name]
     assert STRATEGIES[name].__module__.startswith("strategies.")
     assert STRATEGIES[name].__module__.endswith(f".{name}")
-    assert STRATEGIES[name].describe().endswith(".")
+    assert describe(STRATEGIES[name]).endswith(".")
     for option in dataclasses.fields(STRATEGIES[name]):
         assert option.default is not dataclasses.MISSING
 
@@ -126,14 +127,17 @@ RING = HEAD + '@dataclass(kw_only=True)\nclass Mine(RingAllReduce):\n    """Mine
         ("import not_there_at_all", "not_there_at_all"),
         ("Mine = 3", "is no class derived from strategies.Strategy; derive it"),
         ("class Mine: pass", "is no class derived from strategies.Strategy; derive it"),
-        (WITHOUT, "has no step; define it"),
-        (WITHOUT + "    def step(self, n): pass\n", "has no traffic; say what each role sends in a step"),
+        (WITHOUT, "has no cost, step; define it"),
+        (WITHOUT + "    def step(self, n): pass\n", "has no cost; define it"),
         (HEAD + "class Mine(RingAllReduce):\n    pass\n", "decorate the class with @dataclass(kw_only=True)"),
         (RING + "    lr: float = 0.5\n", "its option lr is one of every run; rename it"),
         (RING + "    resume: int = 5\n", "its option resume is one of every run; rename it"),
         (RING + "    help: int = 5\n", "its option help is one of every run; rename it"),
         (RING + "    k: int\n", "its option k has no default; give it one"),
-        (RING + '    defaults = {"epochs": 5}\n', "cannot have a default of its own for epochs, but for batch_size,"),
+        (
+            RING + '    traits = Traits(defaults={"epochs": 5})\n',
+            "cannot have a default of its own for epochs, but for batch_size,",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_a_strategy_is_one_line(

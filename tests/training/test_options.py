@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES, Strategy, Traits
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
@@ -20,12 +20,12 @@ from training.checks import resolve
 from training.options import RunOptions, names_with_strategy_defaults
 from training.recorded import check_recorded, options_from
 
-OWN_DEFAULTS = [(name, option) for name, kind in KINDS.items() for option in kind.defaults]
+OWN_DEFAULTS = [(name, option) for name, kind in KINDS.items() for option in kind.traits.defaults]
 
 
 @pytest.mark.parametrize(("name", "option"), OWN_DEFAULTS)
 def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) -> None:
-    own, one = KINDS[name].defaults[option], strategy_of(name)
+    own, one = KINDS[name].traits.defaults[option], strategy_of(name)
     common = getattr(Options(), option)
     assert getattr(Options(strategy=one), option) == own
     for value in (common, own):
@@ -40,7 +40,7 @@ def test_a_strategy_may_have_defaults_of_its_own() -> None:
     assert Options(strategy=AsyncParamServer()).momentum == 0
     assert Options(strategy=AsyncParamServer(), momentum=0.9).momentum == 0.9
     for kind in STRATEGIES.values():
-        assert Options(strategy=kind()).momentum == kind.defaults.get("momentum", 0.9)
+        assert Options(strategy=kind()).momentum == kind.traits.defaults.get("momentum", 0.9)
     assert type(Options().momentum) is float, "no mark of a default is left"
 
 
@@ -48,13 +48,13 @@ def test_a_strategy_may_have_defaults_of_its_own() -> None:
 class Opinionated(RingAllReduce):
     """A strategy with a default of its own for whatever may have one."""
 
-    defaults = {"batch_size": 3, "lr": 0.7, "momentum": 0.1, "weight_decay": 0.2, "optimizer": "adam"}
+    traits = Traits(defaults={"batch_size": 3, "lr": 0.7, "momentum": 0.1, "weight_decay": 0.2, "optimizer": "adam"})
 
 
 def test_every_option_that_may_have_a_default_of_a_strategys_own_takes_it() -> None:
-    assert sorted(Opinionated.defaults) == sorted(names_with_strategy_defaults())
+    assert sorted(Opinionated.traits.defaults) == sorted(names_with_strategy_defaults())
     options = Options(strategy=Opinionated())
-    for name, value in Opinionated.defaults.items():
+    for name, value in Opinionated.traits.defaults.items():
         assert getattr(options, name) == value
         assert type(getattr(options, name)) is type(value)
 
@@ -78,7 +78,7 @@ def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> N
     assert options_from(recorded, "run.json") == options
     assert set(recorded) == {"strategy", *(option.name for option in dataclasses.fields(RunOptions))} | set(recorded)
     again = options_from(recorded, "run.json", new=["momentum"])
-    assert again.momentum == kind.defaults.get("momentum", 0.9), "what is new has the strategy's default"
+    assert again.momentum == kind.traits.defaults.get("momentum", 0.9), "what is new has the strategy's default"
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Strategy], Optio
     def made(strategy: Strategy) -> Options:
         if strategy.name not in known:
             folder = tmp_path_factory.mktemp("run")
-            n_gpus = 1 if strategy.max_ranks == 1 else n_gpus_of("param_server", 3)
+            n_gpus = 1 if strategy.traits.ranks[1] == 1 else n_gpus_of("param_server", 3)
             one_only = isinstance(strategy, ParamServer)  # several servers take no codec
-            codec = {"codec": Float16()} if strategy.coded and not one_only else {}
+            codec = {"codec": Float16()} if strategy.traits.carries and not one_only else {}
             options = resolve(small(folder, strategy, n_gpus=n_gpus, epochs=2, checkpoint_every=3, **codec))
             run(options, quiet=True)
             known[strategy.name] = options
@@ -125,7 +125,7 @@ def test_an_option_of_the_run_changes_only_if_it_says_so(
 def test_an_option_of_a_strategy_changes_only_if_it_says_so(
     made: Callable[[Strategy], Options], owner: Strategy, how: str
 ) -> None:
-    if how == "replay" and not (owner.asynchronous and owner.name not in NO_REPLAY):
+    if how == "replay" and not (owner.traits.asynchronous and owner.name not in NO_REPLAY):
         pytest.skip("cannot be replayed")
     options = made(owner)
     for option in dataclasses.fields(owner):

@@ -17,6 +17,7 @@ from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies.common.forms import predict
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
 from tests.runs import IN_MEMORY, n_gpus_of
@@ -52,13 +53,13 @@ def on(device: str, strategy: Strategy, n_gpus: int, sizes: Sizes, **changes: An
 @pytest.mark.parametrize("name", IN_MESSAGES)
 def test_no_decision_depends_on_the_value_of_an_element(name: str, changes: dict[str, Any]) -> None:
     n_gpus, sizes = n_gpus_of(name, 4), Sizes(1003, 5)
-    given = {} if IN_MESSAGES[name]().own_codec else changes  # which is of sgd
+    given = {} if IN_MESSAGES[name]().cost().code else changes  # which is of sgd
     changes = {"slow": (f"{n_gpus - 1}:3",), **given}
     meta, cpu = (on(device, IN_MESSAGES[name](), n_gpus, sizes, **changes) for device in ("meta", "cpu"))
     assert meta == cpu
 
 
-@pytest.mark.parametrize("name", [name for name, kind in IN_MESSAGES.items() if not kind.asynchronous])
+@pytest.mark.parametrize("name", [name for name, kind in IN_MESSAGES.items() if not kind.traits.asynchronous])
 def test_a_step_sends_what_its_closed_form_says(name: str) -> None:
     strategy, n_gpus = IN_MESSAGES[name](), n_gpus_of(name, 4)
     results, _ = on("meta", strategy, n_gpus, Sizes(840))
@@ -110,9 +111,9 @@ def test_coding_takes_what_is_said() -> None:
 CODED = [
     (name, codec)
     for name, kind in STRATEGIES.items()
-    if not kind.asynchronous
+    if not kind.traits.asynchronous
     for codec in CODECS.values()
-    if codec.kind in kind.coded and codec.kind in kind.coded_path and codec.on_meta and not codec.tensors_only
+    if codec.kind in kind.traits.carries and kind().cost(codec.kind).path and codec.on_meta and not codec.tensors_only
 ]
 
 
@@ -123,7 +124,7 @@ def test_a_synchronous_step_with_a_codec_takes_what_is_predicted(name: str, code
         n_gpus = n_gpus_of(name, workers)
         options = resolve(options_of(strategy, n_gpus, codec=codec(), device="cpu"))
         coded = options.coded(layout)
-        predicted = strategy.predict(n_gpus, 4 * layout.n, 0.3, 125e6, 1e-3, coded)
+        predicted = predict(strategy, n_gpus, 4 * layout.n, 0.3, 125e6, 1e-3, coded)
         assert predicted is not None
         run = dry_run(options_of(strategy, n_gpus, codec=codec()), ClusterOptions(compute="0.3s"), 1e7, quiet=True)
         assert run.seconds == pytest.approx(predicted, rel=0.02)
@@ -162,14 +163,14 @@ def test_what_a_model_by_name_sends_coded_is_that_of_its_tensors() -> None:
     assert nbytes < 0.05 * 2 * 4 * 11_689_512
 
 
-@pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if not kind.asynchronous])
+@pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if not kind.traits.asynchronous])
 def test_a_synchronous_step_takes_what_is_predicted(name: str) -> None:
     strategy = STRATEGIES[name]()
     for workers in (2, 3, 5):
         n_gpus = n_gpus_of(name, workers)
         for parameters in (1e3, 1e8):  # the latency is the wall, or the bandwidth
             own = resolve(options_of(strategy, n_gpus, device="cpu")).coded(Layout(("x",), ((int(parameters),),)))
-            predicted = strategy.predict(n_gpus, int(4 * parameters), 0.3, 125e6, 1e-3, own)
+            predicted = predict(strategy, n_gpus, int(4 * parameters), 0.3, 125e6, 1e-3, own)
             assert predicted is not None
             found = steps_of(strategy, n_gpus, parameters).seconds
             if name == "overlapped_ring":  # what its buckets hide of each other's latency is not in its formula
@@ -181,12 +182,12 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str) -> None:
 @pytest.mark.of_every_strategy
 def test_no_asynchronous_step_is_predicted() -> None:
     for kind in STRATEGIES.values():
-        assert (kind().predict(4, 1000, 0.1, 1e9, 1e-4) is None) == kind.asynchronous
+        assert (predict(kind(), 4, 1000, 0.1, 1e9, 1e-4) is None) == kind.traits.asynchronous
 
 
 def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
-    assert BackupWorkers(n_backup=2).predict(6, 1000, 0.1, 1e9, 1e-4) is None
-    assert NaiveAllReduce().predict(1, 1000, 0.1, 1e9, 1e-4) == 0.1, "nobody is there to send to"
+    assert predict(BackupWorkers(n_backup=2), 6, 1000, 0.1, 1e9, 1e-4) is None
+    assert predict(NaiveAllReduce(), 1, 1000, 0.1, 1e9, 1e-4) == 0.1, "nobody is there to send to"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""What follows from a strategy's class and formulas: its description, its files, the bytes and seconds of a step."""
+
+import dataclasses
+from inspect import getfile
+from types import FunctionType
+from typing import Any, ClassVar, Protocol
+
+from records.formulas import as_written
+from strategies.collectives import broadcast
+from strategies.common.traits import Coded, Cost, Traffic
+
+
+class Costed(Protocol):
+    """A dataclass that has `cost`, as each Strategy has."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """See Strategy."""
+
+
+def describe(kind: type) -> str:
+    """Return the first paragraph of the docstring: what the algorithm does."""
+    return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def sources(kind: type) -> set[str]:
+    """Return the files in which the algorithm is written: of its class and those that it extends, and collectives.
+
+    What a run records is noted beside the line of these that was at work.
+    """
+    functions = [one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
+    files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
+    # Of the functions that @dataclass makes, some have no file, and the others that of its own module.
+    return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
+
+
+def cost_with(strategy: Costed, code: Coded | None) -> Cost:
+    """Return what the strategy sends, its gradients as they are (None) or by such a code."""
+    return strategy.cost(code.kind if code else None)
+
+
+def closed_form(
+    strategy: Costed, formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
+) -> tuple[float, float]:
+    """Return the messages and bytes that a formula gives, for `nbytes` of parameters of `itemsize` bytes each."""
+    options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
+    sizes = {"N": n_gpus, "P": nbytes, "G": code.nbytes if code else nbytes, "n": nbytes // itemsize, "w": itemsize}
+    return formula.count({**as_written(options), **sizes})
+
+
+def predict(
+    strategy: Costed,
+    n_gpus: int,
+    nbytes: int,
+    compute: float,
+    bandwidth: float,
+    latency: float,
+    code: Coded | None = None,
+    itemsize: int = 4,
+) -> float | None:
+    """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
+
+    compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
+    et al., ICLR 2017); where these travel `while_computing`, the greater of `compute` and the rest. `bandwidth` in
+    bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
+    the codec computes in `compute`.
+    """
+    path = cost_with(strategy, code).path
+    if path is None:
+        return None
+    if n_gpus == 1:
+        return compute  # there is no other rank to send to
+    messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize)
+    sending = messages * latency + on_the_way / bandwidth
+    return max(compute, sending) if path.while_computing else compute + sending

@@ -1,0 +1,85 @@
+"""What is known of an algorithm before it runs: its traits, and what a step of it sends, as formulas."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compression import Codec
+from records.formulas import evaluate
+
+END, SURVIVED, RETURNING = "end", "survived", "returning"
+"""What the death of a worker does: the run ends; it goes on; it goes on, and a worker that is started again joins."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What holds for an algorithm whatever its options: an option that changed one would make another algorithm.
+
+    `deaths` other than END: the servers, or without one rank 0, hold all that matters, so a run can lose the other
+    workers.
+    """
+
+    asynchronous: bool = False  # workers do not wait for each other: the order of arrival decides the result
+    agree: bool = True  # all replicas are bit-identical when an epoch has ended
+    deaths: str = END
+    ranks: tuple[int, int | None] = (1, None)  # the fewest and the most
+    carries: frozenset[str] = frozenset()  # the kinds of codecs that its gradients can be sent by
+    server_updates: bool = False  # only servers run the optimizer, so its options are theirs
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # options of the run with a default of its own
+
+    @property
+    def workers_may_die(self) -> bool:
+        """Whether a run goes on without a worker that has died."""
+        return self.deaths != END
+
+    @property
+    def workers_may_return(self) -> bool:
+        """Whether one that has died can be started again and take part."""
+        return self.deaths == RETURNING
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the ranks of one role send, on average over them, while every worker takes one step.
+
+    `messages` and `bytes` are formulas, written as on paper: "2 (N - 1) P / N". They know N (ranks), P (bytes of the
+    parameters), G (bytes of a gradient as it is sent: P, or those of its code), n (parameters), w (bytes of one) and
+    the options of the strategy by their names. What ends an epoch (goodbyes, buffers) is not in them. As a critical
+    path, `while_computing` says that they travel while the step computes, so that it takes the greater of the two
+    times; otherwise their sum.
+    """
+
+    messages: str
+    bytes: str
+    while_computing: bool = False
+
+    def count(self, values: Mapping[str, float]) -> tuple[float, float]:
+        """Return messages and bytes for `values` of these letters and options. Raises NameError if one is missing."""
+        return evaluate(self.messages, values), evaluate(self.bytes, values)
+
+
+NOTHING = Traffic("0", "0")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is sent while every worker takes one step."""
+
+    worker: Traffic  # by each worker
+    server: Traffic | None = None  # by each server
+    path: Traffic | None = None  # the critical path: what is one after the other; None: no time is predicted
+    code: Codec | None = None  # the codec of its own that the algorithm sends gradients by, whose bytes are G
+    scope: str = "tensor"  # what that codes one by one: see `compression.Setting`
+
+    @property
+    def by_role(self) -> dict[str, Traffic]:
+        """What is sent, by the roles that send."""
+        return {"worker": self.worker} | ({"server": self.server} if self.server else {})
+
+
+@dataclass(frozen=True)
+class Coded:
+    """What a formula needs of a codec: its kind, and the bytes of a code."""
+
+    kind: str
+    nbytes: float

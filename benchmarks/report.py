@@ -77,15 +77,15 @@ def _against(peer: str, whose: str, transport: str, rows: Rows) -> Lines:
     sizes = ", ".join(f"{row['numel']:,}" for row in rows)
     against = f"against {whose} all-reduce, {ranks} ranks"
     return [
-        (f"ring {against}, {sizes} elements", f"{_times(rows, f'{peer}_ratio')} times as fast"),
-        (f"ring on `{transport}`", f"{_times(rows, f'over_{peer}_ratio')} times as fast"),
+        (f"ring {against}, {sizes} elements", f"{_times(rows, f'{peer}_ratio')}"),
+        (f"ring on `{transport}`", f"{_times(rows, f'over_{peer}_ratio')}"),
     ]
 
 
 def _training(rows: Rows) -> Lines:
     return [
         (f"training the {row['model'].upper()}, {row['n_gpus']} processes: `{row['strategy']}` against `{row['peer']}`",
-         f"{_times([row])} times the samples/s")
+         f"{_times([row])}")
         for row in rows
     ]  # fmt: skip
 
@@ -98,7 +98,7 @@ def _parameter_server(rows: Rows) -> Lines:
             mine = [row for row in of_mode if row["server"] == peer]
             workers = ", ".join(str(row["workers"]) for row in mine)
             what = f"{mode} server against `{peer}`, {workers} workers, 5.8M-parameter MLP"
-            lines.append((what, f"{_times(mine)} times the samples/s"))
+            lines.append((what, f"{_times(mine)}"))
     return lines
 
 
@@ -166,7 +166,7 @@ def _compression(rows: Rows) -> Lines:
         if mine:
             errors = ", ".join(f"{100 * row['error']:+.1f} %" for row in mine if row["error"] != "")
             more = f"; {errors} elements" if name == "selection.above" else ""
-            lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)} times as fast{more}"))
+            lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)}{more}"))
     middle = lengths[len(lengths) // 2]
     lines.append((f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"))
     for row in rows:
@@ -184,24 +184,25 @@ def _loading(rows: Rows) -> Lines:
         if mine:
             numbers = ", ".join(str(row["workers"]) for row in mine)
             rates = ", ".join(f"{row['images_per_s']:.0f}" for row in mine)
-            lines.append((f"the same with {numbers} {name}", f"{rates} images/s; {_times(mine)} times as many"))
+            lines.append((f"the same with {numbers} {name}", f"{rates} images/s; {_times(mine)}"))
     return lines
 
 
 def _overlap(rows: Rows) -> Lines:
     lines = []
-    for row in rows:
-        network = f"the {str(row['model']).upper()}" if row["model"] != "deep" else "twelve equal layers"
-        held = "in shared memory" if row["gbit"] == "shared memory" else f"at {row['gbit']:g} Gbit/s"
-        hides = "; too little to hide"
-        if row["ring_ms"] > 1.1 * row["none_ms"]:
-            hides = f"; {100 * row['hidden']:.0f} % of the communication is hidden"
-        what = f"`overlapped_ring` against the ring, {network}, {row['n_gpus']} ranks, {held}"
-        more = hides if row["gbit"] != "shared memory" else ""
-        lines.append((what, f"{_times([row])} times as fast{more}"))
-        if row["ddp_ring"] != "":
-            figures = f"{_times([row], 'ddp_ring')}, {_times([row], 'ddp_overlapped')}"
-            lines.append((f"both against DDP, {network}, {held}", f"{figures} times as fast"))
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        network = f"the {str(model).upper()}" if model != "deep" else "twelve equal layers"
+        held = ", ".join(str(row["gbit"]) if isinstance(row["gbit"], str) else f"{row['gbit']:g} Gbit/s" for row in mine)
+        # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
+        hidden = (f"{100 * row['hidden']:.0f} % at {row['gbit']:g} Gbit/s" for row in mine
+                  if row["gbit"] != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
+        what = f"`overlapped_ring` against the ring, {network}, {mine[0]['n_gpus']} ranks, {held}"
+        lines.append((what, f"{_times(mine)}; communication hidden: {', '.join(hidden) or 'too little to tell'}"))
+        lines += [
+            (f"both against DDP, {network}", f"{_times([row], 'ddp_ring')}, {_times([row], 'ddp_overlapped')}")
+            for row in mine if row["ddp_ring"] != ""
+        ]  # fmt: skip
     return lines
 
 
@@ -211,7 +212,7 @@ def _hogwild(rows: Rows) -> Lines:
         mine = [row for row in rows if row["model"] == model]
         numbers = ", ".join(str(row["processes"]) for row in mine)
         what = f"`hogwild` against torch's own, {str(model).replace('_', ' ')}, {numbers} processes"
-        lines.append((what, f"{_times(mine)} times the updates/s"))
+        lines.append((what, f"{_times(mine)}"))
     return lines
 
 
@@ -251,7 +252,7 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
     commits = ", ".join(sorted({str(one["git_commit"])[:10] for one in kept.values()}))
     about = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}"
     below = "Medians of the repeats, with quartiles."
-    return f"{markdown([('compared', 'figure'), *lines])}\n\n{below} {about}; code at {commits}."
+    return f"{markdown([('compared', 'times as fast, or as said'), *lines])}\n\n{below} {about}; code at {commits}."
 
 
 def with_table(text: str, kept: dict[str, dict[str, Any]]) -> str:

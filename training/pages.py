@@ -14,7 +14,7 @@ from strategies import GROUPS, Strategy
 from training.catalogue import CODEC_HEADER, catalogue, codec_rows, rows
 
 PROJECT = Path(__file__).resolve().parent.parent
-HEADER = ("strategy", "synchronous", "messages a step", "bytes a step")
+HEADER = ("strategy", "messages a step", "bytes a step")
 _CITATION = re.compile(r"\b(19|20)\d\d\b")
 
 
@@ -34,7 +34,7 @@ def strategies_markdown() -> str:
     """Return a section for each group: the table of what its strategies send, and the summary of each."""
     lines = []
     for group, strategies in GROUPS.items():
-        table = [(row[0], row[2], *row[4:]) for row in rows(strategies)]  # what each does is told below
+        table = [(row[0], *row[4:]) for row in rows(strategies)]
         lines += [f"## {group}", table_markdown(HEADER, table)]
         for strategy in strategies:
             file = f"{strategy.__module__.replace('.', '/')}.py"

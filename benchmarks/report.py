@@ -193,7 +193,9 @@ def _overlap(rows: Rows) -> Lines:
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
         network = f"the {str(model).upper()}" if model != "deep" else "twelve equal layers"
-        held = ", ".join(str(row["gbit"]) if isinstance(row["gbit"], str) else f"{row['gbit']:g} Gbit/s" for row in mine)
+        held = ", ".join(
+            str(row["gbit"]) if isinstance(row["gbit"], str) else f"{row['gbit']:g} Gbit/s" for row in mine
+        )
         # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
         hidden = (f"{100 * row['hidden']:.0f} % at {row['gbit']:g} Gbit/s" for row in mine
                   if row["gbit"] != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip

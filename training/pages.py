@@ -14,7 +14,7 @@ from strategies import GROUPS, Strategy
 from training.catalogue import CODEC_HEADER, catalogue, codec_rows, rows
 
 PROJECT = Path(__file__).resolve().parent.parent
-HEADER = ("strategy", "messages a step", "bytes a step")
+HEADER = ("strategy", "messages", "bytes")
 _CITATION = re.compile(r"\b(19|20)\d\d\b")
 
 

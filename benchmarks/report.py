@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.cases import markdown
-from experiments.collect import KEPT
+from experiments.measured import KEPT
+from experiments.tables import markdown
 from records.errors import UsageError, one_line
 from records.files import write_atomically
 from training.command_line import guarded, parse

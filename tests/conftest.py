@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
-from tests.mpi_ranks import NEEDS_MPI, Pool
+from tests.pools import NEEDS_MPI, Pool
 from tests.progress import show_progress
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
 from tests.selection import chosen_strategy, keep_those_of
@@ -55,7 +56,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
-    Pool.end()
+    Pool.end_all()
+    if engines := sys.modules.get("tests.launchers.engines"):
+        engines.end_dask()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,5 +86,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _marked(name: str) -> Any:
-    of_mpi = NEEDS_MPI if name.startswith("mpi") else ()
-    return pytest.param(name, marks=[*of_mpi, *([pytest.mark.slow] if name in HELD_BACK else [])])
+    marks = NEEDS_MPI if name.startswith("mpi") else [pytest.mark.xdist_group("torchrun")] * (name != "simulated")
+    return pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in HELD_BACK else [])])

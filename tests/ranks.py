@@ -4,6 +4,8 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launchers.fork_server import start_context
 from launchers.local import launch
 from records.errors import RunFailed
 from records.events import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
-from tests.mpi_ranks import MpiRanks
+from tests.pools import MpiRanks, Pool, rank_here
 from transports.base import Message, Transport
 from transports.link import Link
+from transports.pipes import Endpoint, wire
 from transports.process_group import ProcessGroup
+from transports.shared_memory import SharedMemory
 from transports.timing import now
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
@@ -30,7 +35,7 @@ ENGINES = (*PROCESSES, "simulated", *HELD_BACK[:2])  # that need nothing else
 
 
 class Processes(Engine):
-    """Processes of this machine, started by the launcher of the house."""
+    """Processes of this machine; where some are to die, they are started by the launcher of the house."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,10 +45,21 @@ class Processes(Engine):
     def run(
         self, check: Callable[..., Any], world_size: int, *args: Any, record: bool = False, device: str = "cpu"
     ) -> list[Any]:
-        """See Engine."""
-        with tempfile.TemporaryDirectory() as folder:
-            options: dict[str, Any] = {"device": device, "timeout": LIMIT, "record": record}
-            return launch(_rank, world_size, self._name, folder, check, *args, link=held_back(self._name), **options)
+        """See Engine. On the CPU, in ranks that are kept."""
+        link = held_back(self._name)
+        if device != "cpu":
+            return launch(check, world_size, *args, device=device, timeout=LIMIT, record=record, link=link)
+        ranks, job = Pool.running("torchrun"), (check, args, record, link)
+        if not self.in_place:
+            with tempfile.TemporaryDirectory() as folder:
+                return ranks.run(world_size, partial(_on_process_group, folder, world_size, *job))
+        endpoints, notices = wire(world_size, start_context())
+        pipes = [[one.deaths, *one.inbound.values(), *one.outbound.values()] for one in endpoints]
+        try:
+            return ranks.run(world_size, partial(_on_shared_memory, world_size, *job), pipes=pipes)
+        finally:
+            for notice in notices:
+                notice.close()
 
     def run_with_deaths(
         self, check: Callable[..., Any], world_size: int, *args: Any, timeout: float = LIMIT
@@ -97,14 +113,42 @@ def virtual_time(world_size: int, deaths: Sequence[Death] = ()) -> VirtualTime:
     return VirtualTime(OneSwitch(world_size, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
 
 
+def _on_shared_memory(
+    world_size: int, check: Callable[..., Any], args: tuple[Any, ...], record: bool, link: Link | None, pipes: list[int]
+) -> Any:
+    rank, n = rank_here(), world_size - 1
+    peers = [peer for peer in range(world_size) if peer != rank]
+    deaths, *inbound = (Connection(number, writable=False) for number in pipes[: n + 1])
+    outbound = [Connection(number, readable=False) for number in pipes[n + 1 :]]
+    ends = (dict(zip(peers, pipes_of, strict=True)) for pipes_of in (inbound, outbound))
+    endpoint = Endpoint(rank, world_size, *ends, deaths)
+    with SharedMemory(endpoint, torch.device("cpu"), LIMIT, Recorder(rank, record), link) as transport:
+        return check(transport, *args)
+
+
+def _on_process_group(
+    folder: str, world_size: int, check: Callable[..., Any], args: tuple[Any, ...], record: bool, link: Link | None
+) -> Any:
+    with _process_group(
+        folder, world_size, torch.device("cpu"), LIMIT, Recorder(rank_here(), record), link
+    ) as transport:
+        return check(transport, *args)
+
+
+def _process_group(
+    folder: str, world_size: int, device: torch.device, timeout: float, recorder: Recorder, link: Link | None
+) -> ProcessGroup:
+    rendezvous = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", init_method=rendezvous, rank=recorder.rank, world_size=world_size)
+    transport = ProcessGroup(device, timeout, recorder, link)
+    transport.align_clocks()
+    return transport
+
+
 def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., Any], *args: Any) -> Any:
     if engine.startswith("process_group"):
-        rank, world_size, recorder = transport.rank, transport.world_size, transport.recorder
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
-        transport = ProcessGroup(
-            transport.device, transport.timeout, Recorder(rank, recorder.enabled), held_back(engine)
-        )
-        transport.align_clocks()
+        recorder, link = Recorder(transport.rank), held_back(engine)
+        transport = _process_group(folder, transport.world_size, transport.device, transport.timeout, recorder, link)
     result = check(transport, *args)
     unfinished = Path(folder, f"{transport.rank}.unfinished")
     unfinished.write_bytes(pickle.dumps(result))

@@ -176,6 +176,7 @@ def test_a_checkpoint_of_the_server_alone_is_scored_with_its_buffers(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", KINDS)
 def test_checkpoints_of_every_strategy_are_scored(tmp_path: Path, name: str) -> None:
     run(options(tmp_path, name, n_gpus=n_gpus_of(name, 2), epochs=1, checkpoint_every=2), quiet=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from launchers.local import launch
 from tests.progress import Progress
+from tests.ranks import launch
 from transports.base import Transport
 
 

@@ -22,6 +22,7 @@ from records.errors import RunFailed, UsageError
 from records.events import RunEvents
 from records.sources import digests
 from records.unfinished import claimed
+from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
 from training.checks import resolve
@@ -130,12 +131,17 @@ def _where(options: Options, launcher: Launcher) -> str:
     return f"{options.world_size} process(es), one GPU each."
 
 
+def _evaluated(strategy: Strategy) -> str:
+    """Return in one line which parameters the accuracy is of, where the replicas may differ."""
+    shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
+    return f"The replicas may differ; the accuracy is that of {shown.removeprefix('Return ')}"
+
+
 def _remarks(options: Options, launcher: Launcher) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, remarks = options.strategy, []
     if not strategy.traits.agree:
-        shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
-        remarks.append(f"The replicas differ, and model() is evaluated: {shown}")
+        remarks.append(_evaluated(strategy))
     if strategy.traits.workers_may_die and not launcher.restarts:
         remarks.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in options.own_defaults.items():
@@ -233,7 +239,7 @@ def _write(options: Options, results: list[RankResult], n_train: int, launcher: 
         "transport": carried_by,
         "bytes": bytes_source,
         "sources": digests(sources(type(strategy))),
-        "remark": _where(options, launcher),
+        "remark": _where(options, launcher) + ("" if strategy.traits.agree else f" {_evaluated(strategy)}"),
         **launcher.facts,
         **({"clocks": clocks} if clocks else {}),
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",

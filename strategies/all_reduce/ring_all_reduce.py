@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 
 from compression import GATHERED, KINDS, LINEAR
-from strategies.all_reduce.all_gather import AllGather
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import ring_all_reduce
 from strategies.common.traits import Cost, Traffic, Traits
@@ -28,7 +27,7 @@ class RingAllReduce(AllReduceSGD):
     def cost(self, kind: str | None = None) -> Cost:
         """2 (N - 1) chunks, one after the other; codes that cannot be added go to everyone."""
         if kind == GATHERED:
-            return AllGather().cost(kind)
+            return Cost(worker=Traffic("N - 1", "(N - 1) G"), path=Traffic("1", "(N - 1) G"))
         ring = Traffic("4 (N - 1)" if kind == LINEAR else "2 (N - 1)", "2 (N - 1) G / N")
         return Cost(worker=ring, path=ring)
 

@@ -143,19 +143,9 @@ def test_a_step_that_is_written_again_is_never_lost(
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        "torn",
-        "foreign",
-        "code",
-        "absent",
-        "other format",
-        "other model",
-        "other step",
-        "other type",
-        "one byte",
-        "endless epoch",
-    ],
-)
+    ["torn", "foreign", "code", "absent", "other format", "other model", "other step", "other type", "one byte",
+     "endless epoch"],
+)  # fmt: skip
 def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(whole / "c", tmp_path / "c")
     path = folder_of.latest(tmp_path / "c")

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from compression.blosc import Blosc
 from compression.layout import Layout
 from records.errors import RunFailed, UsageError
-from tests.compression.test_dense import normal, started
+from tests.compression.test_all_codecs import normal, started
 
 OPTIONS = st.builds(Blosc, level=st.integers(0, 9), shuffle=st.sampled_from(["bit", "byte", "none"]))
 
@@ -94,12 +94,6 @@ def test_a_code_of_another_vector_is_refused(n: int) -> None:
     data = started(Blosc(), one_tensor(100)).encode(normal(one_tensor(100), 0)).data
     with pytest.raises(RunFailed, match=rf"holds 400 bytes, and {4 * n} were expected"):
         started(Blosc(), one_tensor(n)).decode(data)
-
-
-def test_wrong_options_are_refused() -> None:
-    for codec, line in ((Blosc(level=10), "--level 10"), (Blosc(level=-1), "--level -1"), (Blosc(shuffle="x"), "bit")):
-        with pytest.raises(UsageError, match=line):
-            codec.check()
 
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

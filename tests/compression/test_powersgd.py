@@ -13,8 +13,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from compression.layout import Layout
 from compression.powersgd import PowerSGD
-from records.errors import RunFailed, UsageError
-from tests.compression.test_dense import LAYOUTS, SCOPES, normal, started
+from records.errors import RunFailed
+from tests.compression.test_all_codecs import LAYOUTS, SCOPES, normal, started
 from tests.ranks import run
 from transports.base import Transport
 
@@ -144,11 +144,6 @@ def test_what_becomes_too_large_on_the_way_is_refused() -> None:
     with pytest.raises(RunFailed, match="gradient of b has the value"):
         end.encode(vector)
     assert torch.equal(end.state_dict()["e"], state["e"])
-
-
-def test_wrong_options_are_refused() -> None:
-    with pytest.raises(UsageError, match="--rank 0"):
-        PowerSGD(rank=0).check()
 
 
 # Several ranks

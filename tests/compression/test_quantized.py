@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from compression.layout import Layout
 from compression.qsgd import QSGD
 from compression.sign import Sign, pack_bits, unpack_bits
-from records.errors import RunFailed, UsageError
-from tests.compression.test_dense import DTYPES, LAYOUTS, MIXED, SCOPES, normal, started
+from records.errors import RunFailed
+from tests.compression.test_all_codecs import DTYPES, LAYOUTS, MIXED, SCOPES, normal, started
 
 LEVELS = st.sampled_from([1, 2, 3, 7, 8, 15, 127, 128, 1000, 32767])
 SOME = Layout(("a", "b"), ((5, 4), (3,)))
@@ -156,12 +156,6 @@ def test_no_level_lies_above_a_norm_that_was_rounded_down() -> None:
     norm = code.data[: code.headers].view(torch.float64)
     assert (norm < elements).any()
     assert (end.decode(code.data).view(100, 2).amax(1) <= norm * (1 + 1e-12)).all()
-
-
-def test_wrong_options_are_refused() -> None:
-    for codec, line in ((QSGD(levels=0), "--levels 0"), (QSGD(levels=32768), "--levels"), (QSGD(bucket=0), "--bucket")):
-        with pytest.raises(UsageError, match=line):
-            codec.check()
 
 
 # Signs

@@ -2,22 +2,21 @@
 
 import copy
 import math
-import random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression.base import DENSE, Codec, Setting
+from compression.base import Codec
 from compression.dgc import DGC
 from compression.layout import Layout
 from compression.random_k import RandomK
 from compression.sparse import share_of
 from compression.topk import TopK
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed
+from tests.compression import test_all_codecs as every
 
 SHAPES = ((), (3, 4), (0,), (1,), (7, 1, 2), (29,))
 LAYOUT = Layout(tuple(f"layer{i}.weight" for i in range(len(SHAPES))), SHAPES)
@@ -31,9 +30,7 @@ seeds = st.integers(0, 999)
 
 
 def started(codec: Codec, dtype: torch.dtype = torch.float32, layout: Layout = LAYOUT, **setting: Any) -> Any:
-    codec.check()
-    codec.start(layout, torch.empty(0, dtype=dtype), Setting(**setting))
-    return codec
+    return every.started(codec, layout, dtype, **setting)
 
 
 def vectors(kind: str, seed: int, dtype: torch.dtype, n: int = LAYOUT.n, steps: int = 5) -> list[torch.Tensor]:
@@ -228,42 +225,6 @@ def test_without_masking_at_density_one_dgc_is_momentum_sgd(momentum: float, dty
     assert bits(x.data) == bits(y.data)
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.sampled_from(EVERY), scopes, seeds, st.booleans())
-def test_a_state_that_was_kept_continues_bit_for_bit(kind: Any, scope: str, seed: int, half: bool) -> None:
-    options: dict[str, Any] = {} if kind is RandomK else {"half_values": half}
-    setting: dict[str, Any] = {"scope": scope, "seed": seed, "momentum": 0.9}
-    codec = started(kind(density=0.3, **options), **setting)
-    gs = vectors("wide", seed, torch.float32, steps=8)
-    for g in gs[:4]:
-        codec.decode(codec.encode(g).data)
-    state = codec.state_dict()
-    kept = copy.deepcopy(state)
-    expected = [codec.encode(g).data for g in gs[4:]]
-    decoded = [codec.decode(data) for data in expected]
-    assert all(torch.equal(torch.as_tensor(state[name]), torch.as_tensor(kept[name])) for name in kept), "copied"
-    again = started(kind(density=0.3, **options), **setting)
-    again.load_state_dict(state)
-    for g, code, vector in zip(gs[4:], expected, decoded, strict=True):
-        data = again.encode(g).data
-        assert torch.equal(data.view(torch.uint8), code.view(torch.uint8))
-        assert torch.equal(again.decode(data), vector)
-
-
-def test_nothing_depends_on_global_random_state_or_changes_it() -> None:
-    codes = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        before = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
-        for kind in EVERY:
-            codes.append(started(kind(), seed=3).encode(torch.arange(float(LAYOUT.n))).data.view(torch.uint8))
-        assert torch.equal(torch.get_rng_state(), before[0])
-        assert (str(np.random.get_state()), random.getstate()) == before[1:]
-    assert all(torch.equal(a, b) for a, b in zip(codes[:3], codes[3:], strict=True))
-
-
 # Deep Gradient Compression
 
 
@@ -335,30 +296,6 @@ def test_a_sum_above_the_largest_float_is_not_sent(kind: Any, half: bool, dtype:
 # Formulas and lengths
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.sampled_from(EVERY), scopes, densities, dtypes, st.booleans())
-def test_the_formulas_are_the_bytes_also_on_meta(
-    kind: Any, scope: str, density: float, dtype: torch.dtype, half: bool
-) -> None:
-    options: dict[str, Any] = {} if kind is RandomK else {"half_values": half}
-    codec = started(kind(density=density, **options), dtype, scope=scope)
-    code = codec.encode(torch.ones(LAYOUT.n, dtype=dtype))
-    assert codec.exact_size
-    assert codec.on_meta
-    assert codec.count() == (code.values, code.indices, code.headers)
-    if not options.get("half_values") and kind is not DGC:
-        assert codec.count() == Codec.count(codec)
-    meta = kind(density=density, **options)
-    like = torch.empty(LAYOUT.n, dtype=dtype, device="meta")
-    meta.start(LAYOUT, like, Setting(scope=scope))
-    coded = meta.encode(like)
-    assert (coded.data.is_meta, coded.data.nbytes) == (True, code.data.nbytes)
-    assert (coded.values, coded.indices) == (code.values, code.indices)
-    decoded = meta.decode(coded.data)
-    assert (decoded.is_meta, decoded.shape, decoded.dtype) == (True, like.shape, dtype)
-    assert meta.state_dict().keys() == codec.state_dict().keys()
-
-
 @pytest.mark.parametrize("kind", [TopK, DGC])
 def test_with_a_sampled_threshold_the_length_is_known_only_about(kind: Any) -> None:
     codec = kind(density=0.01, sampled=True)
@@ -377,42 +314,6 @@ def test_with_a_sampled_threshold_the_length_is_known_only_about(kind: Any) -> N
             receiver.decode(wrong)
 
 
-def test_a_vector_without_elements_has_an_empty_code() -> None:
-    for layout in (Layout((), ()), Layout(("x",), ((0, 3),))):
-        for kind in EVERY:
-            for scope in SCOPES:
-                codec = started(kind(), layout=layout, scope=scope)
-                code = codec.encode(torch.zeros(0))
-                assert (code.data.numel(), codec.count()) == (0, (0, 0, 0))
-                assert codec.decode(code.data).shape == (0,)
-
-
-# What cannot be
-
-
-@pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_gradient_that_is_not_finite_is_refused_by_the_name_of_its_tensor(
-    kind: Any, value: float, scope: str
-) -> None:
-    codec = started(kind(), scope=scope)
-    g = torch.ones(LAYOUT.n)
-    g[5] = value
-    with pytest.raises(RunFailed, match=r"^the gradient of layer1\.weight has the value"):
-        codec.encode(g)
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_code_of_another_length_is_refused(kind: Any) -> None:
-    codec = started(kind(density=0.2))
-    data = codec.encode(torch.arange(float(LAYOUT.n))).data.view(torch.uint8)
-    for wrong in (data[:-1], data[:-4], data[:-8], data[:0], torch.cat([data, data[:8]]), torch.cat([data, data[:1]])):
-        with pytest.raises(RunFailed, match=r"^a code of \d+ bytes came, and one of \d+ was expected"):
-            codec.decode(wrong)
-    assert codec.decode(data.view(codec.dtype) if codec.kind == DENSE else data).count_nonzero(), "the right one"
-
-
 @pytest.mark.parametrize("kind", [TopK, DGC])
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("index", [-1, LAYOUT.n, 2**31 - 1, -(2**31)])
@@ -424,20 +325,6 @@ def test_an_index_outside_of_the_vector_is_refused(kind: Any, half: bool, index:
     data[where] = torch.tensor([index], dtype=torch.int32).view(torch.uint8)
     with pytest.raises(RunFailed, match=f"^a code has the index {index}, and the vector has {LAYOUT.n} elements"):
         codec.decode(data)
-
-
-@pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("density", [0.0, -1.0, 1.1, math.nan])
-def test_a_density_is_above_0_and_at_most_1(kind: Any, density: float) -> None:
-    with pytest.raises(UsageError, match=f"^--density {density}: must be above 0 and at most 1"):
-        kind(density=density).check()
-
-
-def test_dgc_has_no_options_below_zero() -> None:
-    with pytest.raises(UsageError, match="--warmup_epochs"):
-        DGC(warmup_epochs=-1).check()
-    with pytest.raises(UsageError, match="--local_clip"):
-        DGC(local_clip=-1.0).check()
 
 
 def test_a_share_is_counted_as_it_is_written() -> None:

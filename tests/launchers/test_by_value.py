@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from launchers.local import launch
-from records.errors import UsageError
 from tests.ranks import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +35,6 @@ print(launch(work, 3, Sum(1.0)) == [Sum(9.0)] * 3)
 """
 
 
-@pytest.mark.slow
 def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(WORK.format(root=str(ROOT)))
@@ -54,14 +50,3 @@ def test_a_notebook_may_launch_what_its_cells_define(tmp_path: Path) -> None:
         node, timeout=LIMIT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     assert node.cells[0].outputs[0]["text"] == "True\n"
-
-
-def test_a_function_in_a_function_may_be_launched() -> None:
-    base = 10
-    assert launch(lambda transport: base + transport.rank, 2) == [10, 11]
-
-
-def test_what_cannot_be_sent_is_refused_in_one_line() -> None:
-    with pytest.raises(UsageError, match=r"^cannot send the work .*lock.*make in the work itself") as refusal:
-        launch(lambda transport, lock: None, 2, threading.Lock())
-    assert "\n" not in str(refusal.value)

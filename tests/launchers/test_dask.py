@@ -1,4 +1,4 @@
-"""Dask places the ranks: what the launcher promises, on workers of its own and on those of a cluster.
+"""Dask places the ranks: what its launcher alone promises, on workers of its own and on those of a cluster.
 
 Above each test stands what its ranks run.
 """
@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ import torch.distributed as dist
 from launchers import dask, find_launcher
 from launchers.environment import environment_of_others
 from records.errors import RunFailed, UsageError
-from records.files import load_events
+from tests.launchers.dask_cluster import QUIET
+from tests.launchers.engines import dask_client, of_worker
 from tests.launchers.test_failures import Victim
 from tests.ranks import LIMIT, wait_until
-from tests.runs import made
 from transports.base import Transport
 from transports.rendezvous import serve_store
 
@@ -37,46 +36,16 @@ distributed = pytest.importorskip("distributed", reason="needs dask.distributed:
 pytestmark = pytest.mark.xdist_group("dask")
 Report = Callable[[Any], None]
 N = 3
-QUIET: dict[str, Any] = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """A client of a cluster of so many workers, on each of which something has run already."""
-    from dask import config
-
-    like_ours = {"distributed.worker.multiprocessing-method": "forkserver", "distributed.worker.daemon": False}
-    with (
-        config.set(like_ours),
-        distributed.LocalCluster(n_workers=N, threads_per_worker=1, **QUIET) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        run(client, get_rank)
-        yield client
 
 
 @pytest.fixture
-def cluster(client: Any) -> Iterator[Any]:
-    """The same, looked at before and after: no rank may leave anything in a worker."""
-    assert wait_until(
-        lambda: not any(one["data"] or one["tasks that run"] for one in client.run(belongings).values())
-    ), "what an earlier test has left is gone"
-    before = client.run(belongings)
+def cluster() -> Iterator[Any]:
+    """A client of the tests' cluster, looked at before and after: no rank may leave anything in a worker."""
+    client = dask_client()
+    assert wait_until(lambda: not any(one["data"] or one["tasks"] for one in client.run(of_worker).values()))
+    before = client.run(of_worker)
     yield client
-    assert wait_until(lambda: client.run(belongings) == before), (before, client.run(belongings))
-
-
-def belongings(dask_worker: Any) -> dict[str, Any]:
-    """What a worker has that a rank could leave there."""
-    threads = [thread.name for thread in threading.enumerate()]
-    return {
-        "tasks that run": len(dask_worker.active_threads),
-        "data": len(dask_worker.data),
-        "process group": dist.is_initialized(),
-        "threads": sorted(name for name in threads if "Dask-" not in name),  # those are of its pools, which grow
-        "servers": sum(one.status == psutil.CONN_LISTEN for one in psutil.Process().net_connections()),
-        "children": len(psutil.Process().children()),
-    }
+    assert wait_until(lambda: client.run(of_worker) == before), (before, client.run(of_worker))
 
 
 def run(client: Any, work: Callable[..., Any], *args: Any, world_size: int = N, **options: Any) -> list[Any]:
@@ -95,25 +64,6 @@ def failure(client: Any, work: Callable[..., Any], *args: Any, **options: Any) -
 
 def get_rank(transport: Transport) -> int:
     return transport.rank
-
-
-def bring_all(transport: Transport, report: Report, first: str, second: bytes) -> tuple[Any, ...]:
-    for number in range(100):
-        report((transport.rank, number))
-    transport.barrier()
-    events = len(transport.recorder.frame())
-    return transport.rank, transport.world_size, os.getpid(), transport.timeout, events, first, len(second)
-
-
-def test_ranks_get_what_launch_was_told_and_report_in_order(cluster: Any) -> None:
-    reports: dict[int, list[Any]] = {rank: [] for rank in range(N)}
-    results = run(
-        cluster, bring_all, "first", bytes(10_000_000), timeout=77.0,
-        on_report=lambda rank, value: reports[rank].append(value),
-    )  # fmt: skip
-    assert [(*one[:2], *one[3:]) for one in results] == [(rank, N, 77.0, 0, "first", 10_000_000) for rank in range(N)]
-    assert len({os.getpid(), *(one[2] for one in results)}) == N + 1
-    assert reports == {rank: [(rank, number) for number in range(100)] for rank in range(N)}
 
 
 def test_a_cluster_may_have_more_workers_than_ranks(cluster: Any) -> None:
@@ -146,26 +96,6 @@ def test_on_workers_of_its_own_which_end_with_the_run() -> None:
     assert psutil.Process().children(recursive=True) == children
 
 
-IN_A_SCRIPT = """
-class Mine:
-    def __init__(self, value):
-        self.value = value
-
-def double(transport, mine):
-    return Mine(2 * mine.value)
-"""
-
-
-def test_what_a_script_defines_travels_with_it(cluster: Any) -> None:
-    script: dict[str, Any] = {"__name__": "__main__"}
-    exec(IN_A_SCRIPT, script)
-    assert [one.value for one in run(cluster, script["double"], script["Mine"](21))] == [42] * N
-
-
-def draw(transport: Transport) -> float:
-    return float(torch.rand(()))
-
-
 def state_of_torch() -> tuple[int, list[int]]:
     return torch.get_num_threads(), torch.get_rng_state().tolist()
 
@@ -176,27 +106,15 @@ def test_a_worker_gets_its_random_state_and_its_threads_back(cluster: Any) -> No
         return [cluster.submit(state_of_torch, workers=[one], pure=False).result(LIMIT) for one in addresses]
 
     before = states()
-    drawn = run(cluster, draw, seed=5)
-    assert len(set(drawn)) == N
-    assert drawn == run(cluster, draw, seed=5)
+    run(cluster, get_rank, seed=5)
     assert before == states()
 
 
-# Whole runs
-
-
-@pytest.mark.parametrize("strategy", ["param_server", "ring_all_reduce"])
-def test_a_run_ends_as_on_shared_memory(tmp_path: Path, cluster: Any, strategy: str) -> None:
-    here = made(tmp_path, strategy, "here", n_gpus=N)
-    there = made(tmp_path, strategy, "there", n_gpus=N, launcher="dask", scheduler=cluster.scheduler.address)
-    assert there["parameter_hash"] == here["parameter_hash"]
-    assert there["bytes_sent"] == here["bytes_sent"]
-    assert (there["transport"], there["dask"]) == ("process_group", distributed.__version__)
-    counts = [load_events(tmp_path / f"{name}.events.csv.gz")["rank"].value_counts() for name in ("here", "there")]
-    assert set(counts[0].index) == set(counts[1].index) == set(range(N))
+# Whole runs: that they end as on shared memory is in `test_every_strategy.py`
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_client_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     victim = Victim(tmp_path, "param_server", "--launcher", "dask")
@@ -220,11 +138,12 @@ def test_a_killed_worker_ends_the_run_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(tmp_path: Path, cluster: Any) -> None:
     victim = Victim(tmp_path, "param_server", "--launcher", "dask", "--scheduler", cluster.scheduler.address)
     try:
         assert wait_until(lambda: bool(re.search(r"\| [1-9]\d*/", victim.said()))), victim.said()
-        assert all(one["process group"] for one in cluster.run(belongings).values())
+        assert all(one["process group"] for one in cluster.run(of_worker).values())
         victim.process.kill()
         victim.check_end()
     finally:
@@ -239,32 +158,14 @@ def wait_for(event: str) -> None:
     distributed.Event(event).wait(LIMIT)
 
 
-def fail(transport: Transport, report: Report, kind: str) -> Any:
-    transport.barrier()
-    if transport.rank == 1 and kind == "usage":
-        raise UsageError("--lr 0: take a larger one")
-    if transport.rank == 1 and kind == "error":
-        raise KeyError("the reason")
-    if transport.rank == 1 and kind == "exit":
+def leave(transport: Transport) -> None:
+    if transport.rank == 1:
         sys.exit(3)
-    if transport.rank == 1 and kind == "result":
-        return threading.Lock()
-    return transport.recv((transport.rank + 1) % N, "never sent")
+    transport.recv(1, "never sent")
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("error", r"rank 1 \(worker\) raised KeyError: 'the reason'; meanwhile rank 0 \(server\) waited for"),
-        ("exit", r"rank 1 \(worker\) raised SystemExit: 3"),
-        ("result", r"rank 1 \(worker\) raised TypeError: cannot pickle"),
-        ("usage", r"--lr 0: take a larger one"),
-    ],
-)  # fmt: skip
-def test_a_rank_that_fails_is_named(cluster: Any, kind: str, message: str) -> None:
-    with pytest.raises(RunFailed, match=f"^{message}") as caught:
-        run(cluster, fail, kind, roles=["server", "worker", "worker"], on_report=lambda rank, value: None)
-    assert caught.value.exit_code == (2 if kind == "usage" else 1)
+def test_a_rank_that_exits_is_told(cluster: Any) -> None:
+    assert failure(cluster, leave).startswith("rank 1 (worker) raised SystemExit: 3")
 
 
 def wait_for_one_that_hangs(transport: Transport) -> None:
@@ -281,27 +182,6 @@ def test_a_rank_that_does_not_answer_is_named(cluster: Any) -> None:
         assert said.count("waited for 'never sent' from rank 2") == 2
     finally:
         distributed.Event("the end of the test", client=cluster).set()
-
-
-def report_for_ever(transport: Transport, report: Report) -> None:
-    while True:
-        if transport.rank == 0:
-            report("still here")
-            transport.isend(None, 1, "turn")
-            transport.recv(1, "turn")
-        elif transport.rank == 1:
-            transport.recv(0, "turn")
-            transport.isend(None, 0, "turn")
-        else:
-            transport.recv(0, "never sent")
-
-
-def test_ranks_end_when_the_client_is_interrupted(cluster: Any) -> None:
-    def interrupt(rank: int, value: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(cluster, report_for_ever, on_report=interrupt)
 
 
 def test_a_rank_is_not_run_twice(cluster: Any) -> None:
@@ -414,8 +294,6 @@ def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, missing: st
         find_launcher("dask")
 
 
-def test_restarts_and_what_cannot_be_sent() -> None:
+def test_restarts() -> None:
     with pytest.raises(UsageError, match="--restarts 1: Dask starts no rank again"):
         dask.launch(get_rank, 2, restarts=1)
-    with pytest.raises(UsageError, match="cannot send the work and its arguments to Dask's workers: TypeError"):
-        dask.launch(get_rank, 2, threading.Lock())

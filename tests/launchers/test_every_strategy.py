@@ -1,89 +1,39 @@
-"""Every strategy of the table on every launcher, with 3 ranks: it ends as on shared memory, or at least runs.
+"""Strategies on every launcher whose ranks share no memory: they end as on shared memory, or at least run.
 
-All strategies of a launcher run in the same processes, one after the other: starting them takes longest.
+All strategies of a launcher run in the same processes, one after the other: starting them takes longest. By default
+these are a few; with `-m exhaustive` the whole table, and each strategy with every option away from its default.
 """
 
-import importlib.util
+import dataclasses
 import math
-import os
-import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from records.errors import UsageError
 from records.files import load_events, load_metadata
-from strategies import Strategy
-from tests.launchers.every_strategy import CASES, RANKS, SAME, run_all
+from strategies import STRATEGIES, Strategy
+from tests.launchers.engines import dask_client, params
+from tests.pools import SIZE, Pool
 from tests.ranks import LIMIT
-from tests.runs import IN_MEMORY, ROOT, made
-from tests.strategies.loops import exact
+from tests.runs import IN_MEMORY, KINDS, made, small, strategy_of
+from tests.strategies.loops import NEEDS, allows, exact, other_value
+from training import run
 
-PROGRAM = ("-m", "tests.launchers.every_strategy")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), *PROGRAM)
-MPIRUN = ("mpirun", "-n", str(RANKS), "--oversubscribe", sys.executable, *PROGRAM)
 TRANSPORTS = {"torchrun": "process_group", "mpi": "mpi", "dask": "process_group"}
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TRANSPORTS])
-def launcher(request: pytest.FixtureRequest) -> str:
-    """The name of a launcher whose packages are there."""
-    if request.param == "mpi" and not (importlib.util.find_spec("mpi4py") and shutil.which("mpirun")):
-        pytest.skip("needs mpi4py and mpirun: pip install -e '.[mpi]'")
-    if request.param == "dask" and not importlib.util.find_spec("distributed"):
-        pytest.skip("needs dask.distributed: pip install -e '.[dask]'")
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def runs(launcher: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the records of all strategies, made by the launcher."""
-    folder = tmp_path_factory.mktemp(launcher)
-    if launcher == "dask":
-        run_all(folder, launcher="dask", n_gpus=RANKS)
-        return folder
-    line = [*(TORCHRUN if launcher == "torchrun" else MPIRUN), str(folder)]
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
-        line, cwd=ROOT, env=os.environ | as_root, capture_output=True, text=True, timeout=4 * LIMIT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the same runs on shared memory."""
-    return tmp_path_factory.mktemp("here")
-
-
-@pytest.mark.parametrize(("name", "strategy"), CASES.items(), ids=list(CASES))
-def test_it_ends_as_on_shared_memory_or_runs_or_says_why_not(
-    name: str, strategy: Strategy, launcher: str, runs: Path, here: Path
-) -> None:
-    if (refused := runs / f"{name}.refused").exists():
-        assert refused.read_text().startswith(REFUSED[strategy.name].format(RANKS))
-        return
-    facts: dict[str, Any] = load_metadata(runs / f"{name}.json")
-    assert facts["transport"] == TRANSPORTS[launcher]
-    assert facts["n_gpus"] == RANKS
-    assert [facts["clocks"][str(rank)]["offset"] for rank in range(RANKS)] == [0.0] * RANKS
-    events = load_events(runs / f"{name}.events.csv.gz")
-    assert set(events["rank"]) == set(range(RANKS))
-    if strategy.traits.asynchronous or (
-        strategy.traits.workers_may_die and strategy != exact(type(strategy))
-    ):  # the order of arrival decides how well it learns, and is not fixed here
-        assert math.isfinite(facts["test_accuracy"])
-        return
-    assert facts["replicas_identical"] or not strategy.traits.agree
-    expected = made(here, strategy, f"{name} {launcher}", n_gpus=RANKS, **SAME)
-    assert facts["parameter_hash"] == expected["parameter_hash"]
-    assert facts["bytes_sent"] == expected["bytes_sent"]
-
-
+SAME: dict[str, Any] = {"model": "tests.workload:batch_norm", "epochs": 3}  # here as there
+EXACT: dict[str, dict[str, Any]] = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
+CASES: dict[str, Strategy] = {name: strategy_of(name, **EXACT.get(name, {})) for name in KINDS}
+"""Every strategy, and each with every option away from its default, by what its records are called."""
+for _name, _kind in STRATEGIES.items():
+    for _option in (field.name for field in dataclasses.fields(_kind)):
+        _value = other_value(_kind(), _option)
+        _other = _kind(**{_option: _value} | NEEDS.get(_option, {}))
+        if allows(_other, 3) and allows(_other, SIZE):
+            CASES[f"{_name} {_option} {_value}"] = _other
+FEW = ("param_server", "ring_all_reduce", "async_param_server", "single")
 REFUSED = {
     "single": "--n_gpus {}: single is at most 1 process(es)",
     **{name: f"--strategy {name}: needs shared memory" for name in IN_MEMORY},
@@ -92,5 +42,51 @@ REFUSED = {
 }
 
 
-def test_only_these_are_refused(runs: Path) -> None:
-    assert {path.stem.split()[0] for path in runs.glob("*.refused")} == set(REFUSED)
+def run_all(folder: Path, names: tuple[str, ...], **changes: Any) -> None:
+    """Run some cases, each recorded by its name in the folder; what is refused leaves the reason."""
+    for name in names:
+        try:
+            run(small(folder, dataclasses.replace(CASES[name]), run_name=name, **SAME | changes), quiet=True)
+        except UsageError as error:
+            (folder / f"{name}.refused").write_text(str(error))
+
+
+def check(folder: Path, launcher: str, names: tuple[str, ...]) -> None:
+    """Run some cases on the launcher, and compare each with the same run on shared memory."""
+    n_gpus = 3 if launcher == "dask" else SIZE
+    if launcher == "dask":
+        run_all(folder, names, launcher="dask", scheduler=dask_client().scheduler.address, n_gpus=n_gpus)
+    else:
+        Pool.running(launcher).run(n_gpus, partial(run_all, folder, names), limit=4 * LIMIT)
+    for name in names:
+        strategy = CASES[name]
+        if (refused := folder / f"{name}.refused").exists():
+            assert refused.read_text().startswith(REFUSED[strategy.name].format(n_gpus)), name
+            continue
+        assert strategy.name not in REFUSED
+        facts: dict[str, Any] = load_metadata(folder / f"{name}.json")
+        assert (facts["transport"], facts["n_gpus"]) == (TRANSPORTS[launcher], n_gpus), name
+        assert [facts["clocks"][str(rank)]["offset"] for rank in range(n_gpus)] == [0.0] * n_gpus, name
+        assert set(load_events(folder / f"{name}.events.csv.gz")["rank"]) == set(range(n_gpus)), name
+        if strategy.traits.asynchronous or (
+            strategy.traits.workers_may_die and strategy != exact(type(strategy))
+        ):  # the order of arrival decides how well it learns, and is not fixed here
+            assert math.isfinite(facts["test_accuracy"]), name
+            continue
+        assert facts["replicas_identical"] or not strategy.traits.agree, name
+        expected = made(folder / "here", strategy, name, n_gpus=n_gpus, **SAME)
+        assert facts["parameter_hash"] == expected["parameter_hash"], name
+        assert facts["bytes_sent"] == expected["bytes_sent"], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", params(*TRANSPORTS))
+def test_a_few_strategies_end_as_on_shared_memory(launcher: str, tmp_path: Path) -> None:
+    check(tmp_path, launcher, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("launcher", params(*TRANSPORTS))
+def test_every_strategy_ends_as_on_shared_memory_or_runs_or_says_why_not(launcher: str, tmp_path: Path) -> None:
+    check(tmp_path, launcher, tuple(CASES))

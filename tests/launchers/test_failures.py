@@ -1,5 +1,6 @@
 """Nothing hangs, nothing leaks: runs of train.py, hit at a chosen or a random moment. See also `test_hit_ranks.py`."""
 
+import contextlib
 import os
 import random
 import re
@@ -113,14 +114,6 @@ def victims() -> Iterator[list[Victim]]:
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, victims: list[Victim]) -> None:
-    victims.append(victim := Victim(tmp_path, "param_server"))
-    victim.wait_until("training")[0].kill()
-    assert "error: rank 0 (server) was killed by SIGKILL" in victim.check_end()
-    assert victim.process.returncode == 1
-
-
-@pytest.mark.slow
 def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path, victims: list[Victim]) -> None:
     victims.append(victim := Victim(tmp_path, "param_server", "--batch_size", "5000",
                                    "--model", "tests.workload:slow_to_evaluate"))  # fmt: skip
@@ -185,6 +178,37 @@ def test_an_interrupt_amid_an_import_cannot_be_lost(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (130, "\nerror: ended by SIGINT; nothing was written\n")
     assert list(tmp_path.glob("pymp-*")) == []
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: list[Victim]) -> None:
+    options = ("--restarts", "20", "--lr", "0.001", "--model", "tests.workload:batch_norm")
+    victims.append(victim := Victim(tmp_path, "async_param_server", *options, "--dataset", "tests.workload:moons"))
+    server = victim.wait_until("training")[0]
+    chance = random.Random(0)
+    killed: set[int] = set()
+    while len(killed) < 20:
+        assert wait_until(lambda: bool(alive(victim, server, killed)), LIMIT), victim.said()
+        time.sleep(chance.uniform(0, 0.5))  # at any moment of its life
+        assert victim.process.poll() is None, victim.said()
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):  # it may have ended by itself
+            one = chance.choice(alive(victim, server, killed))
+            one.kill()
+            killed.add(one.pid)
+    steps = progress(victim)
+    assert wait_until(lambda: progress(victim) > steps, LIMIT), "the server continues"
+    victim.process.terminate()
+    assert "ended by SIGTERM" in victim.check_end()
+
+
+def alive(victim: Victim, server: psutil.Process, killed: set[int]) -> list[psutil.Process]:
+    """The workers that have not been killed."""
+    return [rank for rank in victim.ranks() if rank.pid != server.pid and rank.pid not in killed]
+
+
+def progress(victim: Victim) -> int:
+    found = re.findall(r"\| (\d+)/", victim.said())
+    return int(found[-1]) if found else 0
 
 
 @pytest.mark.slow

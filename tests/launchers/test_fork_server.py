@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from launchers import fork_server
-from launchers.local import launch
 from records.errors import RunFailed
-from tests.ranks import wait_until
+from tests.ranks import launch, wait_until
 from transports.base import Transport
 
 ROOT = Path(__file__).parents[2]

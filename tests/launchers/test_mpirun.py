@@ -14,8 +14,8 @@ from torch import nn
 from launchers import find_launcher, mpirun
 from launchers.environment import environment_of_others
 from records.errors import UsageError
-from tests.mpi_ranks import ENVIRONMENT, NEEDS_MPI
-from tests.mpi_ranks import mpirun as started_by_mpirun
+from tests.pools import ENVIRONMENT, NEEDS_MPI
+from tests.pools import mpirun as started_by_mpirun
 from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL, metadata, said
 from tests.workload import is_rank, linear
@@ -92,17 +92,20 @@ class TestUnderMpirun:
         assert facts["mpi"]
         assert (tmp_path / "run.checkpoints" / "evaluation.csv").exists()
 
+    @pytest.mark.end_to_end
     def test_what_all_ranks_refuse_ends_with_code_2_and_writes_nothing(self, tmp_path: Path) -> None:
         done = train(tmp_path / "none", "--strategy", "inconsistent_reads")
         assert done.returncode == 2
         assert "error: --strategy inconsistent_reads: needs shared memory" in done.stderr
         assert not (tmp_path / "none").exists()
 
+    @pytest.mark.end_to_end
     def test_a_rank_that_never_comes_is_not_waited_for_without_end(self, tmp_path: Path) -> None:
         done = train(tmp_path, "--strategy", "ring_all_reduce", "--timeout", "2", "--model", f"{__name__}:endless")
         assert done.returncode == 1
         assert "error: rank 0 waited 2 s for all ranks to start" in done.stderr
 
+    @pytest.mark.end_to_end
     @pytest.mark.parametrize(
         ("model", "message"), [("mortal", "rank 2 "), ("raises_on_rank_1", "a layer of rank 1 is broken")]
     )

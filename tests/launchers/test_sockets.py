@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launchers import sockets
-from launchers.local import launch
+from tests.ranks import launch
 from transports.base import Transport
 
 PROJECT = Path(__file__).resolve().parents[2]

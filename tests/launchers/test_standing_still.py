@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launchers.local import launch
 from launchers.ranks import Ranks
+from tests.ranks import launch
 from transports.base import Transport
 from transports.timing import SLICE_S, RunningClock
 
@@ -51,6 +51,7 @@ def launch_and_print(folder: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_run_that_was_stopped_for_longer_than_its_time_out_continues(tmp_path: Path) -> None:
     script = f"from tests.launchers import {Path(__file__).stem} as test; test.launch_and_print({str(tmp_path)!r})"
     with subprocess.Popen(

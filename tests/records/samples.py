@@ -1,9 +1,21 @@
-"""Events of a run that never was, with numbers that can be checked by hand."""
+"""Events of a run that never was, with numbers that can be checked by hand, and small runs in virtual time."""
+
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from records import page
 from records.events import Recorder
 from records.tables import epoch_table
+from records.timeline import load
+from strategies import Strategy
+from tests.runs import small
+from training import run
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
+
+WORLDS = {"ring_all_reduce": 4, "async_param_server": 3, "param_server": 3, "single": 1}
 
 ROLES = ("server", "worker", "worker")
 METADATA = {"strategy": "parameter_server", "n_gpus": 3, "replicas_identical": True, "parameter_hash": {0: "ab"}}
@@ -45,3 +57,28 @@ def unrecorded_table() -> pd.DataFrame:
     recorder.mark("epoch_s", 2.0)
     recorder.mark("samples", 10)
     return epoch_table(recorder.frame(), "single", 1, ["worker"])
+
+
+def pace(rank: int, phase: str, part: float) -> float:
+    """The seconds that a phase takes: each rank has its own pace, so that gradients are stale."""
+    return {"forward": 1e-3, "backward": 2e-3}.get(phase, 0.0) * part * (1 + rank)
+
+
+def simulated(
+    folder: Path,
+    strategy: Strategy | str,
+    *deaths: Death,
+    name: str = "run",
+    n_gpus: int = 4,
+    bandwidth: float = 1e7,
+    latency: float = 1e-4,
+    **changes: Any,
+) -> None:
+    """Make a run in virtual time, which is the same on every machine."""
+    cluster = VirtualTime(OneSwitch(n_gpus, bandwidth, latency), pace, deaths)
+    run(small(folder, strategy, run_name=name, n_gpus=n_gpus, **changes), quiet=True, launcher=cluster.launcher())
+
+
+def loaded(folder: Path, name: str = "run") -> page.Run:
+    """Return a run as a page takes it."""
+    return page.Run(*load(str(folder / name)))

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,32 +23,11 @@ from records.page.columns import TYPES, with_messages
 from records.timeline import load
 from strategies import STRATEGIES
 from strategies.local_models.ad_psgd import ADPSGD
-from tests.ranks import LIMIT
-from tests.runs import ROOT, made, n_gpus_of, small
-from training import launch
-from training import run as perform
+from tests.ranks import launch
+from tests.records.samples import WORLDS, loaded, simulated
+from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
+from training.names import make_strategy
 from transports.base import Transport
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
-
-pytestmark = pytest.mark.xdist_group("page")  # a run of the module is made once
-
-WORLDS = {"param_server": 3, "ring_all_reduce": 3, "async_param_server": 3, "single": 1}
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("results")
-    for strategy, n_gpus in WORLDS.items():
-        made(directory, strategy, f"{strategy}.1", n_gpus=n_gpus)
-    made(directory, "single", "silent", events=False)
-    return directory
-
-
-@pytest.fixture
-def own(results: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(results, tmp_path / "results"))
 
 
 def facts(text: str) -> dict[str, Any]:
@@ -139,15 +117,15 @@ def test_the_cell_of_a_notebook_holds_the_page(results: Path) -> None:
 
 
 def test_steps_choose_what_is_on_the_page(results: Path) -> None:
-    run = page.Run(*load(str(results / "ring_all_reduce.1")))
+    run = loaded(results, "ring_all_reduce.1")
     (whole,), (some,) = (facts(page.make_page([run], steps))["runs"] for steps in (None, (3, 2)))
     columns, all_columns = unpacked(some), unpacked(whole)
     assert set(columns["step"]) >= {2, 3}
     assert set(columns["step"]) <= {1, 2, 3, 4}
     both = [one for one in set(columns["message"]) - {-1} if (columns["message"] == one).sum() == 2]
     assert len(both) > 8, "messages keep their two ends"
-    chunks = columns.loc[columns["chunk"] >= 0, ["t0", "rank", "chunk"]]
-    assert len(chunks) == len(chunks.merge(all_columns, on=["t0", "rank", "chunk"])), "and are not counted anew"
+    chunks = columns.loc[columns["chunk"] >= 0, ["t0", "rank", "op", "chunk"]]
+    assert len(chunks) == len(chunks.merge(all_columns, on=list(chunks))), "and are not counted anew"
 
 
 # The code
@@ -164,10 +142,11 @@ def test_every_event_of_an_algorithm_has_its_line_and_no_other_has(results: Path
             assert re.search(r"send|broadcast|workers\.", source), f"{line}: {source}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_has_a_page(tmp_path: Path, name: str) -> None:
-    roles = made(tmp_path, name, n_gpus=n_gpus_of(name, 2))["roles"]
+    make = made if name in IN_MEMORY else simulated
+    make(tmp_path, name, n_gpus=n_gpus_of(name, 2))
+    roles = metadata(tmp_path)["roles"]
     (run,) = facts(page.show(tmp_path / "run").text)["runs"]
     events = with_messages(load_events(tmp_path / "run"), roles)
     outside = events["phase"].isin(["data", "forward", "backward"])
@@ -240,19 +219,18 @@ HELPER = """class Greeting:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("extended", [True, False])
-def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, extended: bool) -> None:
+def test_the_code_of_a_strategy_elsewhere_is_shown(
+    tmp_path: Path, extended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the line in a helper's file if the strategy extends its class, else with that of its caller."""
     own = OWN if extended else OWN.replace("(Greeting, ", "(").replace("self.greet()", "Greeting.greet(self)")
     (tmp_path / "mine.py").write_text(own)
     (tmp_path / "greeting.py").write_text(HELPER)
-    options = ["--strategy", "mine:Mine", "--n_gpus", "2", "--epochs", "1", "--run_name", "own", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *options], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "greeting"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    simulated(tmp_path / "results", make_strategy("mine:Mine"), name="own", n_gpus=2, epochs=1)
     (run,) = facts(page.show(tmp_path / "results" / "own").text)["runs"]
     file = str((tmp_path / "mine.py").resolve())
     helper = str((tmp_path / "greeting.py").resolve())
@@ -264,9 +242,8 @@ def test_the_code_of_a_strategy_elsewhere_is_shown(tmp_path: Path, extended: boo
     assert (helper if extended else file) in run["missing"]
 
 
-@pytest.mark.slow
 def test_every_message_of_a_strategy_with_helpers_has_its_line(tmp_path: Path) -> None:
-    made(tmp_path, ADPSGD(), n_gpus=4)
+    simulated(tmp_path, ADPSGD())
     events = load_events(tmp_path / "run").query("op in ['send', 'recv', 'read']")
     events = events[events["phase"] != EVALUATE]
     assert len(events) > 20
@@ -288,12 +265,8 @@ def test_every_message_of_a_strategy_with_helpers_has_its_line(tmp_path: Path) -
 BAD = {
     "nothing": (["{own}/nothing"], "no such run"),
     "silent": (["{own}/silent"], "without --no_events"),
-    "no arguments": ([], "the following arguments are required: RUN; see --help"),
     "the second": (["{own}/single.1", "{own}/nothing"], "nothing: no such run"),
     "no such step": (["{own}/single.1", "--step", "9999"], "--step 9999 --steps 1: the run has the steps 1 to"),
-    "step 0": (["{own}/single.1", "--step", "0"], "--step 0 --steps 1: the run has the steps 1 to"),
-    "no steps": (["{own}/single.1", "--steps", "0"], "--step 1 --steps 0: the run has the steps 1 to"),
-    "no number": (["{own}/single.1", "--steps", "many"], "invalid int value: 'many'; see --help"),
     "nowhere": (["{own}/single.1", "--out", "{own}/no/where.html"], "give another --out"),
     "a folder": (["{own}/single.1", "--out", "{own}"], "give another --out"),
     "its metadata": (["{own}/single.1", "--out", "{own}/single.1.json"], "end it with .html"),
@@ -319,7 +292,7 @@ def test_bad_input_gets_one_line_and_writes_nothing(own: Path, case: str, capsys
 
 def test_a_run_that_is_too_long_says_which_steps_have_room(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MAX_EVENTS", 150)
-    run = page.Run(*load(str(own / "ring_all_reduce.1")))
+    run = loaded(own, "ring_all_reduce.1")
     with pytest.raises(BadRun, match=r"a page holds 150; ask for fewer steps, such as --step 1 --steps [1-9]$"):
         page.make_page([run])
     assert len(unpacked(facts(page.make_page([run], (2, 1)))["runs"][0])) <= 150
@@ -332,9 +305,8 @@ def test_steps_that_have_room_are_the_workers_at_the_pace_of_the_slowest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server counts the updates of all, and the fastest worker is far ahead: what is proposed is not refused."""
-    cluster = VirtualTime(OneSwitch(4, 1e9, 1e-5), lambda k, phase, part: 1e-3 * (1 + 4 * k) if part else 0.0)
-    perform(small(tmp_path, "async_param_server", n_gpus=4, epochs=8), quiet=True, launcher=cluster.launcher())
-    run = page.Run(*load(str(tmp_path / "run")))
+    simulated(tmp_path, "async_param_server", epochs=8, bandwidth=1e9, latency=1e-5)
+    run = loaded(tmp_path)
     for most in (1000, 700, 400, 100):
         monkeypatch.setattr(page, "MAX_EVENTS", most)
         with pytest.raises(BadRun, match=rf"a page holds {most:,};") as refused:
@@ -348,7 +320,7 @@ def test_steps_that_have_room_are_the_workers_at_the_pace_of_the_slowest(
 def test_two_long_runs_have_a_page_together_only_if_it_is_not_too_large(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [page.Run(*load(str(results / f"{name}.1"))) for name in ("ring_all_reduce", "param_server")]
+    runs = [loaded(results, f"{name}.1") for name in ("ring_all_reduce", "param_server")]
     size = len(page.make_page(runs).encode())
     monkeypatch.setattr(page, "MAX_BYTES", size)
     assert page.make_page(runs)

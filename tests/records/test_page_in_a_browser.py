@@ -4,7 +4,9 @@ import colorsys
 import io
 import re
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,15 +20,12 @@ from records.events import PHASES
 from records.page.columns import with_messages
 from records.timeline import COLOURS, load
 from tests.browser import NEEDS_BROWSER, Browser, chromium, wait_for
-from tests.runs import small
-from training import run
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
+from tests.records.samples import WORLDS, loaded, simulated
+from virtual_time.launcher import Death
 
-pytestmark = [pytest.mark.xdist_group("browser"), NEEDS_BROWSER]
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.end_to_end, NEEDS_BROWSER]
 
-WORLDS = {"ring_all_reduce": 4, "async_param_server": 3, "param_server": 3}
-AXE = Path(__file__).parent / "axe" / "axe.min.js"
+N = WORLDS["ring_all_reduce"]
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +34,25 @@ def browser() -> Iterator[Browser]:
         yield one
 
 
-def pace(rank: int, phase: str, part: float) -> float:
-    """The seconds that a phase takes: each rank has its own pace, so that gradients are stale."""
-    return 0.002 * part * (1 + rank) if phase in ("forward", "backward") else 0.0
-
-
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs in virtual time, which are the same on every machine, and their pages."""
-    directory = tmp_path_factory.mktemp("results")
-    for strategy, n_gpus in WORLDS.items():
-        cluster = VirtualTime(OneSwitch(n_gpus, 1e6, 1e-3), pace)
-        run(small(directory, strategy, run_name=strategy, n_gpus=n_gpus), quiet=True, launcher=cluster.launcher())
-        (directory / f"{strategy}.html").write_text(page.show(directory / strategy).text)
-    both = page.show(directory / "param_server", directory / "ring_all_reduce")
-    (directory / "both.html").write_text(both.text)
-    return directory
+def pages(results: Path) -> Path:
+    """The folder of the pages, beside the records."""
+    for strategy in WORLDS:
+        (results / f"{strategy}.html").write_text(page.show(results / f"{strategy}.1").text)
+    both = page.show(results / "param_server.1", results / "ring_all_reduce.1")
+    (results / "both.html").write_text(both.text)
+    return results
 
 
-def events_of(results: Path, name: str) -> pd.DataFrame:
+def events_of(pages: Path, name: str) -> pd.DataFrame:
     """The events in the order of the page, with their messages."""
-    _, events, metadata = load(str(results / name))
+    _, events, metadata = load(str(pages / f"{name}.1"))
     return with_messages(events, metadata["roles"])
 
 
 @pytest.fixture
-def ring(browser: Browser, results: Path) -> Browser:
-    browser.open(results / "ring_all_reduce.html")
+def ring(browser: Browser, pages: Path) -> Browser:
+    browser.open(pages / "ring_all_reduce.html")
     return browser
 
 
@@ -101,10 +92,10 @@ def press(browser: Browser, *keys: str, shift: bool = False) -> None:
 # The player
 
 
-def test_a_page_opens_at_the_first_message_of_the_first_step(browser: Browser, results: Path) -> None:
+def test_a_page_opens_at_the_first_message_of_the_first_step(browser: Browser, pages: Path) -> None:
     for name, server in (("ring_all_reduce", None), ("param_server", 0), ("async_param_server", 0)):
-        browser.open(results / f"{name}.html")
-        events = events_of(results, name)
+        browser.open(pages / f"{name}.html")
+        events = events_of(pages, name)
         first = events[(events["epoch"] > 0) & (events["rank"] != server) & (events["op"] == "send")].iloc[0]
         assert moment(browser) == (first["t0"], first.name + 1)
         a, b = browser.run("return page.view")
@@ -121,8 +112,8 @@ def is_in_view(browser: Browser, line: str) -> bool:
     return bool(box["y"] <= now["y"] <= box["y"] + box["height"] - now["height"])
 
 
-def test_stepping_ends_one_step_before_the_next_begins(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_stepping_ends_one_step_before_the_next_begins(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     told = events.assign(of=events["step"].where(events["epoch"] > 0, -1)).sort_values(["of", "t0"], kind="stable")
     assert list(told.index) != list(events.index), "some ranks are ahead"
     ring.element("#first").click()
@@ -138,17 +129,17 @@ def test_stepping_ends_one_step_before_the_next_begins(ring: Browser, results: P
     assert moment(ring)[1] == told.index[start + 38] + 1
 
 
-def test_of_workers_that_do_not_keep_step_the_times_are_followed(browser: Browser, results: Path) -> None:
-    browser.open(results / "async_param_server.html")
+def test_of_workers_that_do_not_keep_step_the_times_are_followed(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "async_param_server.html")
     assert browser.run("return page.walk.every((p, k) => p === k)")
-    browser.open(results / "param_server.html")
+    browser.open(pages / "param_server.html")
     steps = browser.run("const [run] = page.runs; return [...page.walk].map((p) => run.stepOf[page.which[p]])")
     assert steps == sorted(steps), "of the server too"
-    assert {*steps} == {-1, *events_of(results, "param_server").query("rank > 0")["step"]}
+    assert {*steps} == {-1, *events_of(pages, "param_server").query("rank > 0")["step"]}
 
 
-def test_stepping_ends_at_the_last_event(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_stepping_ends_at_the_last_event(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     ring.element("#last").click()
     assert moment(ring)[1] == len(events)
     ring.element("#next").click()
@@ -179,8 +170,8 @@ def test_play_ends_with_the_run_and_begins_again(ring: Browser) -> None:
     assert ring.run("return page.t === page.end && page.passed === page.times.length")
 
 
-def test_who_wants_no_motion_is_shown_event_after_event(browser: Browser, results: Path) -> None:
-    browser.open(results / "ring_all_reduce.html", calm=True)
+def test_who_wants_no_motion_is_shown_event_after_event(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "ring_all_reduce.html", calm=True)
     first = moment(browser)[1]
     browser.run("document.getElementById('speed').value = '4'")
     browser.element("#play").click()
@@ -211,8 +202,8 @@ def test_the_slider_goes_to_a_time(ring: Browser) -> None:
     assert str(slider.get_attribute("aria-valuetext")).endswith("ms")
 
 
-def test_keys_do_what_the_page_says(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_keys_do_what_the_page_says(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     said = ring.run("return document.getElementById('help').textContent")
     assert all(key in said for key in ("Space", "Home", "End", "Tab"))
     press(ring, Keys.HOME)
@@ -257,8 +248,8 @@ def test_every_control_is_reached_with_tab(ring: Browser) -> None:
 # What it shows
 
 
-def test_a_click_on_a_message_tells_all_of_it(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_a_click_on_a_message_tells_all_of_it(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     k, x0, y0, x1, y1 = ring.run(
         "const lanes = page.lanes[0], shown = lanes.shown.filter((m) => m.dst === m.src + 1);"
         "const message = shown[Math.floor(shown.length / 2)]; return [message.send, ...lanes.path(message)]"
@@ -281,7 +272,7 @@ def test_a_click_on_a_message_tells_all_of_it(ring: Browser, results: Path) -> N
     assert f"sends chunk {sent['chunk']}" in ring.text("#now")
 
 
-def test_a_click_on_an_event_goes_to_it(ring: Browser, results: Path) -> None:
+def test_a_click_on_an_event_goes_to_it(ring: Browser, pages: Path) -> None:
     k, x, y = ring.run(
         "const lanes = page.lanes[0], run = lanes.run;"
         "const i = run.lanes[3].events.find((i) => run.phaseOf(i) === 'backward' && run.t0[i] > page.view[0]);"
@@ -294,9 +285,9 @@ def test_a_click_on_an_event_goes_to_it(ring: Browser, results: Path) -> None:
     assert "runs the backward pass" in ring.text("#now")
 
 
-def test_the_chunks_fill_as_the_messages_come(ring: Browser, results: Path) -> None:
+def test_the_chunks_fill_as_the_messages_come(ring: Browser, pages: Path) -> None:
     """Compared with what follows from the messages alone: what was in the chunk as it was sent, is added or copied."""
-    events, N = events_of(results, "ring_all_reduce"), WORLDS["ring_all_reduce"]
+    events = events_of(pages, "ring_all_reduce")
     of_step = {step: [[{rank} for _ in range(N)] for rank in range(N)] for step in events["step"].unique()}
     on_the_way: dict[int, set[int]] = {}
     for k, event in enumerate(events.head(3 * len(events) // 5).itertuples()):
@@ -314,8 +305,8 @@ def test_the_chunks_fill_as_the_messages_come(ring: Browser, results: Path) -> N
     assert all(len(chunk) == N for rank in of_step[1] for chunk in rank)
 
 
-def test_the_table_of_chunks_is_of_the_step_shown(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_the_table_of_chunks_is_of_the_step_shown(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     first = events.index[(events["step"] == 2) & (events["phase"] == "data")][0]  # while others end step 2
     ring.run("page.goTo(page.runs[0].t0[arguments[0]])", int(first))
     assert ring.text(".chunks caption").startswith("Chunks of the ring in step 3: ")
@@ -332,7 +323,7 @@ def test_the_table_of_chunks_says_it_in_words(ring: Browser) -> None:
             break
         ring.element("#next").click()
     words = ring.run("return [...document.querySelectorAll('.chunks td[aria-label]')].map((td) => td.ariaLabel)")
-    assert len(words) == WORLDS["ring_all_reduce"] ** 2
+    assert len(words) == N**2
     assert "2 of 4 parts" in {word.split(",")[0] for word in words}
     assert any("on its way to rank" in word for word in words)
     assert "0 of 16 sums are whole" in ring.text(".chunks caption")
@@ -341,8 +332,8 @@ def test_the_table_of_chunks_says_it_in_words(ring: Browser) -> None:
     assert len(ring.driver.find_elements("css selector", ".chunks i.in")) == 64
 
 
-def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_the_line_at_work_is_shown(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     k = events.index[(events["op"] == "send") & (events["tag"] == "share-only")][0]
     ring.run("document.getElementById('first').click()")
     for _ in range((events["op"][1 : k + 1] == "send").sum()):
@@ -357,8 +348,8 @@ def test_the_line_at_work_is_shown(ring: Browser, results: Path) -> None:
     assert box["y"] + box["height"] <= 900, "of the window too"
 
 
-def test_outside_the_algorithm_its_next_line_is_in_view(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_outside_the_algorithm_its_next_line_is_in_view(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     k = events.index[(events["step"] == 1) & (events["phase"] == "data")][0]
     later = events[(events["rank"] == events["rank"][k]) & (events.index > k) & (events["line"] != "")]
     file, number = later["line"].iloc[0].split(":")
@@ -368,9 +359,9 @@ def test_outside_the_algorithm_its_next_line_is_in_view(ring: Browser, results: 
     assert not ring.driver.find_elements("css selector", ".code li.now")
 
 
-def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) -> None:
-    browser.open(results / "async_param_server.html")
-    events = events_of(results, "async_param_server")
+def test_a_server_shows_versions_and_staleness(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "async_param_server.html")
+    events = events_of(pages, "async_param_server")
     used = events[(events["phase"] == "update") & (events["version_read"] >= 0)]
     stale = used[used["version_applied"] > used["version_read"]].iloc[-1]
     k = int(stale.name)
@@ -388,8 +379,8 @@ def test_a_server_shows_versions_and_staleness(browser: Browser, results: Path) 
     assert not browser.driver.find_elements("css selector", ".chunks table"), "no ring, no chunks"
 
 
-def test_a_run_without_stale_gradients_has_no_row_of_staleness(browser: Browser, results: Path) -> None:
-    browser.open(results / "param_server.html")
+def test_a_run_without_stale_gradients_has_no_row_of_staleness(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "param_server.html")
     assert browser.run("return page.lanes[0].strips.map((strip) => strip.draw.name)") == ["drawVersions"]
 
 
@@ -402,8 +393,8 @@ def test_what_is_not_recorded_has_a_name(ring: Browser) -> None:
     assert ring.run("return [outside, page.lanes[0].above.title.slice(0, 12)]") == ["", "not recorded"]
 
 
-def test_records_without_lines_say_so(browser: Browser, results: Path, tmp_path: Path) -> None:
-    path, events, metadata = load(str(results / "ring_all_reduce"))
+def test_records_without_lines_say_so(browser: Browser, pages: Path, tmp_path: Path) -> None:
+    path, events, metadata = load(str(pages / "ring_all_reduce.1"))
     (tmp_path / "old.html").write_text(page.make_page([page.Run(path, events.assign(line=""), metadata)]))
     browser.open(tmp_path / "old.html")
     assert "do not say which line" in browser.text(".file")
@@ -413,13 +404,14 @@ def test_records_without_lines_say_so(browser: Browser, results: Path, tmp_path:
     assert "has changed since the run" in browser.text(".file")
 
 
-def test_two_runs_go_on_one_clock(browser: Browser, results: Path) -> None:
-    browser.open(results / "both.html")
+def test_two_runs_go_on_one_clock(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "both.html")
+    both = ["param_server.1", "ring_all_reduce.1"]
     sections = browser.driver.find_elements("css selector", "section.run")
-    assert [one.find_element("css selector", "h2").text.split(":")[0] for one in sections] == list(WORLDS)[::-2]
+    assert [one.find_element("css selector", "h2").text.split(":")[0] for one in sections] == both
     times = browser.run("return [...page.times]")
     assert times == sorted(times)
-    sizes = [len(events_of(results, name)) for name in ("param_server", "ring_all_reduce")]
+    sizes = [len(events_of(pages, name)) for name in ("param_server", "ring_all_reduce")]
     assert len(times) == sum(sizes)
     browser.element("#next").click()
     browser.element("#fit").click()
@@ -428,14 +420,14 @@ def test_two_runs_go_on_one_clock(browser: Browser, results: Path) -> None:
     for _ in range(40):
         browser.element("#next").click()
         names.add(browser.text("#now").split(": ")[1].split(",")[0])
-    assert names == {"param_server", "ring_all_reduce"}
+    assert names == {"param_server.1", "ring_all_reduce.1"}
     assert browser.run("return page.runs.map((run) => page.counts[run.number][page.times.length])") == sizes
     assert facts(browser, 1)["rank"]
     assert facts(browser, 2)["rank"]
 
 
-def test_the_table_of_messages_has_what_is_in_view(ring: Browser, results: Path) -> None:
-    events = events_of(results, "ring_all_reduce")
+def test_the_table_of_messages_has_what_is_in_view(ring: Browser, pages: Path) -> None:
+    events = events_of(pages, "ring_all_reduce")
     ring.element("#messages summary").click()
     a, b = ring.run("return page.view")
     ends = events[events["message"] >= 0].groupby("message")["t0"].agg(["min", "max"])
@@ -461,8 +453,8 @@ def pixels(browser: Browser) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("L"), dtype=float)
 
 
-def test_dark_and_light_are_what_the_user_prefers_or_chooses(browser: Browser, results: Path) -> None:
-    browser.open(results / "ring_all_reduce.html", dark=True)
+def test_dark_and_light_are_what_the_user_prefers_or_chooses(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "ring_all_reduce.html", dark=True)
     dark = pixels(browser)
     assert np.median(dark) < 60
     assert dark.std() > 10, "something is drawn"
@@ -476,14 +468,14 @@ def test_dark_and_light_are_what_the_user_prefers_or_chooses(browser: Browser, r
 
 
 @pytest.mark.parametrize("width", [480, 900, 1600])
-def test_nothing_is_wider_than_the_window(browser: Browser, results: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_window(browser: Browser, pages: Path, width: int) -> None:
     for name in ("ring_all_reduce", "both"):
-        browser.open(results / f"{name}.html", width=width)
+        browser.open(pages / f"{name}.html", width=width)
         assert browser.run("return document.documentElement.scrollWidth") <= width
 
 
-def test_on_a_phone_a_finger_meets_every_button(browser: Browser, results: Path) -> None:
-    browser.open(results / "ring_all_reduce.html", width=390)
+def test_on_a_phone_a_finger_meets_every_button(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "ring_all_reduce.html", width=390)
     sizes = browser.run(
         "return [...document.querySelectorAll('header button, #bar button, select, summary, #scrub')]"
         ".map((one) => one.getBoundingClientRect()).map(({ width, height }) => Math.min(width, height))"
@@ -509,22 +501,22 @@ def hue_of(colour: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", ["ring_all_reduce", "both", "async_param_server"])
-def test_no_fault_of_accessibility_is_found(browser: Browser, results: Path, name: str, dark: bool) -> None:
-    browser.open(results / f"{name}.html", dark=dark)
+def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name: str, dark: bool) -> None:
+    browser.open(pages / f"{name}.html", dark=dark)
     browser.element("#messages summary").click()
     browser.element("#help summary").click()
     for _ in range(3):
         browser.element("#next").click()
     browser.frame()
-    browser.run(AXE.read_text(encoding="utf-8"))
+    browser.run((resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
     found = browser.driver.execute_async_script("axe.run().then(arguments[0])")
     assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]] == []
     assert len(found["passes"]) > 15
     assert browser.element("#now").get_attribute("aria-live") == "polite"
 
 
-def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, results: Path, tmp_path: Path) -> None:
-    path, events, metadata = load(str(results / "ring_all_reduce"))
+def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, pages: Path, tmp_path: Path) -> None:
+    path, events, metadata = load(str(pages / "ring_all_reduce.1"))
     body = events[events["phase"].isin(PHASES)]
     length, n = body["t1"].max(), -(-50_000 // len(body))
     steps = body["step"].max() + 1
@@ -556,8 +548,8 @@ def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, results: Path, tmp_
     assert moment(browser)[1] == 50_000
 
 
-def test_it_shows_in_the_cell_of_a_notebook(browser: Browser, results: Path, tmp_path: Path) -> None:
-    cell = page.show(results / "ring_all_reduce")._repr_html_()
+def test_it_shows_in_the_cell_of_a_notebook(browser: Browser, pages: Path, tmp_path: Path) -> None:
+    cell = page.show(pages / "ring_all_reduce.1")._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><title>notebook</title><div>{cell}</div>")
     browser.open(tmp_path / "notebook.html", ready=False)
     browser.driver.switch_to.frame(browser.element("iframe"))
@@ -569,3 +561,123 @@ def test_it_shows_in_the_cell_of_a_notebook(browser: Browser, results: Path, tmp
         assert re.search(r"rank \d", browser.text("#now"))
     finally:
         browser.driver.switch_to.default_content()
+
+
+# Of some steps, of ranks that died, of a run on another clock, in a narrow window
+
+
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> page.Run:
+    simulated(folder := tmp_path_factory.mktemp("ring"), "ring_all_reduce")
+    return loaded(folder)
+
+
+@pytest.fixture(scope="module")
+def bereaved(tmp_path_factory: pytest.TempPathFactory) -> page.Run:
+    """A run of which rank 2 dies, and rank 3, which returns."""
+    simulated(folder := tmp_path_factory.mktemp("bereaved"), "async_param_server", Death(3, 0.02, 0.04), Death(2, 0.03))
+    return loaded(folder)
+
+
+def open_page(browser: Browser, folder: Path, *runs: page.Run, width: int = 1600, **options: Any) -> None:
+    (folder / "page.html").write_text(page.make_page(runs, **options), encoding="utf-8")
+    browser.open(folder / "page.html", width=width)
+
+
+def test_the_chunks_of_some_steps_are_those_of_the_whole_run(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+    script = (
+        "const run = page.runs[0], { chunks } = run;"
+        "return [...run.t0].map((t, i) => [t, run.rank[i], chunks.state(i + 1, chunks.roundOf(i))])"
+    )
+    open_page(browser, tmp_path, some)
+    whole = {(t, rank): state for t, rank, state in browser.run(script)}
+    for step in (2, 3, 5):
+        open_page(browser, tmp_path, some, steps=(step, 1))
+        found = browser.run(script)
+        assert len(found) > 4 * 12
+        same = {(t, rank): state for t, rank, state in found}  # of what is at the same time, the last
+        end = browser.run("return page.end")
+        ranks = [rank for rank in range(4) if any(at == rank for _, at in same)]
+        for (t, rank), state in same.items():
+            if t < end:
+                assert state[rank] == whole[t, rank][rank], (step, t, rank)
+        assert ranks == [0, 1, 2, 3]
+
+
+def test_of_a_dead_rank_it_says_that_its_events_are_lost(browser: Browser, bereaved: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, bereaved)
+    events = with_messages(bereaved.events, bereaved.roles, bereaved.died)
+    said = browser.text("h2")
+    assert "Rank 2 died; its events are lost." in said
+    begins = events.loc[events["rank"] == 3, "t0"].min()
+    assert f"Rank 3 died; its events before {1e3 * begins:.2f} ms are lost." in said
+    assert "Rank 1 died" not in said
+    browser.element("#fit").click()
+    browser.frame()
+    labels = "const lanes = page.lanes[0]; return lanes.labels.filter(([, top]) => top === lanes.y(2) - 7)"
+    assert len(browser.run(labels)) == 1, "and nothing else is in its lane"
+    both_ends = events.groupby("message")["op"].transform("nunique") == 2
+    alone = events[(events["message"] >= 0) & ~both_ends]
+    for rank, of_rank in alone.groupby("peer"):
+        for op, name in (("send", "received"), ("recv", "sent")):
+            k = of_rank.index[of_rank["op"] == op][0]
+            browser.run("const run = page.runs[0]; page.goTo(run.t0[arguments[0]])", int(k))
+            while browser.run("return page.passed") > k + 1:
+                browser.element("#previous").click()
+            browser.frame()
+            assert facts(browser)[name] == f"not known: rank {rank} died, and its events are lost"
+    assert set(alone["peer"]) == {2, 3}
+
+
+def test_all_times_of_the_second_run_are_moved(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+    later = page.Run(
+        some.path, some.events.assign(t0=some.events["t0"] + 2.5, t1=some.events["t1"] + 2.5), some.metadata
+    )
+    open_page(browser, tmp_path, some, later)
+    first, second = browser.run("return page.runs.map((run) => [[...run.t0], [...run.t1]])")
+    np.testing.assert_allclose(second, first, atol=1e-9)
+    assert browser.run("return page.end - page.start") < 1
+
+
+def test_numbers_of_workers_do_not_cover_each_other(browser: Browser, bereaved: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, bereaved)
+    pins = [{"at": at, "level": level} for at, level in ((0, 0), (10, 40), (14, 50), (30, 50), (40, 0), (55.5, 3))]
+    free = browser.run("return arguments[0].map((_, k) => page.isFree(arguments[0], k))", pins)
+    assert free == [True, False, False, True, False, False]
+
+
+def test_a_moment_has_the_unit_that_its_time_needs(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, some)
+    end = browser.run("return page.end")
+    assert end > 0.02
+    browser.run("page.goTo(page.end); page.look(page.end - 1e-4, page.end)")
+    assert float(browser.text("#time").split(" ms,")[0]) == pytest.approx(1e3 * end, abs=1e-3)
+    browser.run("page.goTo(page.start); page.look(page.start, page.start + 1e-4)")
+    assert " µs," in browser.text("#time")
+
+
+def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+    open_page(browser, tmp_path, some)
+    browser.run(  # this observer is told after the page's, in the frame of the change
+        "const { canvas } = page.lanes[0], all = () => [0, 0, canvas.width, canvas.height];"
+        "const look = () => canvas.getContext('2d').getImageData(...all()).data.some((one) => one);"
+        "const box = document.getElementById('runs'); box.style.width = '900px';"
+        "new ResizeObserver(() => { globalThis.drawn ??= [look(), canvas.width]; }).observe(box);"
+    )
+    drawn, width = browser.until("return globalThis.drawn")
+    assert width < 900, "the canvas has its new size"
+    assert drawn
+
+
+@pytest.mark.parametrize("width", [320, 360, 480, 1000])
+def test_the_box_of_keys_is_in_the_window(browser: Browser, some: page.Run, tmp_path: Path, width: int) -> None:
+    open_page(browser, tmp_path, some, width=width)
+    browser.element("#help summary").click()
+    browser.frame()
+    left, top, right, bottom = browser.run(
+        "const box = document.querySelector('#help dl').getBoundingClientRect();"
+        "return [box.left, box.top, box.right, box.bottom]"
+    )
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= 900
+    assert right - left > 250

@@ -14,16 +14,13 @@ from records import page
 from records.events import Recorder
 from records.page.columns import PARAMETERS, encode, with_messages
 from records.tables import applied, dropped
-from records.timeline import load
-from strategies import Strategy
 from strategies.collectives import ring_all_reduce
 from tests.ranks import virtual_time
+from tests.records.samples import loaded, simulated
 from tests.records.test_page import facts, unpacked
-from tests.runs import made, small, strategy_of
-from training import run
+from tests.runs import made, strategy_of
 from transports.base import Transport
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
+from virtual_time.launcher import Death
 
 
 def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str, int, int]], pd.DataFrame]:
@@ -88,21 +85,14 @@ def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str
 SERVED = ("param_server", "async_param_server", "downpour", "easgd", "dgs", "backup_workers")
 
 
-def simulated(folder: Path, strategy: Strategy | str, *deaths: Death, **changes: Any) -> page.Run:
-    """Make a run of four ranks in virtual time, each at its own pace."""
-    compute = {"forward": 1e-3, "backward": 2e-3}
-    cluster = VirtualTime(OneSwitch(4, 1e7, 1e-4), lambda k, phase, part: (1 + k) * compute.get(phase, 0.0), deaths)
-    run(small(folder, strategy, n_gpus=4, **changes), quiet=True, launcher=cluster.launcher())
-    return page.Run(*load(str(folder / "run")))
-
-
-@pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize(("name", "real"), [*((name, False) for name in SERVED), ("param_server", True), ("dgs", True)])
 def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str, real: bool) -> None:
     strategy = strategy_of(name, **{"tau": 2} if name == "easgd" else {})
     if real:
         made(tmp_path, strategy, n_gpus=3)
-    one = page.Run(*load(str(tmp_path / "run"))) if real else simulated(tmp_path, strategy)
+    else:
+        simulated(tmp_path, strategy)
+    one = loaded(tmp_path)
     events = with_messages(one.events, one.roles)
     used = pd.concat([applied(events), dropped(events)]).sort_index()
     assert len(used) > 10
@@ -122,7 +112,8 @@ def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str, real:
 
 
 def test_what_goes_to_every_server_is_of_the_same_version(tmp_path: Path) -> None:
-    one = simulated(tmp_path, strategy_of("sharded_param_server", servers=2))
+    simulated(tmp_path, strategy_of("sharded_param_server", servers=2))
+    one = loaded(tmp_path)
     events = with_messages(one.events, one.roles)
     moved = events[events["op"].isin(["send", "recv"]) & (events["rank"] >= 2)]
     for tag in ("gradient", "parameters"):
@@ -135,7 +126,8 @@ def test_what_goes_to_every_server_is_of_the_same_version(tmp_path: Path) -> Non
 
 
 def test_messages_of_two_lives_are_not_taken_for_one(tmp_path: Path) -> None:
-    one = simulated(tmp_path, "async_param_server", Death(3, 0.02, 0.04))
+    simulated(tmp_path, "async_param_server", Death(3, 0.02, 0.04))
+    one = loaded(tmp_path)
     assert one.died == {3}
     events = with_messages(one.events, one.roles, one.died)
     begins = events.loc[events["rank"] == 3, "t0"].min()
@@ -184,7 +176,8 @@ def test_columns_take_what_a_long_run_has() -> None:
 
 def test_what_came_before_a_step_is_counted(tmp_path: Path) -> None:
     """With the whole run's numbers, no chunk is taken for that of another round."""
-    one, N = simulated(tmp_path, "ring_all_reduce"), 4
+    simulated(tmp_path, "ring_all_reduce")
+    one, N = loaded(tmp_path), 4
     (of_step,) = facts(page.make_page([one], (3, 1)))["runs"]
     before, columns = of_step["ring_before"], unpacked(of_step)
     tags = columns["tag"].map(dict(enumerate(of_step["tags"])))

@@ -23,10 +23,9 @@ from records.staleness import COLOURS, histogram, main, per_worker, picture, tex
 from records.tables import EVALUATE_BYTES, VERSION_COLUMNS, epoch_table, ledger, summary, totals
 from strategies.common.workers import Workers
 from tests.ranks import LIMIT
-from tests.runs import ROOT, made
+from tests.records.samples import simulated
+from tests.runs import ROOT
 from transports.messages import Message
-
-pytestmark = pytest.mark.xdist_group("staleness")  # a run of the module is made once
 
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
@@ -213,18 +212,16 @@ def test_a_server_records_what_it_applies_and_what_it_drops() -> None:
     assert (events["t1"] == 7).all()
 
 
-# Real runs
+# Whole runs
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    same: dict[str, Any] = {"n_gpus": 4, "epochs": 4, "lr": 0.05}
-    made(folder, "async_param_server", "async", slow=("3:10",), **same)
-    made(folder, "backup_workers", "backup", slow=("3:10",), **same)
-    made(folder, "param_server", "sync", **same)
-    made(folder, "ring_all_reduce", "ring", **same)
-    made(folder, "async_param_server", "silent", events=False, **same)
+    runs = {"async": "async_param_server", "backup": "backup_workers", "sync": "param_server",
+            "ring": "ring_all_reduce", "silent": "async_param_server"}  # fmt: skip
+    for name, strategy in runs.items():
+        simulated(folder, strategy, name=name, epochs=4, lr=0.05, events=name != "silent")
     return folder
 
 

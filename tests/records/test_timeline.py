@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -25,11 +24,9 @@ from records.events import HIDDEN, MARKS, PHASES, Recorder
 from records.files import EVENTS_SUFFIX, load_events
 from records.timeline import COLOURS, draw, legend, main, middle, trace, window
 from tests.ranks import LIMIT
-from tests.runs import ROOT, made
+from tests.records.samples import WORLDS
+from tests.runs import ROOT
 
-pytestmark = pytest.mark.xdist_group("timeline")  # a run of the module is made once
-
-WORLDS = {"param_server": 3, "ring_all_reduce": 3, "single": 1}
 ROLES = ["server", "worker", "worker"]
 NUMBER = (int, float)
 REQUIRED: dict[str, dict[str, Any]] = {  # of the trace event format, besides ph, name, pid and tid
@@ -80,22 +77,7 @@ def by_phase(made: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("results")
-    for strategy, n_gpus in WORLDS.items():
-        made(directory, strategy, f"{strategy}.1", n_gpus=n_gpus)
-    made(directory, "single", "silent", events=False)
-    return directory
-
-
-@pytest.fixture
-def own(results: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(results, tmp_path / "results"))
-
-
-@pytest.mark.parametrize("strategy", WORLDS)
+@pytest.mark.parametrize("strategy", ["param_server", "ring_all_reduce", "single"])
 def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = set(os.listdir(own))
     name = f"{strategy}.1"
@@ -124,9 +106,10 @@ def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.Cap
 def test_every_wait_tells_for_whom(results: Path) -> None:
     for strategy in ("param_server", "ring_all_reduce"):
         events = load_events(results / f"{strategy}.1")
-        waits = [x for x in by_phase(trace(events, ["worker"] * 3))["X"] if x["name"] == "wait"]
+        N = WORLDS[strategy]
+        waits = [x for x in by_phase(trace(events, ["worker"] * N))["X"] if x["name"] == "wait"]
         assert waits
-        assert all(0 <= x["args"]["peer"] < 3 and x["args"]["peer"] != x["tid"] for x in waits)
+        assert all(0 <= x["args"]["peer"] < N and x["args"]["peer"] != x["tid"] for x in waits)
 
 
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", EVENTS_SUFFIX])
@@ -134,13 +117,13 @@ def test_any_file_names_the_run(
     own: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(own)
-    assert main([f"ring_all_reduce.1{suffix}", "--step", "8", "--steps", "1"]) == 0
+    assert main([f"ring_all_reduce.1{suffix}", "--step", "4", "--steps", "1"]) == 0
     assert capsys.readouterr().err == ""
     assert (own / "ring_all_reduce.1.timeline.png").exists()
 
 
 def test_it_is_a_command_that_works_anywhere(own: Path) -> None:
-    command = [sys.executable, "-m", "records.timeline", "ring_all_reduce.1", "--step", "8", "--steps", "1"]
+    command = [sys.executable, "-m", "records.timeline", "ring_all_reduce.1", "--step", "4", "--steps", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=own, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -367,15 +350,9 @@ def asynchronous(staleness: int) -> pd.DataFrame:
         recorder.epoch = 1
     for worker in (1, 2):
         ranks[worker].add("forward", 0.0, 0.2)
-        ranks[0].add(
-            "update",
-            0.05 * worker,
-            0.05 * worker,
-            peer=worker,
-            version_read=3,
-            version_applied=3 + staleness * (worker - 1),
-        )
-        ranks[0].add("wait", 0.05 * worker, 0.05 * worker + 0.02, peer=worker)
+        at, version = 0.05 * worker, 3 + staleness * (worker - 1)
+        ranks[0].add("update", at, at, peer=worker, version_read=3, version_applied=version)
+        ranks[0].add("wait", at, at + 0.02, peer=worker)
     return pd.concat([recorder.frame() for recorder in ranks], ignore_index=True)
 
 
@@ -398,12 +375,9 @@ def test_where_no_gradient_is_stale_versions_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("deaths", [3, "x", None, [1], {"rank": 1}, [{"rank": "1"}]])
-def test_deaths_of_another_kind_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], deaths: object
-) -> None:
-    made(tmp_path, "ring_all_reduce", n_gpus=2, epochs=1)
-    record = tmp_path / "run.json"
+def test_deaths_of_another_kind_are_one_line(own: Path, capsys: pytest.CaptureFixture[str], deaths: object) -> None:
+    record = own / "single.1.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"deaths": deaths}))
     for command in (main, page_command.main):
-        assert command([str(tmp_path / "run")]) == 2
-        assert "run.json: its deaths are not a list of ranks" in capsys.readouterr().err
+        assert command([str(own / "single.1")]) == 2
+        assert "single.1.json: its deaths are not a list of ranks" in capsys.readouterr().err

@@ -9,16 +9,6 @@ from transports.buffers import _KEPT, Buffers
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.bool])
 
 
-def test_what_was_given_back_is_taken_again_by_length_and_dtype() -> None:
-    buffers = Buffers()
-    first = buffers.take(10, torch.float32)
-    buffers.give_back(first)
-    others = [buffers.take(9, torch.float32), buffers.take(10, torch.int32)]
-    assert all(other is not first for other in others)
-    assert buffers.take(10, torch.float32) is first
-    assert buffers.take(10, torch.float32) is not first
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), DTYPES, st.booleans())))
 def test_no_vector_has_two_users_and_few_are_kept(steps: list[tuple[int, torch.dtype, bool]]) -> None:
     buffers = Buffers()

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from tests.mpi_ranks import NEEDS_MPI
+from tests.pools import NEEDS_MPI
 from tests.ranks import held_back, run
 from transports import remote, timing
 from transports.base import Transport

@@ -1,4 +1,4 @@
-"""A peer that is late or dead, on shared memory. Above each test stands the function that its ranks run."""
+"""A peer that is late, dead, or leaves by an error. Above each test stands the function that its ranks run."""
 
 import os
 import signal
@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, run_with_deaths
 from tests.transports.samples import MILLION, die
-from transports.base import Transport
+from transports.base import ANY, PeerLost, Transport
+from transports.headers import SIZE
+from transports.remote import Remote
 
 
 def wait_for_a_release_in_vain(transport: Transport) -> list[Any]:
@@ -66,3 +70,37 @@ def test_a_rank_that_the_launcher_gives_up_is_lost() -> None:
     lost = ("PeerLost", 1)
     seen = run_with_deaths("shared_memory", be_declared_dead, 2, timeout=5.0)
     assert seen == {0: ("before", lost, lost)}
+
+
+# Without shared memory
+
+
+def fail(transport: Transport, src: int) -> object:
+    """Rank 1 sends something and fails; rank 0 gets what was sent, and then learns of it."""
+    assert isinstance(transport, Remote)
+    if transport.rank == 1:
+        transport.isend("last", 0, "x")
+        with pytest.raises(ZeroDivisionError), transport:
+            raise ZeroDivisionError
+        return None
+    return [transport.recv(1, "x").object, outcome(transport.recv, src, "x"), outcome(transport.recv, 1, "x")]
+
+
+def send_what_is_no_header(transport: Transport) -> object:
+    if transport.rank == 1:
+        dist.send(torch.full((SIZE,), 7, dtype=torch.uint8), 0, tag=0)
+        transport.timeout = 1.0  # rank 0 hears no goodbye any more
+        return None
+    with pytest.raises(PeerLost, match="lost rank 1: what it has sent is not the header of a message") as caught:
+        transport.recv(1, "x")
+    return caught.value.rank
+
+
+def test_what_is_no_header_is_refused_and_its_sender_named() -> None:
+    assert run("process_group", send_what_is_no_header, 2)[0] == 1
+
+
+@pytest.mark.parametrize("src", [1, ANY])
+@pytest.mark.parametrize("kind", ["process_group", pytest.param("mpi", marks=NEEDS_MPI)])
+def test_a_rank_that_fails_is_lost_to_all(kind: str, src: int) -> None:
+    assert run(kind, fail, 2, src)[0] == ["last", ("PeerLost", 1), ("PeerLost", 1)]

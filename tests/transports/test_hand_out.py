@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import transports.peer
-from tests.ranks import LIMIT, outcome, run, run_with_deaths, values, wait_until
+from tests.ranks import LIMIT, launch, outcome, run, run_with_deaths, values, wait_until
 from tests.transports.samples import die
 from transports.base import Transport
 from transports.peer import Peer
@@ -41,7 +41,7 @@ def count_handles(transport: Transport) -> list[int]:
 
 
 def test_a_peer_is_handed_a_buffer_once_and_only_if_it_needs_it() -> None:
-    assert run("shared_memory", count_handles, 4) == [[1, 1, 1, 2, 2, 2, 0]] * 4
+    assert launch(count_handles, 4, timeout=LIMIT) == [[1, 1, 1, 2, 2, 2, 0]] * 4
 
 
 # Dying
@@ -158,7 +158,7 @@ def leave_after_the_first_slice(transport: Transport, folder: str) -> Any:
 
 
 def test_who_leaves_waits_until_its_memory_is_in_the_others_hands(tmp_path: Path) -> None:
-    seen = run("shared_memory", leave_after_the_first_slice, 2, str(tmp_path))[0]
+    seen = launch(leave_after_the_first_slice, 2, str(tmp_path), timeout=LIMIT)[0]
     assert seen == (False, [4] * 10, ("PeerLost", 1))
 
 

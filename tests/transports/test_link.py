@@ -11,8 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launchers.local import launch
-from tests.ranks import HELD_BACK, LIMIT, held_back, run
+from tests.ranks import HELD_BACK, LIMIT, held_back, launch, run
 from tests.transports.samples import pair
 from transports.base import ANY, PeerLost, Transport
 from transports.link import Link
@@ -25,34 +24,6 @@ Sends = list[tuple[int, int, float]]  # of each sender: bytes, to whom of two, s
 
 
 # The numbers
-
-
-def arrives(sends: list[tuple[int, int, float]]) -> list[float]:
-    """When messages (source, bytes, when it leaves) arrive at one card, in the order of their sending."""
-    link, times = Link(BANDWIDTH, LATENCY), {}
-    clock = 0.0
-    for i, (src, nbytes, leaves) in enumerate(sends):
-        link.hold(src, nbytes, leaves, lambda i=i: times.update({i: clock}))  # type: ignore[misc]
-    while (due := link.due(clock)) < math.inf:
-        clock += max(due, 1e-9)
-        link.happen(clock)
-    return [times[i] for i in range(len(sends))]
-
-
-def test_alone_a_message_takes_its_bytes_and_the_latency() -> None:
-    assert arrives([(1, 1000, 5.0)]) == [pytest.approx(5.0 + 1e-3 + LATENCY)]
-    assert arrives([(1, 0, 5.0)]) == [pytest.approx(5.0 + LATENCY)]
-
-
-def test_messages_of_two_ranks_share_the_receivers_card() -> None:
-    assert arrives([(1, 1000, 0.0), (2, 1000, 0.0)]) == [pytest.approx(2e-3), pytest.approx(3e-3)]
-    first, second = arrives([(1, 1000, 0.5), (2, 1000, 0.0)])
-    assert second < first, "in the order in which they reach it"
-
-
-def test_messages_to_two_ranks_share_the_senders_card() -> None:
-    link = Link(BANDWIDTH, LATENCY)
-    assert [link.leaves(1000, at) for at in (1.0, 1.0, 5.0)] == pytest.approx([1.0, 1.001, 5.0])
 
 
 def test_what_has_not_come_whole_holds_up_what_follows() -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from tests.mpi_ranks import ENVIRONMENT, NEEDS_MPI, mpirun
+from tests.pools import ENVIRONMENT, NEEDS_MPI, mpirun
 from tests.ranks import LIMIT, outcome, run, values, wait_until
 from tests.runs import ROOT
 from tests.transports.samples import MILLION
@@ -177,14 +177,15 @@ def test_a_death_ends_all_ranks(tmp_path: Path) -> None:
 
 KEEPS_RANKS = """
 import time
-from tests.mpi_ranks import Pool
-Pool.running()
+from tests.pools import Pool
+Pool.running("mpi")
 print("there", flush=True)
 time.sleep(1e6)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_ranks_of_the_tests_end_with_who_has_started_them() -> None:
     with subprocess.Popen([sys.executable, "-c", KEEPS_RANKS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None

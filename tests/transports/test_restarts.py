@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from launchers.local import launch
 from records.errors import RunFailed, UsageError
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, launch
 from tests.transports.samples import die, world
 from transports.base import ANY, PeerLost, PeerReturned, Transport
 

@@ -11,63 +11,6 @@ from transports.shared_memory import SharedMemory
 from transports.timing import SLICE_S, RunningClock
 
 
-class Clockwork(SharedMemory):
-    """A transport whose time passes only where it waits or sleeps, or is told to."""
-
-    time = 1000.0
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-
-    def cpu_seconds(self) -> float:
-        return self.time / 10
-
-    def _look(self, src: int) -> bool:
-        return False  # only who waits finds something
-
-    def _progress(self, src: int, seconds: float) -> None:
-        self.time += seconds / 2
-        super()._progress(src, 0)
-
-
-def test_a_transport_with_its_own_time_times_everything_by_it() -> None:
-    with pair(Clockwork) as (slow, other):
-        slow.recorder.enabled = True
-        slow.timeout = 600
-        slow.sleep(10)
-        other.isend("text", 0, "x")
-        assert slow.recv(1, "x").object == "text"  # the wait took half a slice
-        assert slow.now() == 1010 + SLICE_S / 2
-        with pytest.raises(TimeoutError):
-            slow.recv(1, "x", timeout=100)
-        assert slow.now() == pytest.approx(1110 + SLICE_S / 2)
-        slow.time = 2000
-        with slow.recorder.phase("forward"):
-            slow.sleep(5)
-        slow.recorder.mark("epoch_s", 1)
-        own = slow.allocate(4)
-        work = slow.isend(own, 1, "slice")
-        with pytest.raises(TimeoutError):
-            work.wait()
-        slow.time = 3000
-        other.recv(0, "slice").release()
-        work.wait()
-        assert slow.cpu_seconds() == slow.now() / 10
-        slow.time = 4000
-    rows = slow.recorder.frame()[["phase", "op", "t0", "t1"]].values.tolist()
-    assert rows == [
-        ["wait", "", 1010, 1010 + SLICE_S / 2],
-        ["communicate", "recv", 1010 + SLICE_S / 2, 1010 + SLICE_S / 2],
-        ["forward", "", 2000, 2005],
-        ["epoch_s", "", 2005, 2005],
-        ["communicate", "send", 2005, 2005],
-        ["wait", "", 3000, 3000 + SLICE_S / 2],
-    ]
-
-
 def test_what_is_there_is_not_waited_for() -> None:
     with pair() as (transport, other):
         transport.recorder.enabled = True
@@ -88,17 +31,24 @@ def test_the_usual_time_is_that_of_the_machine() -> None:
 # Standing still
 
 
-class Stopped(Clockwork):
+class Stopped(SharedMemory):
     """A transport whose process is stopped for a day in each of its first waits; what it is sent comes after them."""
 
-    days = 3
+    time, days = 1000.0, 3
+
+    def now(self) -> float:
+        return self.time
+
+    def _look(self, src: int) -> bool:
+        return False  # only who waits finds something
 
     def _progress(self, src: int, seconds: float) -> None:
         if self.days:
             self.days -= 1
             self.time += 86400
             return
-        super()._progress(src, seconds)
+        self.time += seconds / 2
+        super()._progress(src, 0)
 
 
 def test_time_in_which_the_process_was_stopped_counts_towards_no_limit() -> None:

@@ -20,6 +20,7 @@ from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.common.forms import predict
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
+from tests.ranks import launch
 from tests.runs import IN_MEMORY, n_gpus_of
 from training.checks import resolve
 from training.options import Options
@@ -269,8 +270,6 @@ def test_a_strategy_that_shares_memory_is_refused() -> None:
 
 
 def test_real_ranks_take_the_same_steps() -> None:
-    from launchers.local import launch
-
     options = resolve(Options(strategy=RingAllReduce(), n_gpus=2))
     job = StepsJob(options, Sizes(1000), SAMPLES, 3, phases={"forward": 1e-3, "backward": 2e-3})
     results = launch(take_steps, 2, job, on_report=lambda *_: None)

@@ -1,4 +1,4 @@
-"""What `virtual_time.launcher` promises when ranks fail, die and come back."""
+"""What `virtual_time.launcher` alone promises, above all when ranks die and come back."""
 
 import itertools
 import resource
@@ -8,44 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed
 from tests.ranks import outcome, virtual_time
 from transports.base import ANY, PeerLost, PeerReturned, Transport
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
 
 
-def fail_on_rank_1(transport: Transport, error: BaseException) -> None:
-    if transport.rank == 1:
-        raise error
-    transport.recv(1, "x")
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (ValueError("no"), r"rank 1 \(worker\) raised ValueError: no\n(.|\n)*in fail_on_rank_1"),
-        (RunFailed("the loss became nan"), r"^rank 1 \(worker\): the loss became nan$"),
-        (UsageError("--x: must be y"), r"^--x: must be y$"),
-    ],
-)
-def test_a_failure_ends_the_run_by_name(error: Exception, message: str) -> None:
-    with pytest.raises(RunFailed, match=message) as caught:
-        virtual_time(3).launch(fail_on_rank_1, 3, error)
-    assert caught.value.exit_code == (2 if isinstance(error, UsageError) else 1)
+def be_interrupted(transport: Transport) -> None:
+    raise KeyboardInterrupt
 
 
 def test_an_interrupt_passes_through() -> None:
     with pytest.raises(KeyboardInterrupt):
-        virtual_time(3).launch(fail_on_rank_1, 3, KeyboardInterrupt())
-
-
-def test_what_ranks_report_reaches_the_caller() -> None:
-    heard: list[tuple[int, str]] = []
-    virtual_time(3).launch(
-        lambda transport, report: report(f"of {transport.rank}"), 3, on_report=lambda *news: heard.append(news)
-    )
-    assert heard == [(0, "of 0"), (1, "of 1"), (2, "of 2")]
+        virtual_time(3).launch(be_interrupted, 3)
 
 
 def wait_for_it(transport: Transport) -> list[Any]:

@@ -279,10 +279,7 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
         ("def make(): return (torch.ones(3, 2, 2), torch.ones(3).long()) * 2", "N x C x H x W"),
         ("def make(): return (torch.ones(0, 2), torch.ones(0).long()) * 2", "train set is empty"),
         ("def make(): return (torch.ones(3, 2), -torch.ones(3).long()) * 2", "labels go from -1 to -1"),
-        (
-            "def make(): return torch.ones(3, 2), torch.ones(3).long(), torch.ones(3, 4), torch.ones(3).long()",
-            "make them alike",
-        ),
+        ("def make(): y = torch.ones(3).long(); return torch.ones(3, 2), y, torch.ones(3, 4), y", "make them alike"),
         ("def make(): return torch.ones(3, 2), torch.ones(3)", "the train set is a Tensor"),
         ("def make(): return [], []", "the train set is empty"),
         ("def make(): return [1], [1]", "item 0 is not a pair"),

@@ -17,10 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from launchers import launch
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
-from tests.ranks import LIMIT, wait_until
+from tests.ranks import LIMIT, launch, wait_until
 from tests.workloads.pictures import SIZE, write_pictures
 from transports.base import Transport
 from workloads import datasets
@@ -61,15 +60,18 @@ def batches(loader: Loader) -> list[list[tuple[Tensor, Tensor]]]:
     return [*taken, list(loader.test_batches())]
 
 
-def all_batches(transport: Transport, data: Data, name: str, n: int, worker: int | None) -> Any:
-    """In a rank: what a loader gives, its children meanwhile and at the end, whether the rank is as it was."""
-    state, handler = torch.get_rng_state(), signal.getsignal(signal.SIGCHLD)
-    with loader_of(data, name, n, worker, str(transport.device)) as loader:
-        found = [[(x.cpu(), y.cpu()) for x, y in step] for step in batches(loader)]
-        during = len(multiprocessing.active_children())
-    after = len(multiprocessing.active_children())
-    as_before = torch.equal(state, torch.get_rng_state()) and signal.getsignal(signal.SIGCHLD) == handler
-    return found, during, after, as_before
+def all_batches(transport: Transport, data: Data, name: str, n: int, workers: tuple[int | None, ...] = (None,)) -> Any:
+    """In a rank: what each worker's loader gives, its children meanwhile and later, whether the rank is as it was."""
+    seen = []
+    for worker in workers:
+        state, handler = torch.get_rng_state(), signal.getsignal(signal.SIGCHLD)
+        with loader_of(data, name, n, worker, str(transport.device)) as loader:
+            found = [[(x.cpu(), y.cpu()) for x, y in step] for step in batches(loader)]
+            during = len(multiprocessing.active_children())
+        after = len(multiprocessing.active_children())
+        as_before = torch.equal(state, torch.get_rng_state()) and signal.getsignal(signal.SIGCHLD) == handler
+        seen.append((found, during, after, as_before))
+    return seen
 
 
 def expected(data: Data, worker: int | None) -> list[list[tuple[Tensor, Tensor]]]:
@@ -97,18 +99,16 @@ def check_alike(found: Any, wanted: Any, exactly: bool) -> None:
             assert error.mean() <= MEAN
 
 
-@pytest.mark.parametrize("worker", [0, 1, None])
 @pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
-def test_every_loader_gives_the_plans_samples_in_every_step(
-    folder: Path, name: str, n: int, augment: bool, worker: int | None
-) -> None:
-    data = open_data(folder, augment)
-    ((found, during, after, as_before),) = launch(all_batches, 1, data, name, n, worker, timeout=LIMIT)
-    check_alike(found, expected(data, worker), exactly=name == "torch")
-    assert during == (n if name == "torch" else 0)
-    assert after == 0, "they have ended with the block"
-    assert as_before, "random numbers and signals are the rank's"
+def test_every_loader_gives_the_plans_samples_in_every_step(folder: Path, name: str, n: int, augment: bool) -> None:
+    data, workers = open_data(folder, augment), (0, 1, None)
+    (seen,) = launch(all_batches, 1, data, name, n, workers, timeout=LIMIT)
+    for worker, (found, during, after, as_before) in zip(workers, seen, strict=True):
+        check_alike(found, expected(data, worker), exactly=name == "torch")
+        assert during == (n if name == "torch" else 0)
+        assert after == 0, "they have ended with the block"
+        assert as_before, "random numbers and signals are the rank's"
 
 
 def test_pictures_of_other_files_differ_by_more_than_is_allowed(folder: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: in
     bad = folder / "train" / "class 1" / "2.jpg"
     bad.write_bytes(content)
     with pytest.raises(RunFailed) as failed:
-        launch(all_batches, 1, open_data(folder, True), name, n, None, timeout=LIMIT)
+        launch(all_batches, 1, open_data(folder, True), name, n, timeout=LIMIT)
     assert failed.value.exit_code == 2
     said = str(failed.value)
     assert "\n" not in said
@@ -210,7 +210,7 @@ def test_what_only_dali_cannot_read_is_told_in_one_line(tmp_path: Path) -> None:
 
     Image.new("RGB", (40, 40), (9, 9, 9)).save(odd, format="GIF")
     with pytest.raises(RunFailed) as failed:
-        launch(all_batches, 1, open_data(folder, True), "dali", 1, None, timeout=LIMIT)
+        launch(all_batches, 1, open_data(folder, True), "dali", 1, timeout=LIMIT)
     said = str(failed.value)
     assert "\n" not in said
     assert "DALI failed: " in said
@@ -241,7 +241,7 @@ def test_dali_reads_pictures_in_files_only() -> None:
 @pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
 def test_every_loader_gives_the_same_on_a_gpu(folder: Path, name: str, n: int, augment: bool) -> None:
     data = open_data(folder, augment)
-    ((found, _, after, _),) = launch(all_batches, 1, data, name, n, 0, device="cuda", timeout=LIMIT)
+    (((found, _, after, _),),) = launch(all_batches, 1, data, name, n, (0,), device="cuda", timeout=LIMIT)
     assert after == 0
     for mine, theirs in zip(found, expected(data, 0), strict=True):
         for (x, y), (x0, y0) in zip(mine, theirs, strict=True):

@@ -1,11 +1,13 @@
-"""Ranks of MPI that outlive a test: mpirun takes seconds to start them, so each pytest process has one set of four.
+"""Rank processes that outlive a test: mpirun and torchrun take seconds to start them, so a pytest process keeps them.
 
 They wait for jobs on a socket, in which they use no core, and end when its other end is gone, for whatever reason.
 
-    python -m tests.mpi_ranks ADDRESS      # one rank of them; mpirun starts it
+    python -m tests.pools ADDRESS      # one rank of them; mpirun or torchrun starts it
 """
 
 import importlib.util
+import itertools
+import multiprocessing
 import os
 import pickle
 import select
@@ -16,7 +18,8 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -34,16 +37,22 @@ MISSING = [
     for what, found in (("mpi4py", importlib.util.find_spec("mpi4py")), ("mpirun", shutil.which("mpirun")))
     if not found
 ]
-_SIZE = 4
 NEEDS_MPI = (
     pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install -e '.[mpi]'"),
     pytest.mark.xdist_group("mpi"),  # so that one process has the ranks
 )
+SIZE = 4
+AUTHKEY = bytes(multiprocessing.current_process().authkey)  # with it, ranks may hand each other memory
 
 
 def mpirun(n: int, *command: str) -> list[str]:
     """Return the command that starts `n` ranks, though there may be fewer cores."""
     return ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n), sys.executable, *command]
+
+
+def torchrun(n: int, *command: str) -> list[str]:
+    """Return the command that has torchrun start `n` ranks."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n), *command]
 
 
 class MpiRanks(Engine):
@@ -54,55 +63,66 @@ class MpiRanks(Engine):
 
     def run(self, check: Callable[..., Any], world_size: int, *args: Any, record: bool = False) -> list[Any]:
         """See Engine."""
-        return Pool.running().run(world_size, cloudpickle.dumps((check, world_size, args, record, self._link)))
+        return Pool.running("mpi").run(world_size, partial(_on_mpi, check, world_size, args, record, self._link))
 
 
 class Pool:
-    """Four ranks, from this process's point of view."""
+    """The ranks that one program has started, from this process's point of view."""
 
-    _running: "Pool | None" = None
-
-    @classmethod
-    def running(cls) -> "Pool":
-        """Return the pool of this process, started if need be."""
-        if cls._running is None:
-            cls._running = cls()
-        return cls._running
+    _running: "dict[str, Pool]" = {}
 
     @classmethod
-    def end(cls) -> None:
-        """End the pool of this process, if it runs."""
-        pool, cls._running = cls._running, None
-        if pool is not None:
-            pool._end()
+    def running(cls, name: str) -> "Pool":
+        """Return this process's pool of `mpi` or `torchrun`, started if need be."""
+        if name not in cls._running:
+            cls._running[name] = cls(name)
+        return cls._running[name]
 
-    def __init__(self) -> None:
+    @classmethod
+    def end_all(cls) -> None:
+        """End the pools of this process."""
+        while cls._running:
+            cls._running.popitem()[1]._end()
+
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
             address = str(Path(folder, "socket"))
             listener.bind(address)
-            listener.listen(_SIZE)
+            listener.listen(SIZE)
             listener.settimeout(LIMIT)
-            self._mpirun = subprocess.Popen(
-                mpirun(_SIZE, "-m", "tests.mpi_ranks", address),
+            self._program = subprocess.Popen(
+                {"mpi": mpirun, "torchrun": torchrun}[name](SIZE, "-m", "tests.pools", address),
                 cwd=ROOT, env=os.environ | ENVIRONMENT,
                 stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT,
             )  # fmt: skip
             try:
-                connections = [Connection(listener.accept()[0].detach()) for _ in range(_SIZE)]
+                connections = [Connection(listener.accept()[0].detach()) for _ in range(SIZE)]
             except TimeoutError:
-                raise self._broken(f"the ranks of mpirun were not there within {LIMIT:g} s") from None
+                raise self._broken(f"the ranks of {name} were not there within {LIMIT:g} s") from None
         self._ranks = {connection.recv(): connection for connection in connections}
 
-    def run(self, world_size: int, job: bytes) -> list[Any]:
-        """Have the first `world_size` ranks do the job; return their results. Raises RuntimeError if one fails."""
+    def run(
+        self, world_size: int, job: Callable[..., Any], limit: float = 2 * LIMIT, pipes: Sequence[list[Connection]] = ()
+    ) -> list[Any]:
+        """Call `job()` in the first `world_size` ranks; return the results. Raises RuntimeError if one fails.
+
+        With `pipes`, those in the list of its rank go to it, as file descriptors, with which `job` is called.
+        """
         waiting = {self._ranks[rank]: rank for rank in range(world_size)}
         try:
-            for connection in waiting:
-                connection.send_bytes(job)
+            for connection, rank in waiting.items():
+                descriptors = [pipe.fileno() for pipe in pipes[rank]] if pipes else []
+                connection.send_bytes(cloudpickle.dumps((job, len(descriptors), AUTHKEY)))
+                if descriptors:
+                    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+                        socket.send_fds(end, [b"x"], descriptors)
+            for pipe in itertools.chain(*pipes):
+                pipe.close()  # only the ranks may hold them: then their closing is seen
             answers: dict[int, tuple[bool, Any]] = {}
             while waiting:
-                ready = wait(list(waiting), 2 * LIMIT)
+                ready = wait(list(waiting), limit)
                 if not ready:
                     raise self._broken(f"no answer from rank {', '.join(map(str, waiting.values()))}")
                 for one in ready:
@@ -110,16 +130,16 @@ class Pool:
                     answers[waiting[one]] = pickle.loads(one.recv_bytes())
                     del waiting[one]
         except (EOFError, OSError) as error:
-            raise self._broken(f"mpirun has ended its ranks ({error!r})") from error
+            raise self._broken(f"{self._name} has ended its ranks ({error!r})") from error
         if failed := [f"rank {rank} failed:\n{answers[rank][1]}" for rank in sorted(answers) if not answers[rank][0]]:
             raise RuntimeError("\n".join(failed))
         return [answers[rank][1] for rank in range(world_size)]
 
     def _broken(self, why: str) -> RuntimeError:
         """End everything, so that the next test starts afresh; return what is to be raised."""
-        Pool._running = None
-        self._mpirun.kill()
-        self._mpirun.wait()
+        Pool._running.pop(self._name, None)
+        self._program.kill()
+        self._program.wait()
         self._output.seek(0)
         return RuntimeError(f"{why}; its output: {self._output.read()[-2000:]}")
 
@@ -127,9 +147,9 @@ class Pool:
         for connection in self._ranks.values():
             connection.send_bytes(b"")
         try:
-            self._mpirun.wait(LIMIT)
+            self._program.wait(LIMIT)
         finally:
-            self._mpirun.kill()
+            self._program.kill()
             for connection in self._ranks.values():
                 connection.close()
 
@@ -140,31 +160,40 @@ class Pool:
 def serve(address: str) -> None:
     """Do jobs until there are no more."""
     import torch
-    from mpi4py import MPI
 
     torch.set_num_threads(1)
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(address)
         connection = Connection(end.detach())
     threading.Thread(target=_end_with, args=(connection.fileno(),), daemon=True).start()
-    connection.send(MPI.COMM_WORLD.rank)
+    connection.send(rank_here())
     while job := connection.recv_bytes():
         try:
-            answer = cloudpickle.dumps((True, _do(job)))
+            work, n_pipes, multiprocessing.current_process().authkey = pickle.loads(job)
+            answer = cloudpickle.dumps((True, work(*[_received(connection, n_pipes)] if n_pipes else [])))
         except BaseException:
             answer = pickle.dumps((False, traceback.format_exc()))
         connection.send_bytes(answer)
 
 
-def _do(job: bytes) -> Any:
-    """Do one job, on a communicator of its own."""
+def rank_here() -> int:
+    """Return the rank of this process, which mpirun or torchrun has started."""
+    return int(os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+
+
+def _received(connection: Connection, n: int) -> list[int]:
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        return socket.recv_fds(end, 1, n)[1]
+
+
+def _on_mpi(check: Callable[..., Any], world_size: int, args: tuple[Any, ...], record: bool, link: Link | None) -> Any:
+    """Do a check on a communicator of its own."""
     import torch
     from mpi4py import MPI
 
     from records.events import Recorder
     from transports.mpi import Mpi
 
-    check, world_size, args, record, link = pickle.loads(job)
     world = MPI.COMM_WORLD
     # Never freed: a rank may close before a peer, whose last words must not turn up in the next communicator.
     comm = world.Create_group(world.group.Incl(range(world_size)))

@@ -1,4 +1,4 @@
-"""What every codec does that codes all elements: its bytes, what it refuses, how it continues. And those that round."""
+"""What every codec does: its bytes, what it refuses, how it continues from a saved state. And those that round."""
 
 import dataclasses
 import math
@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from compression.base import Codec, Setting
 from compression.bf16 import BFloat16
 from compression.blosc import Blosc
+from compression.dgc import DGC
 from compression.fp16 import Float16
 from compression.layout import Layout
 from compression.none import NoCodec
 from compression.powersgd import PowerSGD
 from compression.qsgd import QSGD
+from compression.random_k import RandomK
 from compression.sign import Sign
-from records.errors import RunFailed
+from compression.topk import TopK
+from records.errors import RunFailed, UsageError
 
 KINDS_OF_SHAPES: list[tuple[int, ...]] = [
     (), (1,), (0,), (3,), (8,), (17,), (1, 9), (6, 1), (4, 5), (0, 4), (12, 10), (30, 4), (5, 3, 2, 2)
@@ -28,7 +31,8 @@ LAYOUTS = st.lists(st.sampled_from(KINDS_OF_SHAPES), max_size=5).map(
 )
 CODECS: list[Codec] = [
     NoCodec(), Float16(), BFloat16(), Blosc(), Sign(), QSGD(), QSGD(levels=1), QSGD(levels=7, bucket=3),
-    QSGD(levels=32767), PowerSGD(), PowerSGD(rank=1), PowerSGD(rank=5, warm_start=False)
+    QSGD(levels=32767), PowerSGD(), PowerSGD(rank=1), PowerSGD(rank=5, warm_start=False), RandomK(density=0.2),
+    TopK(density=0.2), TopK(density=0.3, half_values=True), DGC(density=0.2), DGC(density=0.3, half_values=True),
 ]  # fmt: skip
 THAT_CHECK = [codec for codec in CODECS if not isinstance(codec, NoCodec)]
 SCOPES = st.sampled_from(["tensor", "vector"])
@@ -73,6 +77,8 @@ def test_the_formulas_give_the_bytes_and_a_vector_comes_out(
             assert code.data.nbytes <= sum(sender.count())
         decoded = receiver.decode(code.data)
         assert (decoded.shape, decoded.dtype) == (vector.shape, dtype)
+        if isinstance(codec, RandomK):  # which draws other elements for the next code
+            continue
         out = torch.full_like(vector, math.nan)
         assert receiver.decode(code.data, out) is out
         assert torch.equal(out, decoded)
@@ -145,6 +151,22 @@ def test_the_random_numbers_of_the_program_are_left_alone(codec: Codec) -> None:
     torch.rand(3)
     again = started(codec, MIXED)
     assert all(torch.equal(again.encode(normal(MIXED, step)).data, code) for step, code in enumerate(codes))
+
+
+@pytest.mark.parametrize(
+    ("codec", "message"),
+    [
+        (Blosc(level=10), "--level 10"), (Blosc(level=-1), "--level -1"), (Blosc(shuffle="x"), "bit"),
+        (PowerSGD(rank=0), "--rank 0"), (QSGD(levels=0), "--levels 0"), (QSGD(levels=32768), "--levels"),
+        (QSGD(bucket=0), "--bucket"), (DGC(warmup_epochs=-1), "--warmup_epochs"),
+        (DGC(local_clip=-1.0), "--local_clip"),
+        *((kind(density=density), f"^--density {density}: must be above 0 and at most 1")
+          for kind in (TopK, RandomK, DGC) for density in (0.0, -1.0, 1.1, math.nan)),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_refused(codec: Codec, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        codec.check()
 
 
 # Those whose codes can be added

@@ -1,0 +1,204 @@
+"""The launchers as their contract sees them: each runs work on some ranks, and says what came of it."""
+
+import gc
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+from launchers import Launch, find_launcher
+from records.errors import RunFailed, UsageError, one_line
+from tests.pools import NEEDS_MPI, ROOT, SIZE, Pool, rank_here
+from tests.ranks import LIMIT, left_in_shared_memory, virtual_time, wait_until
+
+
+@dataclass
+class Outcome:
+    """What came of a launch. `errors`: text and exit code, by the rank that raised it; None: this process did."""
+
+    results: list[Any] = field(default_factory=list)
+    reports: list[tuple[int, Any]] = field(default_factory=list)
+    errors: dict[int | None, tuple[str, int]] = field(default_factory=dict)
+
+
+def perform(launch: Launch, rank: int | None, work: Callable[..., Any], n: int, *args: Any, **options: Any) -> Outcome:
+    """Launch the work, and note what comes of it."""
+    found = Outcome()
+
+    def note(rank: int, value: Any) -> None:
+        found.reports.append((rank, value))
+
+    reports = {"on_report": note} if options.pop("reports", False) else {}
+    try:
+        found.results = launch(work, n, *args, **({"timeout": LIMIT} | reports | options))
+    except RunFailed as error:
+        found.errors[rank] = (str(error), error.exit_code)
+    except UsageError as error:
+        found.errors[rank] = (str(error), 2)
+    except Exception as error:
+        found.errors[rank] = (one_line(error), 1)
+    return found
+
+
+class LauncherEngine:
+    """A launcher that this process calls: local, Dask's, virtual time's."""
+
+    is_member = False  # whether each rank calls the launcher itself, having been started before
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.n = SIZE if self.is_member else 3
+
+    def launch(self, work: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
+        """Run `work(transport, *args)` on `n` ranks. `reports`: whether work gets a `report` too."""
+        return perform(self.launcher(), None, work, self.n, *args, **options)
+
+    def launcher(self) -> Launch:
+        """Return the function under test."""
+        return find_launcher("local").launch if self.name == "local" else virtual_time(self.n).launch
+
+    def belongings(self) -> Any:
+        """What is there that a rank could leave."""
+        return belongings()
+
+    def has_left_nothing(self, before: Any) -> bool:
+        """Whether, after a while, nothing is there that was not there before."""
+        return wait_until(lambda: self.belongings() <= before)
+
+
+class Dask(LauncherEngine):
+    """Dask's, on a cluster that the tests of a process share."""
+
+    def launcher(self) -> Launch:
+        """See LauncherEngine."""
+        return find_launcher("dask", dask_client().scheduler.address).launch
+
+    def belongings(self) -> Any:
+        """What its workers have."""
+        return dask_client().run(of_worker)
+
+    def has_left_nothing(self, before: Any) -> bool:
+        """Whether, after a while, its workers have what they had before."""
+        return wait_until(lambda: self.belongings() == before)
+
+
+class Members(LauncherEngine):
+    """Those whose ranks call the launcher themselves: torchrun, mpirun."""
+
+    is_member = True
+
+    def launch(self, work: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
+        """See LauncherEngine."""
+        found = Outcome()
+        for one in Pool.running(self.name).run(self.n, partial(_as_a_member, work, self.n, args, options)):
+            found.results += one.results
+            found.reports += one.reports
+            found.errors |= one.errors
+        return found
+
+    def belongings(self) -> Any:
+        """What the ranks have."""
+        return Pool.running(self.name).run(self.n, of_process)
+
+    def has_left_nothing(self, before: Any) -> bool:
+        """Whether, after a while, the ranks have what they had before."""
+        return wait_until(lambda: self.belongings() == before)
+
+
+def _as_a_member(work: Callable[..., Any], n: int, args: tuple[Any, ...], options: dict[str, Any]) -> Outcome:
+    launcher = find_launcher()
+    rank = rank_here()
+    assert (launcher.world_size, launcher.is_first) == (n, rank == 0)
+    return perform(launcher.launch, rank, work, n, *args, **options)
+
+
+ENGINES: dict[str, type[LauncherEngine]] = {
+    "local": LauncherEngine, "virtual time": LauncherEngine, "torchrun": Members, "mpi": Members, "dask": Dask,
+}  # fmt: skip
+_MARKS: dict[str, list[pytest.MarkDecorator]] = {
+    "torchrun": [pytest.mark.xdist_group("torchrun")],
+    "mpi": list(NEEDS_MPI),
+    "dask": [
+        pytest.mark.xdist_group("dask"),
+        pytest.mark.skipif(
+            importlib.util.find_spec("distributed") is None,
+            reason="needs dask.distributed: pip install -e '.[dask]'",
+        ),
+    ],
+}
+
+
+def params(*names: str) -> list[Any]:
+    """Return launchers as parameters of a test, each marked with what it needs."""
+    return [pytest.param(name, marks=_MARKS.get(name, ())) for name in names or ENGINES]
+
+
+# Belongings
+
+
+def belongings() -> set[tuple[str, Any]]:
+    """What this process has that ranks of its own could leave."""
+    gc.collect()
+    this = psutil.Process()
+    descriptors = [number for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")]
+    return {
+        *(("process", child.pid) for child in this.children(recursive=True)),
+        *(("thread", thread.ident) for thread in threading.enumerate()),
+        *(("file descriptor", number) for number in descriptors),
+        *(("shared memory", path.name) for path in Path("/dev/shm").glob(f"torch_{this.pid}_*")),
+        *(("shared memory", name) for name in left_in_shared_memory()),
+    }
+
+
+def of_process() -> dict[str, Any]:
+    """What a process has that a rank in it could leave."""
+    threads = [thread.name for thread in threading.enumerate()]
+    return {
+        "process group": dist.is_initialized(),
+        "threads": sorted(name for name in threads if "Dask-" not in name),  # those are of its pools, which grow
+        "servers": sum(one.status == psutil.CONN_LISTEN for one in psutil.Process().net_connections()),
+        "children": len(psutil.Process().children()),
+    }
+
+
+def of_worker(dask_worker: Any) -> dict[str, Any]:
+    """The same of a worker of Dask."""
+    return of_process() | {"tasks": len(dask_worker.active_threads), "data": len(dask_worker.data)}
+
+
+# Dask's cluster
+
+_CLUSTER = ExitStack()
+_clients: list[Any] = []
+
+
+def dask_client() -> Any:
+    """Return a client of a cluster of three workers, on each of which something has run; the tests share it."""
+    if not _clients:
+        import distributed
+
+        line = [sys.executable, "-m", "tests.launchers.dask_cluster"]
+        process = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        _CLUSTER.callback(process.communicate, timeout=LIMIT)  # closes its input
+        _clients.append(_CLUSTER.enter_context(distributed.Client(address, set_as_default=False)))
+        find_launcher("dask", address).launch(lambda transport: None, 3, timeout=LIMIT)
+    return _clients[0]
+
+
+def end_dask() -> None:
+    """End the cluster, if there is one."""
+    _clients.clear()
+    _CLUSTER.close()

@@ -1,0 +1,24 @@
+"""Runs that the tests of pages, timelines and tables share."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.records.samples import WORLDS, simulated
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The records of WORLDS by `STRATEGY.1`, and those of a run without events, `silent`."""
+    folder = tmp_path_factory.mktemp("results")
+    for strategy, n_gpus in WORLDS.items():
+        simulated(folder, strategy, name=f"{strategy}.1", n_gpus=n_gpus, bandwidth=1e6, latency=1e-3)
+    simulated(folder, "single", name="silent", n_gpus=1, events=False)
+    return folder
+
+
+@pytest.fixture
+def own(results: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(results, tmp_path / "results"))

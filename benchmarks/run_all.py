@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.runs import hardware
+from experiments.measured import hardware
 from records.errors import RunFailed
 from training.command_line import guarded, parse
 from transports.timing import now

@@ -1,184 +1,221 @@
-"""What the notebooks and the README show of the results: which cases, as which table, in which figures."""
+"""The runs that measure this machine, declared: what is compared, on what, how long, with which seeds.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+Everything that makes a comparison fair is here: the same data, seeds, model, optimizer, learning rate and global batch
+for both sides of it, and a parameter server's N ranks counted as the N - 1 workers that they are. The servers that wait
+less have three workers, 64 samples a worker and step, no momentum, and the best learning rate of one grid each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from experiments import collect, plots
-from experiments.collect import Results, pick, ratio_to, spread
-from experiments.family_runs import FAMILY
-from experiments.runs import (
-    FIRST_TRY,
-    LINES,
-    TIMELINE,
-    TIMELINES,
-    TWO_WORKERS,
-    WEAK_LINES,
-    Case,
-    strategy_class,
-    strong,
-    weak,
-)
-from experiments.store import Store
-from records import timeline
-from records.errors import UsageError
-from records.files import EVENTS_SUFFIX, load_events
-from records.tables import applied
+from experiments import lost_updates, ring_animation
+from experiments.experiment import make
+from experiments.store import DIVERGED, TIMELINE, TUNING, Measured, Store, strategy_class
+from strategies import Strategy
+from training import Options
 
-SERVER = {model: [Case("param_server", 3, model), Case("param_server_builtin", 2, model)] for model in ("cnn", "mlp")}
-SERVERS = [strong("param_server", n) for n in (2, 3, 4)]
+SEEDS = (0, 1, 2)
+
+# Strategies against the built-ins
+
+MODELS = {"cnn": "lenet", "mlp": "benchmarks.networks:mlp"}  # 108 thousand parameters; 5.8 million
+LABELS = {option: label for label, option in MODELS.items()} | {"benchmarks.networks:cnn": "cnn"}
+EPOCHS = {"cnn": 4, "mlp": 2}
+BATCH = 128
+_SHORT = 20 * BATCH  # training samples of a first try, and of a timeline
+SIZES = {1_000: 8, 10_000: 4}  # of the training set, besides all of it, and their epochs
+_EPOCHS_OF_SIZE = SIZES | {_SHORT: 2}
+_QUICK_MODELS = {"lenet": "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
+_QUICK_EPOCHS = {"benchmarks.networks:cnn": 6, MODELS["mlp"]: 3}
+_QUICK_SIZES = {1_000: 300, 10_000: 600, _SHORT: 1_280}  # digits has 1,437 for training
+TIMELINES = {"param_server": 3, "ring_all_reduce": 2}  # ranks of short runs that are drawn: two workers each
+RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is compared: it is measured with each of the seeds."""
+
+    strategy: str  # its name; it has the defaults of its options
+    n_gpus: int
+    model: str = "cnn"
+    global_batch_size: int = BATCH
+    train_size: int = 0
+
+    @property
+    def workers(self) -> int:
+        """How many of the ranks compute."""
+        return strategy_class(self.strategy)().count_workers(self.n_gpus)
+
+    @property
+    def roles(self) -> list[str]:
+        """What each process does; DataParallel is one, whatever its n_gpus."""
+        return strategy_class(self.strategy)().roles(self.n_gpus)
+
+
+# The strategies whose scaling is measured, and the numbers of ranks.
+LINES: dict[str, tuple[int, ...]] = {
+    "single": (1,), "param_server": (2, 3, 4), "ring_all_reduce": (2, 4), "ring_all_reduce_builtin": (2, 4),
+    "none": (2, 4),
+}  # fmt: skip
+WEAK_LINES = {strategy: ranks for strategy, ranks in LINES.items() if strategy != "param_server"}
+
+
+def weak(strategy: str, n_gpus: int) -> Setup:
+    """Return the setup of weak scaling: every worker has the same batch."""
+    return Setup(strategy, n_gpus, global_batch_size=Setup(strategy, n_gpus).workers * BATCH // 2)
+
+
+FIRST_TRY = [Setup(name, 8, "mlp", train_size=_SHORT) for name in ("param_server", "ring_all_reduce")]
+SERVER = {model: [Setup("param_server", 3, model), Setup("param_server_builtin", 2, model)] for model in MODELS}
+SERVERS = [Setup("param_server", n) for n in (2, 3, 4)]
 _RINGS = ("ring_all_reduce", "ring_all_reduce_builtin")
 RING = {
-    "cnn": [strong(strategy, n) for n in (2, 4) for strategy in _RINGS],
-    "mlp": [Case(strategy, 2, "mlp") for strategy in _RINGS],
+    "cnn": [Setup(strategy, n) for n in (2, 4) for strategy in _RINGS],
+    "mlp": [Setup(strategy, 2, "mlp") for strategy in _RINGS],
 }
-TRAFFIC = [strong(strategy, 4) for strategy in ("ring_all_reduce", "naive_all_reduce", "param_server")]
-STRONG = [strong(strategy, n) for strategy, ranks in LINES.items() for n in ranks]
+TRAFFIC = [Setup(strategy, 4) for strategy in ("ring_all_reduce", "naive_all_reduce", "param_server")]
+STRONG = [Setup(strategy, n) for strategy, ranks in LINES.items() for n in ranks]
 WEAK = [weak(strategy, n) for strategy, ranks in WEAK_LINES.items() for n in ranks]
-STRONG_2 = [strong(*one) for one in TWO_WORKERS.items()]
+STRONG_2 = [Setup(strategy, 3 if strategy == "param_server" else ranks[0]) for strategy, ranks in LINES.items()]
 TABLE = [
-    *SERVER["cnn"],
-    *RING["cnn"],
-    strong("naive_all_reduce", 4),
-    strong("none", 2),
-    strong("none", 4),
-    strong("single", 1),
-    *SERVER["mlp"],
-    *RING["mlp"],
-]
-TELLING = [strong("single", 1), *SERVER["cnn"], *RING["cnn"][:2]]  # the README's rows
-TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that the scaling figure times
+    *SERVER["cnn"], *RING["cnn"], Setup("naive_all_reduce", 4), Setup("none", 2), Setup("none", 4), Setup("single", 1),
+    *SERVER["mlp"], *RING["mlp"],
+]  # fmt: skip
+TELLING = [Setup("single", 1), *SERVER["cnn"], *RING["cnn"][:2]]  # the README's rows
+COMPARED = {
+    "param_server": [*SERVER["cnn"], *SERVER["mlp"], SERVERS[0], SERVERS[2], *FIRST_TRY],
+    "ring_all_reduce": [*RING["cnn"][:2], *RING["mlp"], *RING["cnn"][2:], TRAFFIC[1]],
+    "scaling": [*STRONG, *WEAK, *(replace(one, train_size=size) for size in SIZES for one in STRONG_2)],
+}
 
 
-def first_try(results: Results) -> list[Case]:
-    """Return the cases of a first try with 8 ranks, whose training set is smaller in quick results."""
-    sizes = results.runs.loc[results.runs["n_gpus"] == FIRST_TRY[0].n_gpus, "train_size"]
-    return [replace(case, train_size=int(sizes.iloc[0])) for case in FIRST_TRY]
+class Comparison(Measured):
+    """Some setups, each with every seed; strategies take turns, seed by seed. `quick`: on digits, with one seed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.files = {RING_TRACE: ring_animation.record} if name == "ring_all_reduce" else {}
+
+    def finals(self, rates: None, quick: bool) -> list[Options]:
+        """Return the runs, each once."""
+        setups = dict.fromkeys(COMPARED[self.name])
+        runs = [_options(one, seed) for seed in (SEEDS[:1] if quick else SEEDS) for one in setups]
+        if self.name in TIMELINES:
+            run = _options(Setup(self.name, TIMELINES[self.name], "mlp"), SEEDS[0])
+            runs.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{self.name}-{run.n_gpus}"))
+        return [_quick(run) for run in runs] if quick else runs
 
 
-def param_server(results: Results) -> Figure:
-    """Return the summary of the first notebook."""
-    return plots.overview(results, SERVER["cnn"], SERVER["mlp"], SERVERS)
+def _options(one: Setup, seed: int) -> Options:
+    size = one.train_size or "all"
+    return Options(
+        strategy=strategy_class(one.strategy)(), n_gpus=one.n_gpus, model=MODELS[one.model], dataset="fashion_mnist",
+        train_size=one.train_size, global_batch_size=one.global_batch_size, lr=0.02, momentum=0.9, seed=seed,
+        epochs=_EPOCHS_OF_SIZE.get(one.train_size, EPOCHS[one.model]),
+        run_name=f"{one.model}-{one.strategy}-{one.n_gpus}-b{one.global_batch_size}-{size}-s{seed}",
+    )  # fmt: skip
 
 
-def ring_all_reduce(results: Results) -> Figure:
-    """Return the summary of the second notebook."""
-    return plots.overview(results, RING["cnn"], RING["mlp"], TRAFFIC)
+def _quick(run: Options) -> Options:
+    """Return the run on digits, with so many epochs that a network learns something."""
+    size, model = _QUICK_SIZES.get(run.train_size, run.train_size), _QUICK_MODELS.get(run.model, run.model)
+    epochs = run.epochs if run.train_size == _SHORT else _QUICK_EPOCHS[model]
+    name = f"{run.run_name}-quick"  # so that no quick run is ever taken for a long one
+    return replace(run, dataset="digits", model=model, train_size=size, epochs=epochs, lr=0.1, run_name=name)
 
 
-def scaling(results: Results) -> Figure:
-    """Return the six panels of the third notebook."""
-    return plots.scaling(results, TARGET, TARGET_OF_SIZES)
+# Servers that wait less
+
+FAMILY = "server_family"
+LOST_UPDATES = "lost_updates.csv"
+FAMILY_SERVERS: dict[str, Strategy] = {
+    "sync": make("param_server"), "backup": make("backup_workers", n_backup=1),
+    "bounded": make("async_param_server", max_staleness=2),
+    "async": make("async_param_server"), "downpour": make("downpour", n_push=4, n_fetch=4),
+}  # fmt: skip
+SYNCHRONOUS = ("sync", "backup")
+GRID, _QUICK_GRID = (0.05, 0.1, 0.2, 0.4), (0.05, 0.1, 0.2)
+GUESSING = 0.15  # accuracy below which a run of the grid has diverged, whatever its loss: one answer for all has 0.1
+LEARNED = 0.5  # accuracy that a run must have for the next smaller rate to be safe
+TUNING_SEEDS = (100,)  # not those that are compared
+FAMILY_EPOCHS = {TUNING: 3, "final": 4, "slow": 2, "apart": 2, "apartslow": 2}
+_QUICK_FAMILY_EPOCHS = {TUNING: 6, "final": 12, "slow": 4, "apart": 2, "apartslow": 2}
+SLOW = {
+    "final": (),
+    "slow": ("3:5",),
+    # All sleep for most of the time, and so need no core of their own: as if each had a device.
+    "apart": ("1:3", "2:3", "3:3"),
+    "apartslow": ("1:3", "2:3", "3:15"),
+}
+OF_ALL, OF_SYNCHRONOUS = ("final", "slow"), ("apart", "apartslow")  # which parts are run with which servers
 
 
-FIGURES = {"param_server": param_server, "ring_all_reduce": ring_all_reduce, "scaling": plots.scaling_summary}
+class Family(Measured):
+    """Five servers. `quick`: on digits, one seed, three rates."""
+
+    files = {LOST_UPDATES: lost_updates.record}
+
+    def grid(self, quick: bool) -> list[Options]:
+        """Return the runs of the grid, and a short one of the asynchronous server that is drawn."""
+        rates = _QUICK_GRID if quick else GRID
+        grid = [
+            family_run(TUNING, name, seed, lr, quick)
+            for seed in TUNING_SEEDS
+            for lr in rates
+            for name in FAMILY_SERVERS
+        ]
+        drawn = family_run("slow", "async", SEEDS[0], GRID[0], quick)
+        name = f"{TIMELINE}-async_param_server-4{'-quick' * quick}"
+        return [*grid, replace(drawn, train_size=1_280, epochs=1, slow=("3:3",), run_name=name)]
+
+    def tuned(self, kept: Store, quick: bool) -> dict[str, float]:
+        """Return each server's learning rate."""
+        return tuned(self.accuracies(kept, quick))
+
+    def accuracies(self, kept: Store, quick: bool) -> pd.DataFrame:
+        """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
+        rows = []
+        for one in self.grid(quick)[:-1]:
+            entry = kept.metadata[str(one.run_name)]
+            accuracy = 0.0 if DIVERGED in entry else float(entry["test_accuracy"])
+            accuracy = accuracy if accuracy > GUESSING else float("nan")
+            rows.append((str(one.run_name).split("-")[1], one.lr, one.seed, accuracy))
+        return pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
+
+    def finals(self, rates: Mapping[str, float], quick: bool) -> list[Options]:
+        """Return the runs that are compared; the servers take turns, seed by seed."""
+        parts = [(part, server) for part in OF_ALL for server in FAMILY_SERVERS]
+        parts += [(part, server) for part in OF_SYNCHRONOUS for server in SYNCHRONOUS]
+        seeds = SEEDS[:1] if quick else SEEDS
+        return [family_run(part, server, seed, rates[server], quick) for seed in seeds for part, server in parts]
 
 
-def timelines(directory: Path) -> Figure:
-    """Return two steps of a parameter server beside two of a ring, from the events that were kept. Raises OSError."""
-    figure = Figure((9.0, 2.9), layout="constrained")
-    drawn, until = set(), 0.0
-    grid = figure.subplots(1, 2, sharex=True)
-    for axes, strategy in zip(grid, TIMELINES, strict=True):
-        events, roles = _events(directory, strategy, strategy)
-        drawn |= timeline.draw(axes, events, roles, timeline.middle(events, roles, 2), 2)
-        axes.set_title(plots.name_of(strategy), fontsize=10)
-        until = max(until, axes.get_xlim()[1])
-    grid[0].set_xlim(0, until)  # one scale, so that lengths can be compared
-    timeline.legend(figure, drawn)
-    return figure
+def family_run(part: str, server: str, seed: int, lr: float, quick: bool) -> Options:
+    """Return a run of a part of SLOW, or of TUNING."""
+    apart = part in OF_SYNCHRONOUS
+    return Options(
+        strategy=replace(FAMILY_SERVERS[server]),  # a new one for each run
+        n_gpus=4, model="benchmarks.networks:cnn" if quick else "lenet", dataset="digits" if quick else "fashion_mnist",
+        train_size=384 * apart if quick else 6_000 if apart else 20_000,
+        epochs=(_QUICK_FAMILY_EPOCHS if quick else FAMILY_EPOCHS)[part],
+        lr=lr, momentum=0.0, slow=SLOW.get(part, ()), seed=seed, events=part != TUNING,
+        run_name=f"{part}-{server}{f'-lr{lr:g}' if part == TUNING else ''}-s{seed}{'-quick' * quick}",
+    )  # fmt: skip
 
 
-def stale_timeline(directory: Path | None = None) -> Figure:
-    """Return some steps of the asynchronous server with a slow worker, from the events that were kept."""
-    events, roles = _events(collect.folder(directory), FAMILY, "async_param_server")
-    figure = Figure((9.0, 3.8), layout="constrained")
-    axes = figure.subplots()
-    drawn = timeline.draw(axes, events, roles, _around_the_stalest(events, roles, 2), 2)
-    axes.set_title("asynchronous server, worker 3 three times as slow: each gradient's versions", fontsize=10)
-    timeline.legend(figure, drawn, versions=True)
-    return figure
+def tuned(accuracies: pd.DataFrame) -> dict[str, float]:
+    """Return each server's learning rate: that of the best mean accuracy with a margin below where it diverges.
 
-
-def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) -> int:
-    """Return the first of `n_steps` steps in which the stalest gradient of the run is applied."""
-    pushes = applied(events)
-    at = pushes["t0"][(pushes["version_applied"] - pushes["version_read"]).idxmax()]
-    for first in range(1, int(timeline.worker_spans(events, roles)["step"].max()) + 2 - n_steps):
-        start, stop = timeline.window(events, roles, first, n_steps)
-        if at < start + 0.9 * (stop - start):  # at the edge its label would be cut
-            return first
-    return timeline.middle(events, roles, n_steps)
-
-
-def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return the kept events of a short run, and the roles of its ranks."""
-    metadata = Store.load(directory, experiment).metadata
-    name = next((name for name in metadata if name.startswith(f"{TIMELINE}-{strategy}-")), None)
-    if name is None:
-        raise UsageError(f"no timeline of {strategy} in {directory}: python experiments/run.py {experiment} makes it")
-    return load_events(directory / f"{name}{EVENTS_SUFFIX}"), metadata[name]["roles"]
-
-
-HEADER = (
-    "network",
-    "strategy",
-    "ranks",
-    "test accuracy, %",
-    "seconds per epoch",
-    "samples/s to built-in",
-    "MB per step",
-)
-BATCHES = {"global_batch_size": "samples a step"}
-
-
-def table(results: Results, cases: Sequence[Case], more: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
-    """Return the comparison as text, its head first: mean ± standard deviation over the seeds, "-" where there is none.
-
-    Samples/s are divided seed by seed by those of the built-in with as many workers. `more` are columns of the cases to
-    be shown beside, with their names.
+    With the next larger rate of the grid, too, every seed must have learned: the compared runs are longer, and others,
+    than those of the grid, and at the edge one in a few diverges.
     """
-    more = more or {}
-    rows = [(*HEADER[:3], *more.values(), *HEADER[3:])]
-    for case in cases:
-        if not pick(results.runs, case).empty:
-            row = _row(results, case)
-            rows.append((*row[:3], *(f"{getattr(case, name):,}" for name in more), *row[3:]))
-    return rows
-
-
-def _row(results: Results, case: Case) -> tuple[str, ...]:
-    runs = pick(results.runs, case)
-    workers = int(runs["workers"].iloc[0])
-    sent = runs["mb_per_step"]
-    has_server = "server" in strategy_class(case.strategy)().roles(case.n_gpus)
-    server = f" ({workers} worker{'s' * (workers > 1)})" if has_server else ""
-    return (
-        case.model.upper(),
-        plots.name_of(case.strategy),
-        plots.ranks(case).removesuffix(" ranks") + server,
-        spread(runs["accuracy"], 2, 100),
-        spread(runs["epoch_s"], 2),
-        _relative(results, case),
-        "-" if sent.isna().all() else f"{sent.mean():.2f}" + ("" if runs["counted"].all() else " (formula)"),
-    )
-
-
-def _relative(results: Results, case: Case) -> str:
-    if case.strategy == "single" or case.n_gpus == FIRST_TRY[0].n_gpus:
-        return "-"
-    peer = replace(case, strategy="ring_all_reduce_builtin")
-    if case.strategy.startswith("param_server"):
-        peer = replace(case, strategy="param_server_builtin", n_gpus=2)
-        if case not in (peer, replace(case, strategy="param_server", n_gpus=3)):
-            return "-"  # DataParallel was measured with two workers
-    return "1" if peer == case else spread(ratio_to(results, case, peer), 2)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of text as a Markdown table, the first one its head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+    rates: dict[str, float] = {}
+    for server in FAMILY_SERVERS:
+        runs = accuracies[accuracies["server"] == server].fillna({"accuracy": 0.0}).groupby("lr")["accuracy"]
+        safe = (runs.min() > LEARNED).shift(-1, fill_value=False)
+        safe.iloc[0] = True
+        rates[server] = float(runs.mean()[safe].idxmax())
+    return rates

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import nbformat
@@ -31,35 +31,30 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tqdm import tqdm
 
-from experiments import (
-    cases,
-    cluster,
-    cluster_plots,
-    collect,
-    compression,
-    compression_plots,
-    family,
-    family_plots,
-    ring_animation,
-    whole_family,
-    whole_plots,
-)
-from experiments.cluster import CLUSTER
-from experiments.collect import KEPT, ROOT, Results
-from experiments.family_runs import FAMILY
-from experiments.run import CLUSTER_EXPERIMENT, CODED_EXPERIMENT, EVERY, RING_TRACE, WHOLE_EXPERIMENT
-from experiments.runs import EXPERIMENTS, TIMELINE, Case, declared
-from experiments.store import Store
-from experiments.whole_family import WHOLE
+from experiments import cases, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
+from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
+from experiments.draw_comparisons import overview, scaling_summary, timelines
+from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
+from experiments.virtual_cases import CODED
+from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError
-from records.files import EVENTS_SUFFIX, write_atomically
 from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md": cases.TABLE}
+PICTURES: dict[str, Callable[[Path], Figure]] = {  # the summary of each experiment, which stands in media/
+    "param_server": lambda folder: overview(comparison("param_server", directory=folder), cases.SERVER, cases.SERVERS),
+    "ring_all_reduce": lambda folder: overview(
+        comparison("ring_all_reduce", directory=folder), cases.RING, cases.TRAFFIC
+    ),
+    "scaling": lambda folder: scaling_summary(comparison("scaling", directory=folder)),
+    FAMILY: lambda folder: draw_family.summary(measured.family(folder)),
+    CLUSTER: lambda folder: draw_virtual.cluster(measured.simulated(CLUSTER, folder)),
+    CODED: lambda folder: draw_virtual.summary(measured.simulated(CODED, folder)),
+    WHOLE: lambda folder: draw_whole.summary(measured.simulated(WHOLE, folder)),
+}
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 _LIMIT_S = 300  # for one cell of a notebook
-_DPI = 100
 
 
 @dataclass(frozen=True)
@@ -70,16 +65,10 @@ class Settings:
     """The folder with the results."""
 
 
-def experiment_of(notebook: Path) -> str:
-    """Return the experiment whose results a notebook shows: it says so in its first code cell."""
+def experiments_of(notebook: Path) -> list[str]:
+    """Return the experiments whose results a notebook shows: those that it loads."""
     source = notebook.read_text(encoding="utf-8")
-    if "whole_family.load()" in source:
-        return WHOLE_EXPERIMENT
-    if "compression.load()" in source:
-        return CODED_EXPERIMENT
-    if "cluster.load()" in source:
-        return CLUSTER_EXPERIMENT
-    return next((name for name in EXPERIMENTS if f'collect.load(\\"{name}\\")' in source), FAMILY)
+    return re.findall(r'measured\.(?:comparison|simulated)\(\\"(\w+)\\"\)', source) or [FAMILY]
 
 
 def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
@@ -96,74 +85,57 @@ def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
     return node
 
 
-def with_table(text: str, results: Results, shown: Sequence[Case]) -> str:
-    """Return a Markdown text with the table of some cases, and the provenance, between its two marks."""
-    table = cases.markdown(cases.table(results, shown))
-    provenance = collect.provenance(results).replace("\n", "\n    ")
+def with_table(text: str, results: Results, shown: Sequence[Setup]) -> str:
+    """Return a Markdown text with the table of some setups, and the provenance, between its two marks."""
+    table = tables.markdown(tables.comparison(results, shown))
+    provenance = measured.provenance(results).replace("\n", "\n    ")
     text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n    {provenance}\n\n{found[2]}", text)
     assert n == 1, "there is one place for the table"
     return text
 
 
-def missing(folder: Path, experiment: str) -> list[str]:
-    """Return the names of the runs and files that an experiment lacks in `folder`. Raises UsageError."""
-    store = Store.load(folder, experiment)
-    if experiment == FAMILY:
-        return family.missing(store)
-    runs = declared(experiment)
-    # Of one device or the other; `collect.load` refuses a mixture.
-    absent = [one for one in runs if not any(store.has(replace(one, device=device)) for device in ("cpu", "cuda"))]
-    files = [f"{one.run_name}{EVENTS_SUFFIX}" for one in runs if str(one.run_name).startswith(TIMELINE)]
-    files += [RING_TRACE] if experiment == "ring_all_reduce" else []
-    return [str(one.run_name) for one in absent] + [name for name in files if not (folder / name).exists()]
-
-
 def complete(folder: Path) -> list[str]:
     """Return the experiments that were measured, after a line about each other one. Raises UsageError if none was."""
-    lacking = {experiment: missing(folder, experiment) for experiment in EVERY}
-    measured = [experiment for experiment, names in lacking.items() if not names]
-    simulated = {
-        CLUSTER_EXPERIMENT: [] if cluster.is_measured(folder) else [CLUSTER],
-        CODED_EXPERIMENT: compression.missing(folder),
-        WHOLE_EXPERIMENT: [] if whole_family.is_measured(folder) else [WHOLE],
-    }
-    lacking |= simulated
-    if not measured and any(name.endswith("-quick") for name in Store.load(folder, EVERY[0]).metadata):
+    names = [path.stem for path in folder.glob("*.json") if path.stem in EXPERIMENTS]
+    if any('"dataset": "digits"' in (folder / f"{name}.json").read_text(encoding="utf-8") for name in names):
         raise UsageError(
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
             f"EXPERIMENT_RESULTS={folder.resolve()}"
         )
-    if not measured:
+    lacking = {name: experiment.missing(folder) for name, experiment in EXPERIMENTS.items()}
+    if all(lacking.values()):
+        first = next(iter(lacking.values()))[0]
         raise UsageError(
-            f"--results_dir {folder}: no experiment is complete; such runs are missing as {lacking[EVERY[0]][0]}; "
+            f"--results_dir {folder}: no experiment is complete; runs such as {first} are missing; "
             f"make them with python experiments/run.py all --results_dir {folder}"
         )
-    for experiment, names in lacking.items():
-        if names:
+    for experiment, absent in lacking.items():
+        if absent:
             print(
-                f"{experiment}: {len(names)} runs are missing, such as {names[0]}; what shows it stays as it is. "
+                f"{experiment}: {len(absent)} runs are missing, such as {absent[0]}; what shows it stays as it is. "
                 f"python experiments/run.py {experiment} makes them",
                 file=sys.stderr,
             )
-    return measured + [experiment for experiment, names in simulated.items() if not names]
+    return [name for name, absent in lacking.items() if not absent]
 
 
 def main(settings: Settings) -> None:
     """Write the notebooks, the pictures and the tables. Raises UsageError if no results are complete, RunFailed."""
-    folder = Path(settings.results_dir)
-    measured, media = complete(folder), ROOT / "media"
+    folder, media = Path(settings.results_dir), ROOT / "media"
+    there = set(complete(folder))
     jobs: dict[str, Callable[[], None]] = {
-        path.name: partial(_notebook, path, folder) for path in NOTEBOOKS if experiment_of(path) in measured
+        path.name: partial(_notebook, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
     }
-    for name in measured:
-        jobs[f"{name}.png"] = partial(_picture, partial(figure, name, folder), media / f"{name}.png")
-    if {"param_server", "ring_all_reduce"} <= set(measured):
-        jobs["timelines.png"] = partial(_picture, partial(cases.timelines, folder), media / "timelines.png")
-    if "ring_all_reduce" in measured:
+    for name, draw in PICTURES.items():
+        if name in there:
+            jobs[f"{name}.png"] = partial(_picture, partial(draw, folder), media / f"{name}.png")
+    if {"param_server", "ring_all_reduce"} <= there:
+        jobs["timelines.png"] = partial(_picture, partial(timelines, folder), media / "timelines.png")
+    if "ring_all_reduce" in there:
         gif = "ring_all_reduce.gif"
         jobs[gif] = partial(ring_animation.animate, folder / RING_TRACE, media / gif)
-    if set(EXPERIMENTS) <= set(measured):
-        results = collect.load(directory=folder)
+    if set(COMPARED) <= there:
+        results = comparison(directory=folder)
         for path, shown in TABLES.items():
             jobs[str(path.relative_to(ROOT))] = partial(_table, path, results, shown)
     bar = tqdm(jobs.items())
@@ -174,20 +146,7 @@ def main(settings: Settings) -> None:
         print(f"The sentences in the README and in the notebooks are about {KEPT.name}; correct what differs.")
 
 
-def figure(experiment: str, folder: Path) -> Figure:
-    """Return the summary of an experiment, which stands in media/."""
-    if experiment == CLUSTER_EXPERIMENT:
-        return cluster_plots.scaling(cluster.load(folder))
-    if experiment == WHOLE_EXPERIMENT:
-        return whole_plots.summary(whole_family.load(folder))
-    if experiment == CODED_EXPERIMENT:
-        return compression_plots.summary(compression.load(folder))
-    if experiment == FAMILY:
-        return family_plots.summary(family.load(folder))
-    return cases.FIGURES[experiment](collect.load(experiment, directory=folder))
-
-
-def _table(path: Path, results: Results, shown: Sequence[Case]) -> None:
+def _table(path: Path, results: Results, shown: Sequence[Setup]) -> None:
     _text(path, with_table(path.read_text(encoding="utf-8"), results, shown))
 
 
@@ -197,7 +156,7 @@ def _notebook(path: Path, folder: Path) -> None:
 
 def _picture(draw: Callable[[], Figure], path: Path) -> None:
     with write_atomically(path) as temporary:
-        draw().savefig(temporary, dpi=_DPI)
+        draw().savefig(temporary, dpi=100)
 
 
 def _text(path: Path, text: str) -> None:

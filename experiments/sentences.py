@@ -3,32 +3,33 @@
 import pandas as pd
 
 from experiments import cases
-from experiments.collect import Results, pick, ratio_to, seconds_to, spread
-from experiments.family import Family, name_of
-from experiments.plots import title
-from experiments.runs import Case, strong, weak
+from experiments.cases import Setup, weak
+from experiments.draw_comparisons import TARGET
+from experiments.drawing import name_of, title_of
+from experiments.measured import Results, Servers, first_try_of, pick, ratio_to, seconds_to, spread
 
 
-def _bullets(*sentences: str) -> str:
+def bullets(*sentences: str) -> str:
+    """Return sentences as a Markdown list."""
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def _runs(results: Results, case: Case, column: str, digits: int, scale: float = 1.0) -> str:
-    return spread(pick(results.runs, case)[column], digits, scale)
+def _runs(results: Results, setup: Setup, column: str, digits: int, scale: float = 1.0) -> str:
+    return spread(pick(results.runs, setup)[column], digits, scale)
 
 
-def _phase(results: Results, case: Case, role: str, *phases: str) -> float:
+def _phase(results: Results, setup: Setup, role: str, *phases: str) -> float:
     """Return the seconds of an epoch that the ranks of a role spend in some phases together."""
-    rows = pick(results.phases, case)
+    rows = pick(results.phases, setup)
     rows = rows[rows["role"] == role]
     return float(rows[[f"{phase}_s" for phase in phases]].fillna(0.0).sum(axis=1).mean())
 
 
-def _both(results: Results, pair: list[Case], column: str, digits: int, unit: str, scale: float = 1.0) -> str:
-    return ", ".join(f"{title(case)} {_runs(results, case, column, digits, scale)} {unit}" for case in pair)
+def _both(results: Results, pair: list[Setup], column: str, digits: int, unit: str, scale: float = 1.0) -> str:
+    return ", ".join(f"{title_of(setup)} {_runs(results, setup, column, digits, scale)} {unit}" for setup in pair)
 
 
-def _speed(results: Results, ours: Case, peer: Case) -> str:
+def _speed(results: Results, ours: Setup, peer: Setup) -> str:
     return f"{spread(ratio_to(results, ours, peer), 2)} times the samples/s of the built-in"
 
 
@@ -38,7 +39,7 @@ def param_server(results: Results) -> str:
     one, two = cases.SERVERS[:2]
     work = [_phase(results, mlp[0], "worker", *phases) for phases in _COMPUTING]
     alone = _phase(results, mlp[1], "worker", "forward", "backward")
-    return _bullets(
+    return bullets(
         f"**Accuracy.** CNN: {_both(results, cnn, 'accuracy', 2, '%', 100)}. "
         f"MLP: {_both(results, mlp, 'accuracy', 2, '%', 100)}.",
         f"**Seconds per epoch.** CNN: {_both(results, cnn, 'epoch_s', 2, 's')}, {_speed(results, *cnn)}. "
@@ -58,9 +59,9 @@ _COMPUTING = (("forward", "backward"), ("wait",), ("communicate",))
 
 def first_try(results: Results) -> str:
     """Return how a server and a ring of 8 ranks compare in shared memory."""
-    pair = cases.first_try(results)
-    sent = [pick(results.traffic, case).groupby("rank")["mb_sent"].mean().max() for case in pair]
-    seconds = [float(pick(results.runs, case)["epoch_s"].mean()) for case in pair]
+    pair = first_try_of(results)
+    sent = [pick(results.ranks, setup).groupby("rank")["mb_sent"].mean().max() for setup in pair]
+    seconds = [float(pick(results.runs, setup)["epoch_s"].mean()) for setup in pair]
     faster = "faster" if seconds[0] < seconds[1] else "slower"
     return (
         f"An epoch takes {_both(results, pair, 'epoch_s', 2, 's')}: the server is {faster} here, by a factor of "
@@ -75,7 +76,7 @@ def ring_all_reduce(results: Results) -> str:
     ring, ddp = mlp
     ours = _phase(results, ring, "worker", "backward", "communicate", "wait")
     naive = cases.TRAFFIC[1]
-    return _bullets(
+    return bullets(
         f"**Accuracy.** CNN, 2 ranks: {_both(results, two, 'accuracy', 2, '%', 100)}; 4 ranks: "
         f"{_both(results, four, 'accuracy', 2, '%', 100)}. MLP: {_both(results, mlp, 'accuracy', 2, '%', 100)}.",
         f"**Speed.** The ring reaches, with the CNN on 2 ranks, {_speed(results, *two)}; on 4 ranks "
@@ -92,24 +93,24 @@ def ring_all_reduce(results: Results) -> str:
 
 def scaling(results: Results) -> str:
     """Return what the third notebook found."""
-    target = cases.TARGET
+    target = TARGET
     percent = f"{100 * target:.0f} %"
 
-    def reached(case: Case) -> str:
-        seconds = seconds_to(results, target, case)
+    def reached(setup: Setup) -> str:
+        seconds = seconds_to(results, target, setup)
         missed = int(seconds.isna().sum())
         return f"{spread(seconds, 1)} s" + (f" ({missed} of {len(seconds)} runs did not reach it)" if missed else "")
 
-    one, ring2, ring4 = strong("single", 1), strong("ring_all_reduce", 2), strong("ring_all_reduce", 4)
-    ddp2, ddp4 = strong("ring_all_reduce_builtin", 2), strong("ring_all_reduce_builtin", 4)
-    none2, none4 = strong("none", 2), strong("none", 4)
-    every = (one, ring2, none2, ddp2, ring4, none4, ddp4, strong("param_server", 2))
+    one, ring2, ring4 = Setup("single", 1), Setup("ring_all_reduce", 2), Setup("ring_all_reduce", 4)
+    ddp2, ddp4 = Setup("ring_all_reduce_builtin", 2), Setup("ring_all_reduce_builtin", 4)
+    none2, none4 = Setup("none", 2), Setup("none", 4)
+    every = (one, ring2, none2, ddp2, ring4, none4, ddp4, Setup("param_server", 2))
     of_ring = results.runs.query("strategy == 'ring_all_reduce' and n_gpus == 2 and model == 'cnn'")
     sizes = sorted({*of_ring["train_size"]} - {0})
-    by_size = [Case("ring_all_reduce", 2, train_size=int(size)) for size in sizes] + [ring2]
-    return _bullets(
+    by_size = [Setup("ring_all_reduce", 2, train_size=int(size)) for size in sizes] + [ring2]
+    return bullets(
         f"**Seconds per epoch, strong scaling.** {_both(results, list(every), 'epoch_s', 2, 's')}.",
-        f"**Time to {percent}, strong.** {'; '.join(f'{title(case)} {reached(case)}' for case in (one, ring2, ddp2))}.",
+        f"**Time to {percent}, strong.** {'; '.join(f'{title_of(of)} {reached(of)}' for of in (one, ring2, ddp2))}.",
         "**Weak scaling on 4 ranks.** The ring's epoch takes "
         f"{_runs(results, weak('ring_all_reduce', 4), 'epoch_s', 2)} s with four times 64 samples a step, "
         f"{_runs(results, ring4, 'epoch_s', 2)} s with 128 in all. To {percent}: "
@@ -117,21 +118,21 @@ def scaling(results: Results) -> str:
         f"**`none`** ends at {_both(results, [none2, none4], 'accuracy', 2, '%', 100)}; one process at "
         f"{_runs(results, one, 'accuracy', 2, 100)} %.",
         "**More data**, ring on 2 ranks: "
-        + ", ".join(f"{int(pick(results.runs, case)['samples'].iloc[0]):,} samples "
-                    f"{_runs(results, case, 'accuracy', 2, 100)} %" for case in by_size) + ".",
+        + ", ".join(f"{int(pick(results.runs, setup)['samples'].iloc[0]):,} samples "
+                    f"{_runs(results, setup, 'accuracy', 2, 100)} %" for setup in by_size) + ".",
     )  # fmt: skip
 
 
-def _of(family: Family, part: str, column: str) -> pd.Series:
-    return family.runs[family.runs["part"] == part].groupby("server", sort=False)[column].mean()
+def _of(results: Servers, part: str, column: str) -> pd.Series:
+    return results.runs[results.runs["part"] == part].groupby("server", sort=False)[column].mean()
 
 
-def grid(family: Family) -> str:
+def grid(results: Servers) -> str:
     """Return what the grid of learning rates found."""
-    diverged = family.grid[family.grid["accuracy"].isna()].groupby("lr", sort=True)["server"].unique()
+    diverged = results.grid[results.grid["accuracy"].isna()].groupby("lr", sort=True)["server"].unique()
     lost = "; ".join(f"with {lr:g}: {', '.join(map(name_of, servers))}" for lr, servers in diverged.items())
-    chosen = ", ".join(f"{name_of(server)} {lr:g}" for server, lr in family.rates.items())
-    return _bullets(
+    chosen = ", ".join(f"{name_of(server)} {lr:g}" for server, lr in results.rates.items())
+    return bullets(
         f"**Chosen:** {chosen}.",
         f"**Diverged** {lost} (the loss became infinite, or the answer the same for all pictures)."
         if lost
@@ -139,11 +140,11 @@ def grid(family: Family) -> str:
     )
 
 
-def comparison(family: Family) -> str:
+def comparison(results: Servers) -> str:
     """Return how far the servers came with equal workers, and how stale their gradients were."""
-    accuracy, seconds, mb = (_of(family, "final", name) for name in ("accuracy", "epoch_s", "mb"))
-    stale = _of(family, "final", "stale").dropna()
-    return _bullets(
+    accuracy, seconds, mb = (_of(results, "final", name) for name in ("accuracy", "epoch_s", "mb"))
+    stale = _of(results, "final", "stale").dropna()
+    return bullets(
         f"**Accuracy** at the end: from {100 * accuracy.min():.1f} % ({name_of(str(accuracy.idxmin()))}) to "
         f"{100 * accuracy.max():.1f} % ({name_of(str(accuracy.idxmax()))}).",
         f"**Seconds per epoch:** from {seconds.min():.2f} ({name_of(str(seconds.idxmin()))}) to {seconds.max():.2f} "
@@ -153,14 +154,14 @@ def comparison(family: Family) -> str:
     )  # fmt: skip
 
 
-def straggler(family: Family) -> str:
+def straggler(results: Servers) -> str:
     """Return what one slow worker does to each server."""
-    equal, slow = _of(family, "final", "epoch_s"), _of(family, "slow", "epoch_s")
+    equal, slow = _of(results, "final", "epoch_s"), _of(results, "slow", "epoch_s")
     times = "; ".join(f"{name_of(str(server))} {equal[server]:.1f} → {slow[server]:.1f} s" for server in slow.index)
-    rows = family.samples[family.samples["part"] == "slow"].groupby(["server", "worker"])["share"].mean()
-    late = family.staleness.query("part == 'slow' and server == 'async'")
+    rows = results.ranks[results.ranks["part"] == "slow"].groupby(["server", "rank"])["share"].mean()
+    late = results.staleness.query("part == 'slow' and server == 'async'")
     by_worker = late.groupby("worker").apply(lambda of: (of["staleness"] * of["count"]).sum() / of["count"].sum())
-    return _bullets(
+    return bullets(
         f"**Seconds per epoch,** equal workers → one slow: {times}.",
         f"**The slow worker's part of the samples:** asynchronous {100 * rows['async', 3]:.0f} %, Downpour "
         f"{100 * rows['downpour', 3]:.0f} %, with a backup worker {100 * rows['backup', 3]:.0f} %; synchronous "
@@ -170,13 +171,13 @@ def straggler(family: Family) -> str:
     )  # fmt: skip
 
 
-def backup(family: Family) -> str:
+def backup(results: Servers) -> str:
     """Return how much longer an update takes with a slow worker, without and with a backup worker."""
-    steps = family.runs.groupby(["server", "part"])["step_s"].mean()
+    steps = results.runs.groupby(["server", "part"])["step_s"].mean()
     shared = [steps[server, "slow"] / steps[server, "final"] for server in ("sync", "backup")]
     apart = [steps[server, "apartslow"] / steps[server, "apart"] for server in ("sync", "backup")]
-    dropped = _of(family, "final", "dropped")["backup"]
-    return _bullets(
+    dropped = _of(results, "final", "dropped")["backup"]
+    return bullets(
         f"**b = 0:** an update takes {shared[0]:.2f} times as long with the slow worker on this machine's cores, "
         f"{apart[0]:.2f} times as if each worker had a device.",
         f"**b = 1:** {shared[1]:.2f} and {apart[1]:.2f} times. Without a slow worker it drops {dropped:.0f} % of the "
@@ -184,11 +185,11 @@ def backup(family: Family) -> str:
     )
 
 
-def lost_updates(family: Family) -> str:
+def lost_updates(results: Servers) -> str:
     """Return what a server keeps of its clients' updates."""
-    rows = family.lost.groupby(["mode", "clients"])[["made", "kept"]].sum()
+    rows = results.lost.groupby(["mode", "clients"])[["made", "kept"]].sum()
     kept = 100 * rows["kept"] / rows["made"]
-    return _bullets(
+    return bullets(
         "**Read, modify, write back:** "
         + ", ".join(f"{n} client{'s' * (n > 1)} {value:.0f} % kept" for n, value in kept["write"].items()) + ".",
         "**Push the increment:** "

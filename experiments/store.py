@@ -1,4 +1,4 @@
-"""The kept results of one experiment: a tidy table and one file of metadata, instead of three files for each run.
+"""Experiments that measure this machine: a tidy table and one file of metadata, instead of three files for each run.
 
 FOLDER/EXPERIMENT.csv has one row per run, epoch and rank: `run`, the options in which the runs differ, and the columns
 of a run's own table. FOLDER/EXPERIMENT.json says what all its runs share (`all`) and what is special to each (`runs`).
@@ -6,20 +6,31 @@ FOLDER/EXPERIMENT.staleness.csv counts, where gradients may be stale, how many o
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from experiments.runs import strategy_class
-from records.errors import UsageError, one_line
+from experiments.experiment import Experiment, attempt, diverged
+from param_server_builtin import BuiltinParamServer
+from records import files
+from records.atomic import write_atomically, write_together
+from records.errors import RunFailed, UsageError, one_line
 from records.events import CODE_MARKS, METERS
-from records.files import write_together
+from records.machine import git_commit, machine
+from records.staleness import histogram
 from records.tables import COLUMNS, EVALUATE_BYTES, finished_epochs
-from training import Options
+from ring_all_reduce_builtin import BuiltinRingAllReduce
+from strategies import Strategy
+from training import Options, names, run
 
+BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
+TUNING, TIMELINE = "tuning", "timeline"  # names of runs that find a learning rate, and whose events are drawn, so begin
+DIVERGED = "diverged"  # of a run whose loss became nan: the key of what it said; it has no rows
 _ELSEWHERE = (
     *("data_dir", "download", "timeout", "results_dir", "run_name", "save"),
     *("checkpoint_dir", "checkpoint_keep"),
@@ -27,7 +38,12 @@ _ELSEWHERE = (
 """Options that do not make a run what it is: where the files are, and how long a wait may take."""
 _NOT_KEPT = ("arrivals", "sources")  # for replays and pages, which need the run's own files
 _STALENESS_TYPES = {"run": "str", "worker": "int64", "staleness": "int64", "count": "int64"}
-DIVERGED = "diverged"  # of a run whose loss became nan: the key of what it said; it has no rows
+Result = tuple[pd.DataFrame, dict[str, Any], pd.DataFrame | None]  # of a run: its table, metadata and staleness
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the class of a strategy, which may be a baseline. Raises UsageError."""
+    return BUILTIN[name] if name in BUILTIN else names.strategy_class(name)
 
 
 @dataclass
@@ -61,10 +77,10 @@ class Store:
             for entry in store.metadata.values():
                 entry["options"]["strategy"], entry["machine"]["cores"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            names = ", ".join(path.name for path in store.paths)
+            paths = ", ".join(path.name for path in store.paths)
             raise UsageError(
                 f"{folder}: the results of {experiment} are damaged ({one_line(error)}); "
-                f"take {names} from the repository again, or delete them and measure again"
+                f"take {paths} from the repository again, or delete them and measure again"
             ) from error
         return store
 
@@ -77,53 +93,90 @@ class Store:
         """Return the table of one run."""
         return self.table[self.table["run"] == run]
 
-    def has(self, options: Options) -> bool:
-        """Return whether this very run is there, whole and good, or is known to have diverged."""
-        metadata = self.metadata.get(str(options.run_name))
-        if metadata is None or not same_run(options, metadata["options"]):
+    def events_of(self, run: str) -> Path:
+        """Return the path of the events of a run that is drawn."""
+        return self.folder / f"{run}{files.EVENTS_SUFFIX}"
+
+    def has(self, run: Options) -> bool:
+        """Return whether this very run is there, complete and good, or is known to have diverged."""
+        name = str(run.run_name)
+        metadata = self.metadata.get(name)
+        if metadata is None or not same_run(run, metadata["options"]):
             return False
         if DIVERGED in metadata:
             return True
-        good = bool(metadata["replicas_identical"]) or not options.strategy.traits.agree
-        return good and finished_epochs(self.rows(str(options.run_name))) == options.epochs
+        good = bool(metadata["replicas_identical"]) or not run.strategy.traits.agree
+        good = good and (not name.startswith(TIMELINE) or self.events_of(name).exists())
+        return good and finished_epochs(self.rows(name)) == run.epochs
 
-    def add(
-        self, run: str, table: pd.DataFrame, metadata: Mapping[str, Any], staleness: pd.DataFrame | None = None
-    ) -> None:
+    def add(self, run: Options, result: Result) -> None:
         """Keep a run; it replaces an older one of its name. Raises OSError."""
-        parts = {"table": table.drop(columns="run", errors="ignore"), "staleness": staleness}
-        for name, rows in parts.items():
-            others = getattr(self, name)
-            others = others[others["run"] != run]
+        name, (table, metadata, staleness) = str(run.run_name), result
+        for part, rows in (("table", table), ("staleness", staleness)):
+            kept = getattr(self, part)
+            kept = kept[kept["run"] != name]
             if rows is not None and len(rows):
-                new = rows.drop(columns="run", errors="ignore").assign(run=run)[list(others.columns)]
-                others = pd.concat([others, new], ignore_index=True) if len(others) else new
-            setattr(self, name, others)
-        kept = {name: value for name, value in metadata.items() if name not in _NOT_KEPT}
-        kept["options"] = {name: value for name, value in metadata["options"].items() if name not in _ELSEWHERE}
-        self.metadata[run] = kept
-        self._write()
+                new = rows.assign(run=name)[list(kept.columns)]
+                kept = pd.concat([kept, new], ignore_index=True) if len(kept) else new
+            setattr(self, part, kept)
+        self.metadata[name] = {key: value for key, value in metadata.items() if key not in _NOT_KEPT}
+        options = {key: value for key, value in metadata["options"].items() if key not in _ELSEWHERE}
+        self.metadata[name]["options"] = options
+        self.write()
 
-    def copy(self, run: str, other: "Store") -> None:
+    def copy(self, run: Options, other: "Store") -> None:
         """Keep a run that another experiment has. Raises OSError."""
-        self.add(run, other.rows(run), other.metadata[run], other.staleness[other.staleness["run"] == run])
+        name = str(run.run_name)
+        self.add(run, (other.rows(name), other.metadata[name], other.staleness[other.staleness["run"] == name]))
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the files. Raises OSError."""
         shared, own = _split(self.metadata)
         varying = {name: values.get("options", {}) for name, values in own.items()}
-        names = dict.fromkeys(name for values in varying.values() for name in values)
-        columns = [name for name in names if name not in (*COLUMNS, *_ELSEWHERE)]
+        columns = dict.fromkeys(name for values in varying.values() for name in values if name not in COLUMNS)
         table = self.table
         for place, column in enumerate(columns, start=1):
-            text = {run: _text(values.get(column)) for run, values in varying.items()}
-            table = table.assign(**{column: table["run"].map(text)})
-            table.insert(place, column, table.pop(column))
+            values = table["run"].map({run: _text(options.get(column)) for run, options in varying.items()})
+            table = pd.concat([table.iloc[:, :place], values.rename(column), table.iloc[:, place:]], axis=1)
         kept = json.dumps({"all": shared, "runs": own}, indent=1) + "\n"
         contents = [table.to_csv(index=False, float_format="%.7g"), kept]
         contents += [self.staleness.to_csv(index=False)] if len(self.staleness) else []
         with write_together(self.paths[: len(contents)]) as temporaries:
             for temporary, content in zip(temporaries, contents, strict=True):
                 temporary.write_text(content, encoding="utf-8")
+
+
+class Measured(Experiment):
+    """An experiment whose runs are real, one after the other, and kept in a Store."""
+
+    def open(self, folder: Path, quick: bool) -> Store:
+        """Return what is kept. Raises UsageError if it is damaged."""
+        return Store.load(folder, self.name)
+
+    def results(self, kept: Store, runs: list[Options], common: dict[str, Any]) -> Iterator[tuple[Options, Any]]:
+        """Yield each run with its Result, or Failed."""
+        for one in runs:
+            yield one, attempt(partial(_make, replace(one, **common), kept))
+
+
+def _make(one: Options, kept: Store) -> Result:
+    """Make one run. That a learning rate of the grid diverges is a result. Raises RunFailed, UsageError, OSError."""
+    name, path = str(one.run_name), Path(one.results_dir) / str(one.run_name)
+    try:
+        run(one, quiet=True)
+        if name.startswith(TIMELINE):
+            with write_atomically(kept.events_of(name)) as temporary:
+                shutil.copy(f"{path}{files.EVENTS_SUFFIX}", temporary)
+        stale = one.events and one.strategy.traits.asynchronous and not name.startswith(TUNING)
+        staleness = histogram(files.load_events(path)) if stale else None
+        return files.load_table(f"{path}.csv"), files.load_metadata(f"{path}.json"), staleness
+    except RunFailed as error:
+        if not name.startswith(TUNING) or not diverged(error):
+            raise
+        made = {"options": one.recorded(), "machine": machine(), "git_commit": git_commit()}
+        return pd.DataFrame(), made | {DIVERGED: str(error)}, None
+    finally:
+        shutil.rmtree(one.results_dir, ignore_errors=True)
 
 
 def measured(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,13 +186,14 @@ def measured(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_run(options: Options, recorded: Mapping[str, Any]) -> bool:
-    """Return whether a run with the options in `recorded` measured what `options` ask for.
+    """Return whether a run with the options in `recorded` measured what `options` ask for, if `auto` on any device.
 
     An option that the records do not have counts as its default: it came later.
     """
     wanted = measured(options.recorded())
     defaults = measured(Options(strategy=strategy_class(wanted["strategy"])()).recorded())
-    return wanted == defaults | measured(recorded)
+    device = {"device": recorded["device"]} if options.device == "auto" else {}
+    return wanted | device == defaults | measured(recorded)
 
 
 def _read_table(path: Path) -> pd.DataFrame:

@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launchers import launch
 from launchers.fork_server import start_context
-from launchers.local import launch
 from records.errors import RunFailed
-from records.events import Recorder
+from records.recorder import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.pools import MpiRanks, Pool, rank_here
 from transports.base import Message, Transport

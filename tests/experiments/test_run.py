@@ -1,35 +1,37 @@
-"""Making the results: what is there is skipped, failures are told, interruptions tear nothing."""
+"""Making the results: what is there is skipped, failures are reported, interruptions tear nothing."""
 
 import json
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pandas as pd
 import pytest
 
-from experiments import report, run, runs
-from experiments.run import WORK
+from experiments import lost_updates, report, run, simulated, store
+from experiments.cases import FAMILY, LOST_UPDATES, RING_TRACE, TIMELINES, Comparison, Family
+from experiments.measured import CLUSTER, EXPERIMENTS
+from experiments.simulated import Case, Rows, Simulated
 from experiments.store import Store
 from records.errors import RunFailed, UsageError
-from records.files import machine
+from records.machine import machine
 from tests.experiments import samples
 from tests.ranks import LIMIT, wait_until
 from training import Options
 
 ROOT = Path(__file__).parent.parent.parent
-DECLARED = runs.declared("scaling", quick=True)
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    python = [sys.executable, "experiments/run.py", *arguments]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=10 * LIMIT, check=False)
+DECLARED = Comparison("scaling").finals(None, quick=True)
 
 
 def counts(output: str) -> list[int]:
     """Return how many runs were made, were there already, and failed, as printed at the end."""
-    return [int(line.split()[-1]) for line in output.splitlines()[:3]]
+    lines = output.splitlines()
+    (first,) = (i for i, line in enumerate(lines) if line.startswith("runs made"))
+    return [int(line.split()[-1]) for line in lines[first : first + 3]]
 
 
 @pytest.fixture
@@ -44,8 +46,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         samples.epochs_of(options).to_csv(folder / f"{options.run_name}.csv", index=False)
         record = json.dumps(samples.metadata_of(options, machine=machine()))
         (folder / f"{options.run_name}.json").write_text(record)
+        (folder / f"{options.run_name}.events.csv.gz").touch()
 
-    monkeypatch.setattr(run, "run", write)
+    monkeypatch.setattr(store, "run", write)
     return names
 
 
@@ -54,15 +57,17 @@ def settings(folder: Path, experiment: str = "scaling") -> run.Settings:
 
 
 def test_what_is_there_is_not_made_again(tmp_path: Path, tried: list[str]) -> None:
+    (tmp_path / run.WORK).mkdir()
+    (tmp_path / run.WORK / f"{DECLARED[0].run_name}.csv").touch()  # what a killed command left
     run.main(settings(tmp_path))
     assert tried == [one.run_name for one in DECLARED]
-    assert not (tmp_path / WORK).exists()
+    assert not list(tmp_path.glob(".*"))
     tried.clear()
     run.main(settings(tmp_path))
     assert tried == []
-    store = Store.load(tmp_path, "scaling")
-    store.metadata.pop(str(DECLARED[3].run_name))
-    samples.keep(store, DECLARED[0], machine=machine())
+    kept = Store.load(tmp_path, "scaling")
+    kept.metadata.pop(str(DECLARED[3].run_name))
+    samples.keep(kept, DECLARED[0], machine=machine())
     run.main(settings(tmp_path))
     assert tried == [DECLARED[3].run_name]
 
@@ -70,19 +75,21 @@ def test_what_is_there_is_not_made_again(tmp_path: Path, tried: list[str]) -> No
 def test_a_run_that_two_experiments_share_is_made_once(tmp_path: Path, tried: list[str]) -> None:
     run.main(settings(tmp_path))
     tried.clear()
-    shared = "cnn-param_server-3-b128-all-s0-quick"
-    (tmp_path / "timeline-param_server-3-quick.events.csv.gz").touch()
-    with pytest.raises(RunFailed, match=r"timeline-param_server-3-quick$"):  # no events were written
-        run.main(settings(tmp_path, "param_server"))
+    run.main(settings(tmp_path, "param_server"))
+    shared, drawn = "cnn-param_server-3-b128-all-s0-quick", f"timeline-param_server-{TIMELINES['param_server']}-quick"
     assert shared not in tried
-    of_both = [Store.load(tmp_path, name).rows(shared).reset_index(drop=True) for name in ("param_server", "scaling")]
-    assert of_both[0].equals(of_both[1])
+    assert tried[-1] == drawn
+    assert (tmp_path / f"{drawn}.events.csv.gz").exists()
+    both = [Store.load(tmp_path, name).rows(shared).reset_index(drop=True) for name in ("param_server", "scaling")]
+    assert both[0].equals(both[1])
+    with pytest.raises(UsageError, match="EXPERIMENT_RESULTS"):
+        report.complete(tmp_path)  # quick results are for notebooks
 
 
 def test_a_failed_run_is_reported_and_the_others_are_made(
     tmp_path: Path, tried: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = run.run
+    good = store.run
 
     def fails_once(options: Options, quiet: bool) -> None:
         if len(tried) == 1:
@@ -90,7 +97,7 @@ def test_a_failed_run_is_reported_and_the_others_are_made(
             raise RunFailed("rank 1 (worker) was killed by SIGKILL")
         good(options, quiet)
 
-    monkeypatch.setattr(run, "run", fails_once)
+    monkeypatch.setattr(store, "run", fails_once)
     with pytest.raises(RunFailed, match=r"^1 of") as failed:
         run.main(settings(tmp_path))
     expected = [str(one.run_name) for one in DECLARED]
@@ -110,14 +117,14 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
             raise RunFailed("the loss became nan in epoch 1, step 3 of 8; take a smaller --lr, or bound the gradient")
         raise RunFailed("rank 1 (worker) was killed by SIGKILL")
 
-    monkeypatch.setattr(run, "run", fails)
-    monkeypatch.setattr(run.lost_updates, "record", lambda path: path.touch())
+    monkeypatch.setattr(store, "run", fails)
+    monkeypatch.setattr(Family, "files", {LOST_UPDATES: lambda path: path.touch()})
     with pytest.raises(RunFailed):
-        run.main(settings(tmp_path, "server_family"))
-    grid = run.family_runs.tuning(quick=True)
+        run.main(settings(tmp_path, FAMILY))
+    grid = Family(FAMILY).grid(quick=True)
     diverged = {str(one.run_name) for one in grid if one.lr == 0.2}
-    assert set(Store.load(tmp_path, "server_family").metadata) == diverged
-    assert counts(capsys.readouterr().out) == [len(diverged) + 1, 0, len(grid) + 1 - len(diverged)]
+    assert set(Store.load(tmp_path, FAMILY).metadata) == diverged
+    assert counts(capsys.readouterr().out) == [len(diverged) + 1, 0, len(grid) - len(diverged)]
 
 
 def test_results_of_another_machine_are_not_mixed_with_those_of_this(tmp_path: Path, tried: list[str]) -> None:
@@ -125,14 +132,6 @@ def test_results_of_another_machine_are_not_mixed_with_those_of_this(tmp_path: P
     with pytest.raises(UsageError, match=r"was measured with another .*cpu.*; name another folder"):
         run.main(settings(tmp_path))
     assert tried == []
-
-
-def test_what_a_killed_command_left_is_removed(tmp_path: Path, tried: list[str]) -> None:
-    (tmp_path / WORK).mkdir()
-    (tmp_path / WORK / f"{DECLARED[0].run_name}.csv").touch()
-    run.main(settings(tmp_path))
-    assert len(tried) == len(DECLARED)
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_an_interrupt_that_comes_in_a_destructor_ends_the_runs_too(
@@ -149,49 +148,11 @@ def test_an_interrupt_that_comes_in_a_destructor_ends_the_runs_too(
         Bar()
         raise RunFailed("ended")
 
-    monkeypatch.setattr(run, "run", is_run)
+    monkeypatch.setattr(store, "run", is_run)
     with pytest.raises(KeyboardInterrupt) as interrupt:
         run.main(settings(tmp_path))
     assert interrupt.value.args == (signal.SIGTERM,)
     assert len(tried) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    arguments = ["scaling", "--quick", "--results_dir", str(tmp_path), "--device", "cpu"]
-    process = subprocess.Popen(
-        [sys.executable, "experiments/run.py", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    reached = wait_until((tmp_path / "scaling.json").exists, LIMIT)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=LIMIT)
-    assert reached
-    assert process.returncode == 128 + number
-    assert said.splitlines()[-1] == f"error: ended by {number.name}; {run.KEPT}"
-    assert "Traceback" not in said
-    assert not list(tmp_path.glob(".*"))
-    store = Store.load(tmp_path, "scaling")
-    (name, *_) = store.metadata
-    assert store.has(replace(next(one for one in DECLARED if one.run_name == name), device="cpu"))
-
-
-@pytest.mark.slow
-@pytest.mark.end_to_end
-@pytest.mark.timeout(20 * LIMIT)
-def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
-    arguments = ("ring_all_reduce", "--quick", "--results_dir", str(tmp_path), "--device", "cpu")
-    done = command(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    expected = {str(one.run_name): one for one in runs.declared("ring_all_reduce", quick=True)}
-    assert counts(done.stdout) == [len(expected) + 1, 0, 0]  # and the ring that is drawn
-    store = Store.load(tmp_path, "ring_all_reduce")
-    assert set(store.metadata) == set(expected)
-    assert all(store.has(replace(one, device="cpu")) for one in expected.values())
-    learned = [entry["test_accuracy"] for name, entry in store.metadata.items() if name.startswith("cnn")]
-    assert min(learned) > 0.6, "a quick run teaches something"
-    report.execute(next(path for path in report.NOTEBOOKS if "ring" in path.name), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +167,8 @@ def test_a_quick_run_end_to_end_and_its_notebook(tmp_path: Path) -> None:
         (["all", "--quick", "--results_dir", ""], "--results_dir: is empty"),
     ],
 )
-@pytest.mark.slow
 def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run.guarded(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), run.KEPT)
+    code = run.guarded(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), run.FINISHED)
     said = capsys.readouterr().err
     assert code == 2
     assert said.startswith("error: ")
@@ -216,8 +176,121 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pyte
     assert expected in said
 
 
-def test_quick_results_are_for_notebooks_not_for_reports(tmp_path: Path, tried: list[str]) -> None:
-    with pytest.raises(RunFailed):  # the timeline has no events
-        run.main(settings(tmp_path, "param_server"))
-    with pytest.raises(UsageError, match="EXPERIMENT_RESULTS"):
-        report.complete(tmp_path)
+# In virtual time
+
+
+def test_runs_in_virtual_time_continue_where_they_were_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Case] = []
+    broken: list[type[BaseException]] = [KeyboardInterrupt]
+
+    def rows(self: Simulated, case: Case, common: dict[str, Any], timed: Any) -> Any:
+        if len(made) == 7 and broken:
+            raise broken.pop()("once")
+        made.append(case)
+        return samples.rows_of(case, 1)
+
+    monkeypatch.setattr(simulated, "cores", lambda: nullcontext(SimpleNamespace(map=map)))  # in this process
+    monkeypatch.setattr(Simulated, "rows", rows)
+    with pytest.raises(KeyboardInterrupt):
+        run.main(settings(tmp_path, CLUSTER))
+    assert Rows(tmp_path, CLUSTER).cases == set(made)
+    made_first, experiment = list(made), EXPERIMENTS[CLUSTER]
+    run.main(settings(tmp_path, CLUSTER))
+    assert len(made) == len(set(made))
+    assert experiment.missing(tmp_path, quick=True) == []
+    assert counts(capsys.readouterr().out) == [len(made) - len(made_first), len(made_first), 0]
+    broken.append(RunFailed)
+    for path in tmp_path.glob("cluster.*"):
+        path.unlink()
+    made.clear()
+    with pytest.raises(RunFailed, match="1 of"):
+        run.main(settings(tmp_path, CLUSTER))
+    assert len(experiment.missing(tmp_path, quick=True)) == 1, "the grid lacks one, and so the rest is not made"
+    with pytest.raises(UsageError, match="of another size; delete it, or name another --results_dir"):
+        experiment.missing(tmp_path, quick=False)
+
+
+@pytest.mark.parametrize(("name", "decodings"), [("topk", 2), ("DGS", 1)])  # on a ring the other rank's too
+def test_coding_takes_its_time_and_changes_no_bit(name: str, decodings: int) -> None:
+    one = EXPERIMENTS["compression" if name == "topk" else "dgs"]
+    assert isinstance(one, Simulated)
+    common = {"data_dir": "data", **one.sizes[True]}
+    step = {"forward": 0.001, "backward": 0.002}
+    timed = {"step": step, name: {"encode": 0.003, "decode": 0.001}}
+    (row,) = one.rows(Case("final", name, 2, 0.01, 1), common, timed).to_dict("records")
+    assert row["coded"] / row["steps"] == pytest.approx(0.003 + 0.001 * decodings, rel=0.15)
+    (free,) = one.rows(Case("final", name, 2, 0.01, 1, gbit=0.1), common, {"step": step}).to_dict("records")
+    assert free["coded"] == 0
+    if name == "topk":
+        assert free["accuracy"] == row["accuracy"], "a synchronous run learns the same at every bandwidth"
+        assert free["mb"] == row["mb"]
+
+
+def test_a_run_that_diverges_has_no_accuracy() -> None:
+    one = EXPERIMENTS["whole_family"]
+    assert isinstance(one, Simulated)
+    rows = one.rows(Case("grid", "ring", 2, 1e30, 1), {"data_dir": "data", **one.sizes[True]}, {})
+    assert "accuracy" not in rows
+    assert rows[["epoch", "lr"]].to_numpy().tolist() == [[1, 1e30]]
+
+
+# End to end
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    python = [sys.executable, "experiments/run.py", *arguments, "--quick", "--device", "cpu"]
+    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=20 * LIMIT, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_finished_and_tears_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    arguments = ["scaling", "--quick", "--results_dir", str(tmp_path), "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "experiments/run.py", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    reached = wait_until((tmp_path / "scaling.json").exists, LIMIT)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=LIMIT)
+    assert reached
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    assert run.FINISHED in said
+    kept = Store.load(tmp_path, "scaling")
+    assert all(kept.has(one) for one in DECLARED if str(one.run_name) in kept.metadata)
+    assert not list(tmp_path.glob(".*.csv"))
+
+
+@pytest.mark.slow
+@pytest.mark.end_to_end
+@pytest.mark.timeout(60 * LIMIT)
+@pytest.mark.parametrize("experiment", ["ring_all_reduce", FAMILY, CLUSTER, "compression", "whole_family"])
+def test_a_quick_run_and_its_notebooks(tmp_path: Path, experiment: str) -> None:
+    done = command(experiment, "--results_dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    made, there, failed = counts(done.stdout)
+    assert made > 10
+    assert (there, failed) == (0, 0)
+    assert EXPERIMENTS[experiment].missing(tmp_path, quick=True) == []
+    if experiment == "ring_all_reduce":
+        entries = Store.load(tmp_path, experiment).metadata
+        learned = [entry["test_accuracy"] for name, entry in entries.items() if name.startswith("cnn")]
+        assert min(learned) > 0.6, "a quick run teaches something"
+        assert (tmp_path / RING_TRACE).exists()
+    for path in report.NOTEBOOKS:
+        if experiment in report.experiments_of(path):
+            report.execute(path, tmp_path)
+
+
+@pytest.mark.slow
+def test_pushed_increments_are_all_kept(tmp_path: Path) -> None:
+    lost_updates.record(tmp_path / "lost.csv")
+    table = pd.read_csv(tmp_path / "lost.csv")
+    assert len(table) == len(lost_updates.CLIENTS) * len(lost_updates.MODES) * lost_updates.REPEATS
+    assert (table["made"] == table["clients"] * lost_updates.UPDATES).all()
+    complete = table[(table["mode"] == "push") | (table["clients"] == 1)]
+    assert (complete["kept"] == complete["made"]).all()
+    assert (table["kept"] <= table["made"]).all()

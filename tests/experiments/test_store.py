@@ -8,14 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import runs
-from experiments.family_runs import FAMILY, finals, tuning
+from experiments.cases import FAMILY, FAMILY_SERVERS, Comparison, Family
 from experiments.store import Store, same_run
 from records.errors import UsageError
 from strategies.asynchronous_server.downpour import Downpour
 from tests.experiments import samples
 
-ONE, OTHER = (replace(one, device="cpu") for one in runs.declared("scaling")[:2])
+ONE, OTHER = (replace(one, device="cpu") for one in Comparison("scaling").finals(None, quick=False)[:2])
 
 
 def test_one_table_has_all_runs_with_a_column_for_every_option_that_varies(tmp_path: Path) -> None:
@@ -39,13 +38,13 @@ def test_one_table_has_all_runs_with_a_column_for_every_option_that_varies(tmp_p
 
 def test_a_run_that_is_made_again_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
     store = Store.load(tmp_path, FAMILY)
-    one = next(one for one in finals(dict.fromkeys(("sync", "backup", "bounded", "async", "downpour"), 0.1))
-               if one.strategy.traits.asynchronous)  # fmt: skip
+    finals = Family(FAMILY).finals(dict.fromkeys(FAMILY_SERVERS, 0.1), quick=False)
+    one = next(one for one in finals if one.strategy.traits.asynchronous)
     samples.keep(store, one)
     samples.keep(store, one)
     again = Store.load(tmp_path, FAMILY)
     assert len(again.table) == len(samples.epochs_of(one))
-    assert len(again.staleness) == len(samples.staleness_of(one))
+    assert len(again.staleness) == 9
 
 
 def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
@@ -54,12 +53,13 @@ def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
     samples.keep(store, ONE)
     assert store.has(ONE)
     assert store.has(replace(ONE, data_dir="elsewhere", timeout=5.0))
+    assert store.has(replace(ONE, device="auto")), "on any device"
     for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
         assert not store.has(replace(ONE, **change))
     samples.keep(store, ONE, replicas_identical=False)
     assert store.has(ONE) is not ONE.strategy.traits.agree
     table = samples.epochs_of(ONE)
-    store.add(str(ONE.run_name), table[table["epoch"] < ONE.epochs], samples.metadata_of(ONE))
+    store.add(ONE, (table[table["epoch"] < ONE.epochs], samples.metadata_of(ONE), None))
     assert not store.has(ONE), "its last epoch is missing"
 
 
@@ -72,7 +72,7 @@ def test_an_option_that_came_later_counts_as_its_default() -> None:
 
 
 def test_a_run_that_diverged_is_there_without_rows(tmp_path: Path) -> None:
-    store, one = Store.load(tmp_path, FAMILY), replace(tuning()[0], device="cpu")
+    store, one = Store.load(tmp_path, FAMILY), replace(Family(FAMILY).grid(quick=False)[0], device="cpu")
     samples.diverge(store, one)
     again = Store.load(tmp_path, FAMILY)
     assert again.has(one)

@@ -1,7 +1,7 @@
 """Strategies on every launcher whose ranks share no memory: they end as on shared memory, or at least run.
 
 All strategies of a launcher run in the same processes, one after the other: starting them takes longest. By default
-these are a few; with `-m cluster` the whole table, and each strategy with every option away from its default.
+these are a few; with `-m exhaustive` the whole table, and each strategy with every option away from its default.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def test_a_few_strategies_end_as_on_shared_memory(launcher: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("launcher", params(*TRANSPORTS))
 def test_every_strategy_ends_as_on_shared_memory_or_runs_or_says_why_not(launcher: str, tmp_path: Path) -> None:
     check(tmp_path, launcher, tuple(CASES))

@@ -17,7 +17,7 @@ from records.files import load_events, load_metadata
 from tests.ranks import LIMIT, wait_until
 from tests.runs import ROOT, SMALL, made
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 AHEAD = {"A": 0, "B": 5000}  # seconds by which the clocks of the hosts are ahead of this machine's
 PORT = 29400
 COMMAND = (

@@ -1,7 +1,8 @@
 """Whoever is in the table of strategies is put through the suites of all; `--strategy` takes one, or yourmodule:Yours.
 
 A test gets the classes that it is for by the name of its argument, one of SUITES. With `n_gpus` too it gets each of
-them with every number of processes that makes 1 to 4 workers; all but the one of 3 workers are marked slow.
+them with every number of ranks that makes 1 to 4 workers; where that needs processes, all but the one of 3 workers are
+marked exhaustive.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
 from strategies.local_models.ad_psgd import ADPSGD
 from tests.selection import chosen_strategy
-from tests.strategies.loops import sizes, with_workers
+from tests.strategies.loops import is_virtual, sizes, with_workers
 
 Kind = type[Strategy]
 
@@ -49,7 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = []
     for kind in kinds:
         for n_gpus in sizes(kind):
-            marks = [] if n_gpus == with_workers(kind, 3) else [pytest.mark.slow]
+            is_default = n_gpus == with_workers(kind, 3) or is_virtual(kind)
+            marks = [] if is_default else [pytest.mark.exhaustive]
             cases.append(pytest.param(kind, n_gpus, id=f"{kind.name}-{n_gpus}", marks=marks))
     metafunc.parametrize((suite, "n_gpus"), cases)
 

@@ -19,6 +19,7 @@ from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.traits import Coded
+from tests.ranks import LIMIT, launch, virtual_time
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
@@ -202,6 +203,22 @@ def fit(kind: type[Strategy], n_gpus: int) -> int:
     least, most = kind.traits.ranks
     numbers = range(least, 1 + (most or 2 * n_gpus + least))
     return min((n for n in numbers if allows(exact(kind), n)), key=lambda n: abs(n - n_gpus))
+
+
+def is_virtual(kind: type[Strategy]) -> bool:
+    """Whether its ranks can run in virtual time: they share no memory, and torch does not carry their messages."""
+    size = dataclasses.replace(Task(exact(kind), fit(kind, 4)).size, shared_memory=False)
+    try:
+        exact(kind).check(size)
+    except UsageError:
+        return False
+    return not issubclass(kind, Builtin)
+
+
+def start(kind: type[Strategy], work: Callable[..., Any], n: int, *args: Any, **options: Any) -> list[Any]:
+    """Run `work(transport, *args)` on n ranks: in virtual time, or in processes where the strategy needs them."""
+    launcher: Callable[..., list[Any]] = virtual_time(n).launch if is_virtual(kind) else launch
+    return launcher(work, n, *args, timeout=LIMIT, **options)
 
 
 def sizes(kind: type[Strategy]) -> Iterator[int]:

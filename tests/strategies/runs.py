@@ -1,5 +1,6 @@
 """Whole runs, small ones: two classes of points that a line separates."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +9,38 @@ import pandas as pd
 from records.files import load_events, load_metadata
 from strategies import Strategy
 from tests.ranks import LIMIT
-from tests.strategies.loops import fit
+from tests.strategies.loops import fit, is_virtual
 from training import Options, run
+from virtual_time.cluster import Compute
+from virtual_time.launcher import Death, VirtualTime
+from virtual_time.network import OneSwitch
 
 SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 3, "batch_size": 16, "lr": 0.05,
     "device": "cpu", "timeout": LIMIT,
 }  # fmt: skip
-BATCH_NORM = {"model": "tests.workload:batch_norm"}
+BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm"}
 N_TRAIN = 190
 
 
-def made(folder: Path, name: str, strategy: Strategy, **changes: Any) -> dict[str, Any]:
-    """Run it, by default with 4 processes or as many as it can be; return what its record says."""
+PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "encode": 1e-3, "decode": 1e-3}
+
+
+def made(
+    folder: Path, name: str, strategy: Strategy, real: bool = False, deaths: Sequence[Death] = (), **changes: Any
+) -> dict[str, Any]:
+    """Run it, by default with 4 ranks or as many as it can have; return what its record says.
+
+    In virtual time, where a pass takes 3 ms and each rank dies at its time; in processes if `real`, or where the
+    strategy needs them.
+    """
     given = {"n_gpus": fit(type(strategy), 4), "results_dir": str(folder), "run_name": name}
-    run(Options(strategy=strategy, **(SMALL | given | changes)), quiet=True)
+    options = Options(strategy=strategy, **(SMALL | given | changes))
+    launcher = None
+    if is_virtual(type(strategy)) and not real:
+        network = OneSwitch(options.n_gpus or 1, 1e7, 1e-4)
+        launcher = VirtualTime(network, Compute(options, PHASES), deaths).launcher()
+    run(options, quiet=True, launcher=launcher)
     return load_metadata(folder / f"{name}.json")
 
 

@@ -45,7 +45,7 @@ def test_its_order_of_messages_cannot_be_replayed() -> None:
         ADPSGD().check(RunSize(4, 4, 4, replayed=True))
 
 
-# A thousand exchanges
+# Hundreds of exchanges
 
 
 class Pace:
@@ -114,7 +114,7 @@ def at_random_pace(
         step()
     rank.strategy.finish()
     shown = rank.strategy.model()[0].item()
-    assert not any(transport._inbox.values()), "no message is left for a next epoch"
+    assert not any(transport.inbox.queues.values()), "no message is left for a next epoch"
     return watched.changes, rank.x()[0].item(), shown, rank.strategy.descent.samples
 
 
@@ -122,14 +122,13 @@ NO_OTHERS = {"others": torch.zeros(0, dtype=torch.uint8)}
 PACES = st.sampled_from([0.0, 1e-4, 1e-3, 1e-2, 0.2])
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(st.integers(2, 9), st.lists(PACES, min_size=9, max_size=9), PACES, st.integers(0, 99), st.integers(0, 300))
-def test_a_thousand_exchanges_at_any_pace_keep_the_mean(
+def test_hundreds_of_exchanges_at_any_pace_keep_the_mean(
     n: int, scales: list[float], latency: float, seed: int, passive_steps: int
 ) -> None:
     actives = range(0, n, 2)
-    steps = [1 + 1000 // len(actives) if k in actives else passive_steps + k for k in range(n)]
+    steps = [1 + 300 // len(actives) if k in actives else passive_steps + k for k in range(n)]
     time = VirtualTime(OneSwitch(n, 1e6, latency), lambda rank, phase, part: 0.0)
     ranks = time.launch(at_random_pace, n, Task(ADPSGD(), n, "unit"), scales, seed, steps)
     done = 0
@@ -140,7 +139,7 @@ def test_a_thousand_exchanges_at_any_pace_keep_the_mean(
             for (x_i, after_i), (x_j, after_j) in zip(taken, ranks[j][0][i, j], strict=True):
                 assert after_i == after_j == (x_i + x_j) / 2
             done += len(taken)
-    assert done >= 1000
+    assert done >= 300
     mean = (n - 1) / 2
     assert sum(x for _, x, _, _ in ranks) / n == pytest.approx(mean, rel=1e-12)
     for _, _, shown, samples in ranks:
@@ -186,7 +185,6 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
     assert ends[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
 
 
-@pytest.mark.slow
 def test_a_slow_passive_rank_answers_within_its_pass_in_real_time_too(tmp_path: Path) -> None:
     big: dict[str, Any] = {"dataset": "digits", "model": "benchmarks.networks:deep", "train_size": 256}
     made(tmp_path, ADPSGD(), n_gpus=2, batch_size=16, epochs=1, lr=0.01, slow=("1:40",), **big)

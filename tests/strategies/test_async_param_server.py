@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.errors import UsageError
 from records.files import load_events
-from strategies import STRATEGIES, RunSize
+from strategies import STRATEGIES
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
@@ -26,14 +25,14 @@ WORKERS = 3
 
 @pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.05, "optimizer": "adam"}], ids=["plain", "bounded adam"])
 def test_in_lock_step_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
-    same = {"momentum": 0.9, **changes}
+    same: dict[str, Any] = {"momentum": 0.9, **changes}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)["parameter_hash"]
     lock_step = AsyncParamServer(max_staleness=0, aggregate=WORKERS)
     assert made(tmp_path, "lock step", lock_step, **same)["parameter_hash"] == expected
 
 
 def test_with_one_worker_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
-    one = {"n_gpus": 2, "global_batch_size": 48, "momentum": 0.9}
+    one: dict[str, Any] = {"n_gpus": 2, "global_batch_size": 48, "momentum": 0.9}
     expected = made(tmp_path, "synchronous", ParamServer(), **one)["parameter_hash"]
     assert made(tmp_path, "one", AsyncParamServer(), **one)["parameter_hash"] == expected
 
@@ -41,7 +40,7 @@ def test_with_one_worker_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path
 @pytest.mark.parametrize("other", [Downpour, InconsistentReads])
 def test_with_one_worker_the_others_are_the_synchronous_server_too(tmp_path: Path, other: Any) -> None:
     assert other in STRATEGIES.values()
-    same = {"n_gpus": 2, "dtype": "float64", "momentum": 0.9, "lr_schedule": "cosine"}
+    same: dict[str, Any] = {"n_gpus": 2, "dtype": "float64", "momentum": 0.9, "lr_schedule": "cosine"}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)
     found = made(tmp_path, "run", other(), **same)
     for column in ("train_loss", "test_loss"):
@@ -104,21 +103,6 @@ def test_an_epoch_ends_with_its_samples_whoever_gives_them(tmp_path: Path) -> No
     assert table.groupby("rank")["samples"].sum()[[1, 2, 3]].sum() == server["samples"].sum(), "none is lost"
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"aggregate": 0}, "--aggregate 0: must be at least 1"),
-        ({"aggregate": 13}, "--aggregate 13: must be at most 12, the gradients of an epoch"),
-        ({"max_staleness": -1}, "--max_staleness -1: must be at least 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict[str, int], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        AsyncParamServer(**options).check(RunSize(4, 3, 4))
-    AsyncParamServer(aggregate=12, max_staleness=0).check(RunSize(4, 3, 4))
-
-
-@pytest.mark.slow
 def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> None:
     transport = Scripted(3)
     server = AsyncParamServer(max_staleness=2)
@@ -182,13 +166,11 @@ def again(k: int) -> list[Act]:
     return [("push", k), ("die", k), ("return", k)]
 
 
-@pytest.mark.slow
 def test_a_worker_that_returns_again_and_again_keeps_to_the_bound() -> None:
     transport = serve_scripted(0, 2, again(1) * 5, samples=12)
     assert staleness(transport)[:4] == [(1, 0), (2, 1), (1, 0), (2, 1)]
 
 
-@pytest.mark.slow
 def test_one_that_died_ahead_begins_when_the_slowest_has_caught_up() -> None:
     acts: list[Act] = [*again(1), ("push", 1), ("push", 1), ("push", 2), ("push", 1), ("push", 2)]
     transport = serve_scripted(0, 3, [*acts, ("push", 3), ("push", 1)], samples=6)
@@ -218,8 +200,7 @@ def test_one_that_asks_too_late_for_an_epoch_begins_in_the_next() -> None:
 ACTS = st.tuples(st.sampled_from(["push", "push", "push", "die", "return", "return"]), st.integers(1, 3))
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.integers(0, 2), st.integers(1, 3), st.lists(ACTS, max_size=80), st.integers(3, 15), st.integers(1, 3))
 def test_the_bound_holds_whoever_dies_and_returns(
     s: int, workers: int, acts: list[Act], samples: int, aggregate: int

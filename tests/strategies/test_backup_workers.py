@@ -9,23 +9,20 @@ import pytest
 
 from checkpoints import files
 from checkpoints.folder import listed
-from launchers import launch
-from records.errors import UsageError
 from records.files import load_events
-from strategies import RunSize
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import LIMIT
+from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows
-from training.run import _samples_unused, _unused_line
+from training.report import samples_unused, unused_line
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
 
 def test_without_a_backup_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
-    same = {"clip_norm": 0.05, "lr_schedule": "cosine", **BATCH_NORM}
+    same: dict[str, Any] = {"clip_norm": 0.05, "lr_schedule": "cosine", **BATCH_NORM}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)
     found = made(tmp_path, "none", BackupWorkers(n_backup=0), **same)
     assert found["parameter_hash"] == expected["parameter_hash"]
@@ -79,16 +76,9 @@ def skipping(transport: Transport, task: Task) -> tuple[list[int], int]:
 
 
 def test_a_late_worker_continues_with_the_current_step() -> None:
-    ranks = launch(skipping, 4, Task(BackupWorkers(n_backup=1), 4), record=True, timeout=LIMIT)
+    ranks = virtual_time(4).launch(skipping, 4, Task(BackupWorkers(n_backup=1), 4), record=True)
     assert [taken for taken, _ in ranks] == [[], [0, 1, 2, 3], [0, 1, 2, 3], [0]], "its other samples are skipped"
     assert ranks[0][1] == 1
-
-
-def test_a_step_waits_for_somebody() -> None:
-    BackupWorkers(n_backup=2).check(RunSize(4, 3, 4))
-    for n_backup, said in ((3, "--n_backup 3: must be fewer than the 3 workers"), (-1, "must be at least 0")):
-        with pytest.raises(UsageError, match=said):
-            BackupWorkers(n_backup=n_backup).check(RunSize(4, 3, 4))
 
 
 def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> None:
@@ -111,10 +101,10 @@ def test_what_a_dead_worker_does_not_give_is_told_apart_from_what_came_too_late(
         plan=lambda n: BatchPlan(n, 3, 12, seed=0),
     )  # fmt: skip
     table = pd.DataFrame({"role": ["server", "worker"] * 2, "samples": [40, 13, 20, 9]})
-    found = _samples_unused(options, table, 47, [{"rank": 2, "step": 5}])
+    found = samples_unused(options, table, 47, [{"rank": 2, "step": 5}])
     # in the second epoch worker 2 has a part of the first step only; each of its parts is of 4 samples
     assert found == {"samples_unused": 7 + 27, "samples_unused_of_dead_workers": 4 + 4 + 4}
-    assert "34 of 94, 12 of them the parts of dead workers" in _unused_line(found, 94)
+    assert "34 of 94, 12 of them the parts of dead workers" in unused_line(found, 94)
     for other in (ParamServer(), AsyncParamServer()):
         options.strategy = other
-        assert set(_samples_unused(options, table, 47, []).values()) == {None}
+        assert set(samples_unused(options, table, 47, []).values()) == {None}

@@ -1,5 +1,6 @@
 """What a strategy is: its name, its line in the table, the check of an option."""
 
+import dataclasses
 import importlib
 import inspect
 from dataclasses import dataclass
@@ -10,12 +11,12 @@ import torch
 from torch import nn
 
 import strategies
-from launchers import launch
 from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES, Replica, Strategy, between
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
+from tests.ranks import virtual_time
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Scripted
 from transports.base import Transport
@@ -110,7 +111,7 @@ class Derived(RingAllReduce):
 
 def steps(transport: Transport, strategy: Strategy, number: int) -> int:
     """Take so many steps in a loop of its own; return the updates."""
-    model = nn.Linear(2, 1)
+    model, strategy = nn.Linear(2, 1), dataclasses.replace(strategy)
     strategy.start(Replica(model, transport), transport, OPTIMIZERS["unit"])
     for _ in range(number):
         model(torch.ones(4, 2)).sum().backward()
@@ -122,11 +123,10 @@ def steps(transport: Transport, strategy: Strategy, number: int) -> int:
 def test_a_step_that_does_not_collect_is_named_in_one_line() -> None:
     said = r"^rank [01] \(worker\): Forgets\.step\(\) did not call self\.replica\.collect\(\), "
     with pytest.raises(RunFailed, match=said) as caught:
-        launch(steps, 2, Forgets(), 1)
+        virtual_time(2).launch(steps, 2, Forgets(), 1)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_every_step_must_collect_also_the_later_ones() -> None:
     assert steps(Scripted(0), RingAllReduce(), 2) == 2
     assert steps(Scripted(0), Derived(), 2) == 4

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers import launch
 from strategies.collectives import (
     all_gather,
     average,
@@ -20,7 +19,7 @@ from strategies.collectives import (
     reduce_scatter,
     ring_all_reduce,
 )
-from tests.ranks import LIMIT, virtual_time
+from tests.ranks import LIMIT, launch, virtual_time
 from transports.base import Transport, Work
 
 ALL_REDUCES: dict[str, Callable[..., int]] = {
@@ -77,10 +76,9 @@ def lengths_for(N: int) -> list[int]:
 
 @cache
 def results(N: int) -> list[dict[tuple[str, int], dict[str, Any]]]:
-    return launch(each, N, lengths_for(N), timeout=LIMIT)
+    return virtual_time(N).launch(each, N, lengths_for(N))
 
 
-pytestmark = pytest.mark.xdist_group("collectives")  # its results are made once for every N
 WORLDS = pytest.mark.parametrize("N", range(1, 9))
 
 
@@ -97,7 +95,6 @@ def test_an_all_reduce_gives_every_rank_the_sum_and_that_of_the_numbers_beside(N
             assert rank[name, length]["n"] == sum(7 + r for r in range(N))
 
 
-@pytest.mark.slow
 @WORLDS
 def test_reduce_scatter_leaves_each_rank_the_sum_of_its_own_chunk(N: int) -> None:
     for r, rank in enumerate(results(N)):
@@ -108,7 +105,6 @@ def test_reduce_scatter_leaves_each_rank_the_sum_of_its_own_chunk(N: int) -> Non
             assert rank["reduce_scatter", length]["n"] == sum(7 + other for other in range(N))
 
 
-@pytest.mark.slow
 @WORLDS
 def test_all_gather_puts_every_ranks_own_chunk_in_its_place(N: int) -> None:
     for rank in results(N):
@@ -117,7 +113,6 @@ def test_all_gather_puts_every_ranks_own_chunk_in_its_place(N: int) -> None:
             assert rank["all_gather", length]["vector"] == torch.cat(chunks).tolist()
 
 
-@pytest.mark.slow
 @WORLDS
 def test_the_average_and_the_broadcast(N: int) -> None:
     for rank in results(N):
@@ -137,7 +132,7 @@ def ten_times_one_more_than_rank(transport: Transport) -> dict[str, list[float]]
 
 
 def test_10_20_30_40_50_gives_150_on_every_rank() -> None:
-    for found in launch(ten_times_one_more_than_rank, 5, timeout=LIMIT):
+    for found in virtual_time(5).launch(ten_times_one_more_than_rank, 5):
         assert found == dict.fromkeys(ALL_REDUCES, [150.0] * 3)
 
 
@@ -151,7 +146,7 @@ def sums_of_random_numbers(transport: Transport, length: int) -> list[list[float
 
 
 def test_rounding_is_the_same_on_every_rank() -> None:
-    ranks = launch(sums_of_random_numbers, 5, 1001, timeout=LIMIT)
+    ranks = virtual_time(5).launch(sums_of_random_numbers, 5, 1001)
     assert all(rank == ranks[0] for rank in ranks)
 
 
@@ -261,7 +256,7 @@ def of_lengths(transport: Transport, lengths: list[int]) -> list[bool]:
 @settings(max_examples=3, deadline=None)
 @given(N=st.integers(2, 6), lengths=st.lists(st.integers(0, 3000), min_size=20, max_size=40))
 def test_any_length(N: int, lengths: list[int]) -> None:
-    for rank in launch(of_lengths, N, lengths, timeout=LIMIT):
+    for rank in virtual_time(N).launch(of_lengths, N, lengths):
         assert all(rank)
 
 

@@ -7,14 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from launchers import launch
-from records.errors import UsageError
 from records.files import load_events
-from records.tables import ledger
-from strategies import Replica, RunSize
+from strategies import Replica
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.common.workers import SERVER
-from tests.ranks import LIMIT
+from tests.ranks import virtual_time
 from tests.strategies.loops import OPTIMIZERS, Rank, Task
 from tests.strategies.runs import made, server_rows
 from transports.base import Transport
@@ -54,38 +51,13 @@ def moved(transport: Transport, task: Task) -> tuple[list[float], float]:
     return rank.x().tolist(), rank.strategy.descent.samples
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (3, 2), (7, 7), (100, 100), (1, 100), (100, 1)])
 def test_all_movements_are_added_up_once(n_push: int, n_fetch: int) -> None:
-    ranks = launch(moved, 4, Task(Downpour(n_push=n_push, n_fetch=n_fetch), 4, "unit"), timeout=LIMIT)
+    ranks = virtual_time(4).launch(moved, 4, Task(Downpour(n_push=n_push, n_fetch=n_fetch), 4, "unit"))
     for x, _ in ranks:
         assert x == pytest.approx([-7.0 * (1 + 2 + 3)] * len(x))
         assert x == ranks[0][0]
     assert ranks[0][1] == 3 * 7 * 5
-
-
-def counted(transport: Transport, task: Task, steps: int) -> tuple[pd.DataFrame, int]:
-    rank = Rank(transport, task)
-    transport.recorder.epoch = 1
-    if rank.is_server:
-        rank.strategy.serve()
-    else:
-        for i in range(steps):
-            rank.take(i)
-    transport.recorder.epoch = 2
-    rank.strategy.finish()
-    rank.close()
-    return transport.recorder.frame().query("epoch == 1"), rank.replica.x.nbytes
-
-
-def test_pushes_and_fetches_of_different_frequency_are_the_formula() -> None:
-    strategy, steps = Downpour(n_push=2, n_fetch=3), 12
-    ranks = launch(counted, 3, Task(strategy, 3), steps, record=True, timeout=LIMIT)
-    pairs = ledger(pd.concat([events for events, _ in ranks])).set_index(["src", "dst"])
-    P = ranks[0][1]
-    for k in (1, 2):
-        assert pairs.loc[(k, 0)].tolist() == [steps / 2 + steps / 3, steps * P / 2]
-        assert pairs.loc[(0, k)].tolist() == [steps / 3, steps * P / 3]
 
 
 def fetched_between_pushes(transport: Transport) -> list[float]:
@@ -107,16 +79,8 @@ def fetched_between_pushes(transport: Transport) -> list[float]:
 
 
 def test_a_fetch_does_not_clear_what_is_not_pushed_yet() -> None:
-    _, seen = launch(fetched_between_pushes, 2, timeout=LIMIT)
+    _, seen = virtual_time(2).launch(fetched_between_pushes, 2)
     assert seen == pytest.approx([0, -2, -2, -4])
-
-
-@pytest.mark.parametrize("option", ["n_push", "n_fetch"])
-def test_an_epoch_has_a_push_and_a_fetch(option: str) -> None:
-    for value, said in ((0, "must be at least 1"), (5, "must be at most 4, the steps of an epoch")):
-        with pytest.raises(UsageError, match=f"--{option} {value}: {said}"):
-            Downpour(**{option: value}).check(RunSize(4, 3, 4))
-    Downpour(**{option: 4}).check(RunSize(4, 3, 4))
 
 
 def steps_that_the_server_knows(transport: Transport) -> dict[int, int]:
@@ -132,4 +96,4 @@ def steps_that_the_server_knows(transport: Transport) -> dict[int, int]:
 
 
 def test_the_server_knows_steps_not_fetches_for_who_is_started_again_or_resumed() -> None:
-    assert launch(steps_that_the_server_knows, 3, timeout=LIMIT)[SERVER] == {1: 4, 2: 4}
+    assert virtual_time(3).launch(steps_that_the_server_knows, 3)[SERVER] == {1: 4, 2: 4}

@@ -1,18 +1,14 @@
 """Elastic averaging: the exchange is the paper's, as often as it is told; what is shown is the centre."""
 
-import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from launchers import launch
-from records.errors import UsageError
 from records.files import load_events
-from strategies import RunSize
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.single import Single
-from tests.ranks import LIMIT
+from tests.ranks import virtual_time
 from tests.strategies.loops import Rank, Task, trajectories
 from tests.strategies.runs import made, server_rows
 from transports.base import Transport
@@ -46,7 +42,7 @@ def scripted(transport: Transport, task: Task, steps: int) -> tuple[float, list[
 
 def test_the_exchange_is_that_of_the_paper() -> None:
     task = Task(ElasticAveraging(alpha=0.25, tau=2), 2, "unit")
-    (_, centers, shown), (_, x, known) = launch(scripted, 2, task, 3, timeout=LIMIT)
+    (_, centers, shown), (_, x, known) = virtual_time(2).launch(scripted, 2, task, 3)
     first = [
         -1,
         -2 + 0.5,
@@ -60,7 +56,7 @@ def test_the_exchange_is_that_of_the_paper() -> None:
 
 @pytest.mark.parametrize("tau", [1, 3, 100])
 def test_what_leaves_a_worker_comes_to_the_centre(tau: int) -> None:
-    ranks = launch(scripted, 4, Task(ElasticAveraging(tau=tau), 4, "unit"), 7, timeout=LIMIT)
+    ranks = virtual_time(4).launch(scripted, 4, Task(ElasticAveraging(tau=tau), 4, "unit"), 7)
     assert sum(x[-1] for _, x, _ in ranks) == pytest.approx(-2 * 7 * (1 + 2 + 3))
     for rate, _, centers in ranks:
         assert rate == pytest.approx(0.9 / 3)
@@ -68,8 +64,8 @@ def test_what_leaves_a_worker_comes_to_the_centre(tau: int) -> None:
 
 
 def test_with_hardly_any_force_a_worker_is_alone() -> None:
-    ranks = launch(trajectories, 2, [Task(ElasticAveraging(alpha=1e-300, tau=3), 2)], timeout=LIMIT)
-    ((alone,),) = launch(trajectories, 1, [Task(Single(), 1, epochs=6)], timeout=LIMIT)
+    ranks = virtual_time(2).launch(trajectories, 2, [Task(ElasticAveraging(alpha=1e-300, tau=3), 2)])
+    ((alone,),) = virtual_time(1).launch(trajectories, 1, [Task(Single(), 1, epochs=6)])
     x = ranks[1][0]
     assert 12 <= len(x) <= len(alone)
     assert x == alone[: len(x)]
@@ -88,16 +84,3 @@ def test_it_exchanges_as_often_as_it_is_told(tmp_path: Path) -> None:
         assert "goodbye" not in sent, "the server has ended each epoch"
     given = table[table["role"] == "worker"]["samples"].sum()
     assert server_rows(tmp_path, "run")["samples"].sum() == given, "no samples are lost"
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.5, math.inf, math.nan])
-def test_alpha_is_a_part(alpha: float) -> None:
-    with pytest.raises(UsageError, match=f"--alpha {alpha}: must be above 0 and below 1"):
-        ElasticAveraging(alpha=alpha).check(RunSize(4, 3, 4))
-
-
-def test_an_epoch_has_an_exchange() -> None:
-    for tau, said in ((0, "must be at least 1"), (5, "must be at most 4, the steps of an epoch")):
-        with pytest.raises(UsageError, match=f"--tau {tau}: {said}"):
-            ElasticAveraging(tau=tau).check(RunSize(4, 3, 4))
-    ElasticAveraging(tau=4, alpha=0.999).check(RunSize(4, 3, 4))

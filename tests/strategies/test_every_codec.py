@@ -1,7 +1,6 @@
 """Every codec on every strategy that carries its kind, by being in the tables: what is sent, and what comes of it."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from compression import CODECS, DENSE, LINEAR, Codec, Layout, Setting
 from compression.dgc import DGC
 from compression.random_k import RandomK
 from compression.topk import TopK
-from launchers import launch
 from records.errors import UsageError
 from records.files import load_metadata
 from records.tables import ledger
@@ -25,10 +23,10 @@ from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.forms import closed_form
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import ENGINES, LIMIT, virtual_time
+from tests.ranks import ENGINES, LIMIT, PROCESSES, launch, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said
-from tests.strategies.loops import Rank, Task, accuracy, exact, trajectories
+from tests.strategies.loops import Rank, Task, accuracy, exact, start, trajectories
 from tests.strategies.runs import SMALL, made
 from training import Options, run
 from training.checks import resolve
@@ -49,6 +47,7 @@ PAIRS = [
 ]
 SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].traits.asynchronous]
 STEPS, N = 6, 4
+REAL = [engine for engine in ENGINES if engine != "simulated"]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -99,10 +98,7 @@ def counted(transport: Transport, task: Task) -> tuple[pd.DataFrame, Layout, tor
 @pytest.mark.parametrize(("strategy", "codec"), PAIRS + OWN, ids=named)
 def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> None:
     task = Task(exact(strategy), N, "plain", codec=small_codec(codec))
-    launcher: Callable[..., Any] = virtual_time(N).launch
-    if strategy.name == "inconsistent_reads":
-        launcher = launch
-    ranks = launcher(counted, N, task, record=True, timeout=LIMIT)
+    ranks = start(strategy, counted, N, task, record=True)
     events, (_, layout, x) = pd.concat([rank[0] for rank in ranks]), ranks[0]
     assert task.make_codec is not None
     made = task.make_codec(layout, x, 0, True)
@@ -137,21 +133,30 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
 
 
 @pytest.mark.parametrize(("strategy", "codec"), SYNCHRONOUS + OWN, ids=named)
-def test_replicas_agree_and_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Codec]) -> None:
-    task = Task(exact(strategy), N, codec=small_codec(codec))
-    virtual = virtual_time(N).launch(trajectories, N, [task])
-    assert launch(trajectories, N, [task], timeout=LIMIT) == virtual
-    ends = [rank[0][-1] for rank in virtual]
+def test_replicas_agree(strategy: Kind, codec: type[Codec]) -> None:
+    ends = [rank[0][-1] for rank in virtual_time(N).launch(trajectories, N, [coded_task(strategy, codec)])]
     assert all(end == ends[0] for end in ends)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fp16", "blosc", "topk", "powersgd"])
+def coded_task(strategy: Kind, codec: type[Codec]) -> Task:
+    return Task(exact(strategy), N, codec=small_codec(codec))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("strategy", "codec"), SYNCHRONOUS + OWN, ids=named)
+def test_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Codec]) -> None:
+    task = coded_task(strategy, codec)
+    virtual = virtual_time(N).launch(trajectories, N, [task])
+    assert launch(trajectories, N, [task], timeout=LIMIT) == virtual
+
+
+@pytest.mark.parametrize(
+    "on", [engine if engine in PROCESSES else pytest.param(engine, marks=pytest.mark.exhaustive) for engine in REAL]
+)
 @pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer()], ids=["ring", "server"])
-def test_codes_of_any_length_travel_on_every_transport(strategy: Strategy, name: str) -> None:
-    task = Task(strategy, 3, codec=small_codec(CODECS[name]))
-    first, *others = (run_on(engine, trajectories, 3, [task]) for engine in ENGINES)
-    assert all(other == first for other in others)
+def test_codes_of_any_length_travel_on_every_transport(strategy: Strategy, on: str) -> None:
+    tasks = [Task(strategy, 3, codec=small_codec(CODECS[name])) for name in ("fp16", "blosc", "topk", "powersgd")]
+    assert run_on(on, trajectories, 3, tasks) == virtual_time(3).launch(trajectories, 3, tasks)
 
 
 def learned(transport: Transport, task: Task) -> float:
@@ -165,9 +170,8 @@ def learned(transport: Transport, task: Task) -> float:
 
 @pytest.mark.parametrize(("strategy", "codec"), PAIRS, ids=named)
 def test_it_learns(strategy: Kind, codec: type[Codec]) -> None:
-    task = Task(exact(strategy), N, "plain", codec=small_codec(codec), epochs=25)
-    start: Callable[..., Any] = launch if strategy.name == "inconsistent_reads" else virtual_time(N).launch
-    assert min(start(learned, N, task)) > 0.8
+    task = Task(exact(strategy), N, "plain", codec=small_codec(codec), epochs=15)
+    assert min(start(strategy, learned, N, task)) > 0.8
 
 
 def test_a_codec_may_have_defaults_of_its_own_for_options_of_the_run(tmp_path: Path) -> None:
@@ -238,7 +242,6 @@ def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, code
     assert found["test_accuracy"] > 0.8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("codec", list(CODING.values()), ids=list(CODING))
 @pytest.mark.parametrize("strategy", [ParamServer(), RingAllReduce()], ids=["server", "ring"])
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Strategy, codec: type[Codec]) -> None:

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from launchers import launch
-from strategies import Strategy
+from records.errors import UsageError
+from strategies import RunSize, Strategy
 from strategies.common import forms
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, launch
 from tests.runs import ROOT
 from tests.strategies.loops import (
     BATCH,
@@ -33,11 +33,14 @@ from tests.strategies.loops import (
     describe,
     exact,
     fit,
+    is_virtual,
     make_model,
     sizes,
+    start,
     trajectories,
+    with_workers,
 )
-from training.loop import REPORTER
+from training.evaluation import REPORTER
 from training.names import check_class, strategy_class
 from training.options import Options, names_with_strategy_defaults, option_names
 from training.run import expendable
@@ -154,7 +157,9 @@ def one_process(workers: int, optimizer: str, clip_norm: float, epochs: int) -> 
 def test_it_takes_the_same_steps_as_one_process(synchronous: Kind, n_gpus: int) -> None:
     tasks = [Task(exact(synchronous), n_gpus, optimizer, clip_norm) for optimizer, clip_norm in CASES]
     roles = tasks[0].roles
-    ranks = launch(trajectories, len(roles), tasks, timeout=LIMIT)
+    ranks = start(synchronous, trajectories, len(roles), tasks)
+    if is_virtual(synchronous) and n_gpus == with_workers(synchronous, 3):
+        assert launch(trajectories, len(roles), tasks, timeout=LIMIT) == ranks, "processes give the same bits"
     for case, task in enumerate(tasks):
         where = f"{task.optimizer}, clip_norm {task.clip_norm}"
         expected = torch.stack(one_process(task.plan.workers, task.optimizer, task.clip_norm, task.epochs))
@@ -192,7 +197,6 @@ def weighted(transport: Transport, task: Task, dtypes: list[str], parts: list[in
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_the_mean_is_that_of_the_samples_in_every_dtype(synchronous: Kind, parts: list[int]) -> None:
     fitting = [n_gpus for n_gpus in sizes(synchronous) if synchronous().roles(n_gpus).count("worker") == len(parts)]
@@ -200,7 +204,7 @@ def test_the_mean_is_that_of_the_samples_in_every_dtype(synchronous: Kind, parts
         pytest.skip(f"cannot be {len(parts)} workers")
     task = Task(exact(synchronous), fitting[0], "unit")
     expected = sum(n * (1.0 + worker) for worker, n in enumerate(parts)) / sum(parts)
-    for rank, found in enumerate(launch(weighted, len(task.roles), task, DTYPES, parts, timeout=LIMIT)):
+    for rank, found in enumerate(start(synchronous, weighted, len(task.roles), task, DTYPES, parts)):
         for dtype, x in zip(DTYPES, found, strict=True):
             precision = 4 * torch.finfo(getattr(torch, dtype)).eps
             assert x == pytest.approx([expected] * len(x), rel=precision), f"rank {rank}, {dtype}"
@@ -228,30 +232,21 @@ def after_finish(transport: Transport, task: Task, buffers: bool) -> dict[str, A
 @cache
 def ended(kind: Kind, buffers: bool) -> list[dict[str, Any]]:
     task = Task(kind(), fit(kind, 4))
-    return launch(after_finish, len(task.roles), task, buffers, timeout=LIMIT)
+    return start(kind, after_finish, len(task.roles), task, buffers)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("buffers", [False, True], ids=["no buffers", "buffers"])
-def test_its_model_is_the_same_vector_on_every_rank(kind: Kind, buffers: bool) -> None:
-    assert len({str(rank["model"]) for rank in ended(kind, buffers)}) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("buffers", [False, True], ids=["no buffers", "buffers"])
-def test_after_an_epoch_the_replicas_are_the_same(agreeing: Kind, buffers: bool) -> None:
-    ranks = ended(agreeing, buffers)
+def test_after_an_epoch_all_ranks_show_the_same_model(kind: Kind, buffers: bool) -> None:
+    """Replicas that agree are that model, and their buffers the mean of the workers'."""
+    ranks = ended(kind, buffers)
+    assert len({str(rank["model"]) for rank in ranks}) == 1
+    if not kind.traits.agree:
+        return
+    workers = [rank for rank, role in enumerate(kind().roles(len(ranks))) if role == "worker"]
     for rank in ranks:
-        assert rank["x"] == rank["model"] == ranks[0]["x"]
+        assert rank["x"] == rank["model"]
+        assert rank["b"] == pytest.approx([sum(workers) / len(workers)] * 4 if buffers else [])
         assert rank["b"] == ranks[0]["b"]
-
-
-@pytest.mark.slow
-def test_an_epoch_ends_with_the_mean_of_the_buffers(agreeing: Kind) -> None:
-    roles = agreeing().roles(fit(agreeing, 4))
-    workers = [rank for rank, role in enumerate(roles) if role == "worker"]
-    for rank in ended(agreeing, True):
-        assert rank["b"] == pytest.approx([sum(workers) / len(workers)] * 4)
 
 
 # A state continues
@@ -272,7 +267,82 @@ def resumed_in_the_middle(transport: Transport, task: Task) -> bool:
     return torch.equal(rank.x(), expected)
 
 
-@pytest.mark.slow
 def test_a_state_dict_continues_bit_for_bit(determined: Kind) -> None:
     task = Task(exact(determined), fit(determined, 3), "adam")
-    assert all(launch(resumed_in_the_middle, len(task.roles), task, timeout=LIMIT)), describe(task.strategy)
+    assert all(start(determined, resumed_in_the_middle, len(task.roles), task)), describe(task.strategy)
+
+
+# What is refused
+
+Refused = tuple[dict[str, Any], dict[str, Any], str]  # options, what is special of the run, the message
+INF, NAN = float("inf"), float("nan")
+IN_MEMORY: list[Refused] = [
+    ({}, {"shared_memory": False}, "--strategy NAME: needs shared memory; run it without torchrun, in real time"),
+    ({}, {"held_back": True}, "--bandwidth, --latency: the workers of NAME read x in shared memory"),
+    ({}, {"replayed": True}, "--replay: that run has inconsistent reads"),
+]
+AGGREGATE: list[Refused] = [
+    ({"aggregate": 0}, {}, "--aggregate 0: must be at least 1"),
+    ({"aggregate": 13}, {}, "--aggregate 13: must be at most 12, the gradients of an epoch"),
+]
+NESTEROV = {"outer_optimizer": "nesterov"}
+REFUSED: dict[str, list[Refused]] = {
+    "ad_psgd": [({}, {"replayed": True}, "--replay: with NAME every rank takes messages in an order of its own")],
+    "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, {}, "--max_staleness -1: must be at least 0")],
+    "backup_workers": [
+        ({"n_backup": 3}, {}, "--n_backup 3: must be fewer than the 3 workers"),
+        ({"n_backup": -1}, {}, "--n_backup -1: must be at least 0"),
+    ],
+    "downpour": [
+        ({"n_push": 0}, {}, "--n_push 0: must be at least 1"),
+        ({"n_push": 5}, {}, "--n_push 5: must be at most 4, the steps of an epoch"),
+        ({"n_fetch": 0}, {}, "--n_fetch 0: must be at least 1"),
+        ({"n_fetch": 5}, {}, "--n_fetch 5: must be at most 4, the steps of an epoch"),
+    ],
+    "easgd": [
+        ({"tau": 0}, {}, "--tau 0: must be at least 1"),
+        ({"tau": 5}, {}, "--tau 5: must be at most 4, the steps of an epoch"),
+        *[({"alpha": alpha}, {}, f"--alpha {alpha}: must be above 0 and below 1") for alpha in (0.0, 1.0, INF, NAN)],
+    ],
+    "gossip": [({"topology": "star"}, {}, "--topology star: unknown; there are ring, exponential")],
+    "hogwild": IN_MEMORY,
+    "hogwild_pp": [
+        *IN_MEMORY,
+        ({"cluster_size": 0}, {}, "--cluster_size 0: must be at least 1"),
+        ({"sync_delay": 0}, {}, "--sync_delay 0: must be at least 1"),
+        ({"tolerance": -1.0}, {}, "--tolerance -1.0: must be at least 0"),
+    ],
+    "inconsistent_reads": [*IN_MEMORY, *AGGREGATE],
+    "local_sgd": [
+        ({"local_steps": 0}, {}, "--local_steps 0: must be at least 1"),
+        ({"outer_optimizer": "nestrov"}, {}, "--outer_optimizer nestrov: unknown; did you mean nesterov? "),
+        ({"outer_lr": 0.5}, {}, "--outer_lr 0.5: averaging has none"),
+        ({"outer_momentum": 0.5}, {}, "--outer_momentum 0.5: averaging has none"),
+        (NESTEROV | {"outer_momentum": 1.0}, {}, "--outer_momentum 1.0: must be"),
+        (NESTEROV | {"outer_lr": -1.0}, {}, "--outer_lr -1.0: must be"),
+        (NESTEROV | {"outer_lr": NAN}, {}, "--outer_lr nan: must be"),
+    ],
+    "overlapped_ring": [
+        ({"bucket_mb": size}, {}, f"--bucket_mb {size}: must be above 0 and at most 1e9, such as 25")
+        for size in (0.0, -1.0, NAN, INF)
+    ],
+    "sharded_param_server": [
+        ({"servers": 1}, {}, "--servers 1: must be at least 2"),
+        ({"servers": 4}, {}, "--servers 4: must be at most 3, all processes but one"),
+    ],
+    "sparta": [
+        ({"fraction": part}, {}, f"--fraction {part}: must be above 0 and at most 1") for part in (0.0, -0.1, 1.1, NAN)
+    ],
+}
+
+
+def test_options_out_of_range_are_refused_in_one_line(kind: Kind) -> None:
+    """In a run of 4 ranks and 4 steps an epoch; its defaults are not refused."""
+    size = RunSize(4, kind().roles(fit(kind, 4)).count("worker"), 4)
+    if fit(kind, 4) == 4:
+        kind().check(size)
+    for options, run, message in REFUSED.get(kind.name, []):
+        with pytest.raises(UsageError) as caught:
+            kind(**options).check(dataclasses.replace(size, **run))
+        assert str(caught.value).startswith(message.replace("NAME", kind.name))
+        assert "\n" not in str(caught.value)

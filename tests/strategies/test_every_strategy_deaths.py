@@ -9,14 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from launchers import launch
 from records.errors import RunFailed
 from strategies import Strategy
-from tests.ranks import LIMIT, wait_until
+from tests.ranks import LIMIT, launch, wait_until
 from tests.strategies.loops import Rank, Task, accuracy, describe, exact, fit, variants
 from tests.strategies.runs import N_TRAIN, SMALL, made
 from training import Options
-from training.loop import REPORTER
+from training.evaluation import REPORTER
 from transports.base import Transport
 
 Kind = type[Strategy]
@@ -41,11 +40,12 @@ def given_by_the_dead(strategy: Strategy) -> int:
     return sum(stop - start for start, stop in (plan.part_bounds(step, VICTIM) for step in range(3)))
 
 
-@pytest.mark.slow
-def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exhaustive", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path, exhaustive: bool) -> None:
+    """With all its options, where they let workers die, in `test_every_strategy_virtual.py`."""
     roles_of(survivor)
-    for number, strategy in enumerate(variants(survivor, 4)):
-        facts = made(tmp_path, f"{number}", strategy, **MORTAL)
+    for number, strategy in enumerate(variants(survivor, 4) if exhaustive else [survivor()]):
+        facts = made(tmp_path, f"{number}", strategy, real=True, **MORTAL)
         where = describe(strategy)
         assert [(death["rank"], death["returned"]) for death in facts["deaths"]] == [(VICTIM, False)], where
         table = pd.read_csv(tmp_path / f"{number}.csv")
@@ -67,7 +67,7 @@ def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path) 
 def test_the_run_ends_with_a_dead_worker_and_names_it(mortal: Kind, tmp_path: Path) -> None:
     roles_of(mortal)
     with pytest.raises(RunFailed, match=rf"rank {VICTIM} \(worker\) was killed by SIGKILL") as caught:
-        made(tmp_path, "run", mortal(), **MORTAL)
+        made(tmp_path, "run", mortal(), real=True, **MORTAL)
     first, *others = str(caught.value).splitlines()
     assert f"rank {VICTIM}" in first
     assert all(re.match(r" *rank \d \(\w+\) waited for", line) for line in others), str(caught.value)
@@ -122,8 +122,11 @@ def with_a_doomed_worker(transport: Transport, task: Task, calls: int, folder: s
     return accuracy(x), len(updates)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16])
+def moments(default: list[int], exhaustive: list[int]) -> list[Any]:
+    return [*default, *(pytest.param(calls, marks=pytest.mark.exhaustive) for calls in exhaustive)]
+
+
+@pytest.mark.parametrize("calls", moments([0, 4, 12], [1, 2, 3, 6, 8, 10, 14, 16]))
 def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, calls: int) -> None:
     roles = roles_of(survivor)
     task = Task(survivor(), len(roles), "plain", epochs=5)
@@ -136,8 +139,7 @@ def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, ca
     assert all(result is not None for rank, result in enumerate(found) if rank != VICTIM)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", [0, 3, 6, 12])
+@pytest.mark.parametrize("calls", moments([6], [0, 3, 12]))
 def test_a_worker_that_is_started_again_takes_part(returning: Kind, calls: int, tmp_path: Path) -> None:
     roles = roles_of(returning)
     task = Task(returning(), len(roles), "plain", epochs=5)

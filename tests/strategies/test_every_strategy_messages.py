@@ -3,21 +3,29 @@
 import random
 import zlib
 from collections import defaultdict
-from functools import partial
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
-from launchers import launch
-from records.errors import UsageError
 from records.tables import ledger
-from strategies import RunSize, Strategy
+from strategies import Strategy
 from strategies.common.forms import closed_form
 from strategies.common.traits import NOTHING, Coded
-from tests.ranks import ENGINES, LIMIT, run
-from tests.strategies.loops import Rank, Task, accuracy, describe, exact, trajectories, variants, with_workers
+from tests.ranks import ENGINES, LIMIT, launch, run
+from tests.strategies.loops import (
+    Rank,
+    Task,
+    accuracy,
+    describe,
+    exact,
+    is_virtual,
+    start,
+    trajectories,
+    variants,
+    with_workers,
+)
 from transports.base import Message, Transport, Work
 
 Kind = type[Strategy]
@@ -50,11 +58,10 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
     return found
 
 
-@pytest.mark.slow
 def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     tasks = [Task(strategy, n_gpus, "plain") for strategy in variants(punctual, n_gpus)]
     assert tasks, "no options are possible"
-    ranks = launch(counted, n_gpus, tasks, record=True, timeout=LIMIT)
+    ranks = start(punctual, counted, n_gpus, tasks, record=True)
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
         _, nbytes, codec = ranks[0][case]
@@ -136,28 +143,38 @@ def _train(rank: Rank) -> None:
         rank.epoch(number)
 
 
-@pytest.mark.slow
 def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind: Kind) -> None:
+    """With its defaults in processes, whose readers see every vector in place; with other options in virtual time."""
     n_gpus = with_workers(kind, 3)
     tasks = [Task(strategy, n_gpus, "plain", 0.5) for strategy in variants(kind, n_gpus)]
-    ranks = launch(witnessed, n_gpus, tasks, timeout=LIMIT)
-    for case, task in enumerate(tasks):
-        for rank, (_, received, in_place) in enumerate(witness[case] for witness in ranks):
-            sends = kind().cost().by_role[task.roles[rank]] != NOTHING
-            assert in_place or n_gpus == 1 or not (kind.traits.agree and sends), "vectors are read where they are"
-            for (src, tag), stories in received.items():
-                sent = ranks[src][case][0][rank, tag]
-                assert stories == [[one, one] for one in sent], f"{tag} from {src} to {rank}, {describe(task.strategy)}"
+    real = tasks[:1] if is_virtual(kind) else tasks
+    for ranks, of_ranks in (
+        (launch(witnessed, n_gpus, real, timeout=LIMIT), real),
+        (start(kind, witnessed, n_gpus, tasks[len(real) :]), tasks[len(real) :]),
+    ):
+        for case, task in enumerate(of_ranks):
+            for rank, (_, received, in_place) in enumerate(witness[case] for witness in ranks):
+                sends = kind().cost().by_role[task.roles[rank]] != NOTHING and kind.traits.agree and n_gpus > 1
+                assert in_place or of_ranks is not real or not sends, "vectors are read where they are"
+                for (src, tag), stories in received.items():
+                    sent = ranks[src][case][0][rank, tag]
+                    where = f"{tag} from {src} to {rank}, {describe(task.strategy)}"
+                    assert stories == [[one, one] for one in sent], where
 
 
 # Every transport
 
+EVERY_ENGINE = [
+    "process_group",
+    *(pytest.param(engine, marks=pytest.mark.exhaustive) for engine in ENGINES if engine != "process_group"),
+]
 
-@pytest.mark.slow
-def test_the_transport_does_not_decide_the_result(determined: Kind) -> None:
+
+@pytest.mark.parametrize("on", EVERY_ENGINE)
+def test_the_transport_does_not_decide_the_result(determined: Kind, on: str) -> None:
     task = Task(exact(determined), with_workers(determined, 3))
-    first, *others = (run(engine, trajectories, len(task.roles), [task]) for engine in ENGINES)
-    assert all(other == first for other in others)
+    expected = start(determined, trajectories, len(task.roles), [task])
+    assert run(on, trajectories, len(task.roles), [task]) == expected
 
 
 def learned(transport: Transport, task: Task) -> float:
@@ -168,25 +185,11 @@ def learned(transport: Transport, task: Task) -> float:
     return accuracy(x)
 
 
-@pytest.mark.slow
-def test_it_learns_on_every_transport(asynchronous: Kind, engine: str) -> None:
+@pytest.mark.parametrize("on", ["shared_memory", pytest.param("process_group", marks=pytest.mark.exhaustive)])
+def test_it_learns_on_every_transport(asynchronous: Kind, on: str) -> None:
     task = Task(asynchronous(), with_workers(asynchronous, 3), "plain", epochs=15)
-    refused = needs_shared_memory(task)
-    if not engine.startswith("shared_memory") and refused:
-        assert "shared memory" in refused
-        assert refused.count("\n") == 0
-        return
-    found = run(engine, learned, len(task.roles), task)
+    if on != "shared_memory" and not is_virtual(asynchronous):
+        pytest.skip("needs shared memory")
+    found = run(on, learned, len(task.roles), task)
     assert len(set(found)) == 1
     assert found[0] > 0.8  # of 47 samples, in whatever order messages came
-
-
-def needs_shared_memory(task: Task) -> str:
-    """What it says to ranks that share no memory, where it needs that; else nothing."""
-    size = partial(RunSize, task.size.n_ranks, task.size.workers, task.size.steps_per_epoch)
-    task.strategy.check(size(shared_memory=True))
-    try:
-        task.strategy.check(size(shared_memory=False))
-    except UsageError as error:
-        return str(error)
-    return ""

@@ -11,12 +11,10 @@ import torch
 from torch import nn
 
 from checkpoints.folder import listed
-from launchers import launch
-from records.errors import UsageError
-from strategies import Replica, RunSize
+from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from strategies.single import Single
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, launch
 from tests.strategies.loops import N_SAMPLES, OPTIMIZERS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options, run
@@ -223,13 +221,3 @@ def resumed(transport: Transport) -> tuple[set[float], list[list[int]], int, int
 def test_the_others_begin_with_the_x_and_the_counts_of_rank_0() -> None:
     counts = [[30, 20], [3, 2]]
     assert launch(resumed, 2, timeout=LIMIT) == [({5.0}, counts, 3, 3), ({5.0}, counts, 3, 2)]
-
-
-def test_what_it_needs() -> None:
-    Hogwild().check(RunSize(4, 4, 4))
-    with pytest.raises(UsageError, match="--strategy hogwild: needs shared memory; run it without torchrun"):
-        Hogwild().check(RunSize(4, 4, 4, shared_memory=False))
-    with pytest.raises(UsageError, match="--bandwidth, --latency: the workers of hogwild read x in shared memory"):
-        Hogwild().check(RunSize(4, 4, 4, held_back=True))
-    with pytest.raises(UsageError, match="--replay: that run has inconsistent reads"):
-        Hogwild().check(RunSize(4, 4, 4, replayed=True))

@@ -9,12 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchers import launch
-from records.errors import UsageError
-from strategies import Replica, RunSize
+from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP, coefficients, exchange
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, launch
 from tests.strategies.loops import OPTIMIZERS, Rank, Task
 from tests.strategies.runs import made
 from tests.strategies.test_hogwild import zeros
@@ -206,14 +204,3 @@ def test_a_whole_run_measures_how_far_the_clusters_are_apart(tmp_path: Path) -> 
     assert table.query("rank > 0")["replica_distance"].isna().all()
     hashes = facts["parameter_hash"]
     assert hashes["0"] == hashes["1"] != hashes["2"] == hashes["3"]
-
-
-@pytest.mark.parametrize(("name", "value"), [("cluster_size", 0), ("sync_delay", 0), ("tolerance", -1.0)])
-def test_what_cannot_be_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"--{name} {value}: must be at least"):
-        HogwildPP(**{name: value}).check(RunSize(4, 4, 4))
-
-
-def test_it_needs_shared_memory() -> None:
-    with pytest.raises(UsageError, match="--strategy hogwild_pp: needs shared memory"):
-        HogwildPP().check(RunSize(4, 4, 4, shared_memory=False))

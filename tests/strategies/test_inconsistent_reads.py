@@ -6,12 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from launchers import launch
-from records.errors import UsageError
 from records.files import load_events
-from strategies import RunSize
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, launch
 from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import applied, made
 from transports.base import Transport
@@ -78,13 +75,3 @@ def test_an_update_has_begun_and_not_ended_while_x_is_written() -> None:
     n = len(seen) - 1
     assert n >= 8
     assert seen == [*((i + 1, i) for i in range(n)), (n, n)]
-
-
-def test_what_it_needs() -> None:
-    InconsistentReads().check(RunSize(4, 3, 4))
-    with pytest.raises(UsageError, match="needs shared memory; run it without torchrun, in real time"):
-        InconsistentReads().check(RunSize(4, 3, 4, shared_memory=False))
-    with pytest.raises(UsageError, match="--replay: that run has inconsistent reads"):
-        InconsistentReads().check(RunSize(4, 3, 4, replayed=True))
-    with pytest.raises(UsageError, match="--aggregate 13"):
-        InconsistentReads(aggregate=13).check(RunSize(4, 3, 4))

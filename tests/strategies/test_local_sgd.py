@@ -1,12 +1,8 @@
 """Local SGD: its rounds are those of a plain program, and at its ends it is the ring, FedAvg and DiLoCo."""
 
-import dataclasses
-from typing import Any
-
 import pytest
 import torch
 
-from records.errors import UsageError
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.local_models.local_sgd import LocalSGD
@@ -112,23 +108,3 @@ def test_the_model_is_the_mean_of_the_replicas_also_in_a_round(steps: int) -> No
     expected = ((own - own.mean(0)).square().sum(1).mean() ** 0.5 / own.mean(0).norm()).item()
     assert found[0][2]["replica_distance"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
     assert (expected < 1e-12) == (steps == 4)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"local_steps": 0}, "--local_steps 0: must be at least 1"),
-        ({"outer_optimizer": "nestrov"}, "--outer_optimizer nestrov: unknown; did you mean nesterov? "),
-        ({"outer_lr": 0.5}, "--outer_lr 0.5: averaging has none"),
-        ({"outer_momentum": 0.5}, "--outer_momentum 0.5: averaging has none"),
-        ({"outer_optimizer": "nesterov", "outer_momentum": 1.0}, "--outer_momentum 1.0: must be"),
-        ({"outer_optimizer": "nesterov", "outer_lr": -1.0}, "--outer_lr -1.0: must be"),
-        ({"outer_optimizer": "nesterov", "outer_lr": float("nan")}, "--outer_lr nan: must be"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
-    strategy = dataclasses.replace(LocalSGD(), **options)
-    with pytest.raises(UsageError) as caught:
-        strategy.check(Task(strategy, N).size)
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)

@@ -6,14 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from launchers import launch
-from strategies import Replica
 from strategies.common.served import Mean
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import LIMIT
-from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task
+from tests.ranks import LIMIT, launch, virtual_time
+from tests.strategies.loops import N_STEPS, Rank, Task
 from transports.base import Transport
 
 PARTS = st.lists(st.tuples(st.integers(1, 500), st.floats(-100, 100)), min_size=1, max_size=9)
@@ -51,7 +48,7 @@ def messages(transport: Transport, task: Task) -> tuple[int, list[tuple[Any, ...
 
 def test_a_step_is_a_gradient_of_each_in_the_order_of_ranks_and_x_for_all() -> None:
     workers = (1, 2, 3)
-    (P, of_server), *of_workers = launch(messages, 4, Task(ParamServer(), 4), record=True, timeout=LIMIT)
+    (P, of_server), *of_workers = virtual_time(4).launch(messages, 4, Task(ParamServer(), 4), record=True)
     step = [("recv", k, "gradient", P) for k in workers] + [("send", k, "parameters", P) for k in workers]
     end = [("recv", k, "goodbye", 0) for k in workers] + [("recv", k, "buffers", 0) for k in workers]
     assert of_server == step * N_STEPS + end + [("send", k, "mean buffers", 0) for k in workers]
@@ -71,7 +68,7 @@ def versions(transport: Transport, task: Task) -> list[tuple[int, int, int]]:
 
 
 def test_no_gradient_is_stale() -> None:
-    server, *workers = launch(versions, 3, Task(ParamServer(), 3), record=True, timeout=LIMIT)
+    server, *workers = virtual_time(3).launch(versions, 3, Task(ParamServer(), 3), record=True)
     assert server == [(k, step, step) for step in range(2 * N_STEPS) for k in (1, 2)]
     assert workers == [[], []]
 
@@ -93,22 +90,3 @@ def bounded(transport: Transport, task: Task) -> bool:
 @pytest.mark.parametrize("n_gpus", [2, 3])
 def test_the_bound_on_the_gradient_is_not_written_into_a_workers_memory(n_gpus: int) -> None:
     assert all(launch(bounded, n_gpus, Task(ParamServer(), n_gpus, clip_norm=0.1), timeout=LIMIT))
-
-
-def unequal(transport: Transport) -> list[float]:
-    """A loop of its own, in which worker k takes k steps; the model has no buffers."""
-    model = nn.Linear(2, 1)
-    server = ParamServer()
-    server.start(Replica(model, transport), transport, OPTIMIZERS["unit"])
-    if transport.rank == 0:
-        server.serve()
-    for _ in range(transport.rank):
-        model(torch.ones(4, 2)).sum().backward()
-        server.step(4)
-    server.finish()
-    return server.model().tolist()
-
-
-def test_workers_that_took_fewer_steps_end_the_epoch_with_the_same_model() -> None:
-    ranks = launch(unequal, 4, timeout=LIMIT)
-    assert ranks == [ranks[0]] * 4

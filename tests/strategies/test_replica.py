@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from launchers import launch
 from strategies import Replica
 from strategies.common.replica import copy_into, float_buffers, parameters_from, trained
-from tests.ranks import LIMIT
+from tests.ranks import LIMIT, launch, virtual_time
 from transports.base import Transport
 
 
@@ -52,7 +51,7 @@ def describe_tied(transport: Transport) -> dict[str, object]:
 
 
 def test_ties_frozen_parameters_and_buffers() -> None:
-    report = launch(describe_tied, 1, timeout=LIMIT)[0]
+    report = virtual_time(1).launch(describe_tied, 1)[0]
     # 9 tied once, 2 unused, 3 + 3 of BatchNorm; running mean and variance, but not num_batches_tracked
     assert report == {
         "n": 9 + 2 + 6, "m": 6, "kept": True, "views": True, "buffers are views": True, "tied": True,
@@ -76,7 +75,7 @@ def collect_in_place(transport: Transport) -> dict[str, object]:
 
 
 def test_gradients_that_are_collected_in_place_are_not_copied_and_missing_ones_are_zero() -> None:
-    report = launch(collect_in_place, 1, timeout=LIMIT)[0]
+    report = virtual_time(1).launch(collect_in_place, 1)[0]
     assert report == {"kept": [True] * 3, "unused": [0.0, 0.0], "collected": True}
 
 
@@ -106,7 +105,7 @@ def collect_after(transport: Transport) -> dict[str, list[float]]:
 
 
 def test_collect_finds_the_gradient_whatever_became_of_grad() -> None:
-    assert launch(collect_after, 1, timeout=LIMIT)[0] == {
+    assert virtual_time(1).launch(collect_after, 1)[0] == {
         "plain": [3.0, 6.0],
         "accumulated": [6.0, 12.0],
         "replaced": [7.0, 8.0],
@@ -127,7 +126,7 @@ def refuse(transport: Transport) -> list[str]:
 
 
 def test_refuses_mixed_dtypes_and_models_with_nothing_to_train() -> None:
-    mixed, nothing, frozen = launch(refuse, 1, timeout=LIMIT)[0]
+    mixed, nothing, frozen = virtual_time(1).launch(refuse, 1)[0]
     assert "torch.float32 on cpu, torch.float64 on cpu" in mixed
     assert nothing == frozen == "the model has no trainable parameter"
 
@@ -239,6 +238,6 @@ def state_that_leaves(transport: Transport) -> tuple[list[int], list[int], bool]
 
 
 def test_the_state_that_leaves_is_plain_tensors() -> None:
-    ((behind, own, is_view),) = launch(state_that_leaves, 1, timeout=LIMIT)
+    ((behind, own, is_view),) = virtual_time(1).launch(state_that_leaves, 1)
     assert behind == own
     assert is_view

@@ -27,7 +27,6 @@ def test_the_optimizers_memory_is_one_nth(tmp_path: Path, optimizer: str, vector
     assert abs(sum(parts.values()) - whole["0"]) <= 4 * 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "adam", "lr": 0.01}, {"optimizer": "rmsprop", "lr": 0.01}])
 def test_a_bound_on_the_gradient_is_for_all_of_it(tmp_path: Path, changes: dict[str, Any]) -> None:
     same = changes | {"clip_norm": 0.05, "dtype": "float64", "n_gpus": 3, "model": "mlp"}

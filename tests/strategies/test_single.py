@@ -26,7 +26,6 @@ def saved(tmp_path: Path, strategy: Strategy, **changes: Any) -> dict[str, torch
     return torch.load(tmp_path / "model.pt", weights_only=True)
 
 
-@pytest.mark.slow
 def test_it_is_like_so_many_workers_in_however_many_pieces(tmp_path: Path) -> None:
     expected = saved(tmp_path, RingAllReduce(), n_gpus=3)
     for strategy, changes in (

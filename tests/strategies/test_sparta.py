@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 
-from records.errors import UsageError
 from strategies import Replica, Strategy
 from strategies.common.forms import closed_form
 from strategies.local_models.gossip import Gossip
@@ -95,10 +94,3 @@ def counted(transport: Transport, task: Task) -> list[tuple[int, float]]:
 def test_who_has_a_model_of_its_own_counts_the_samples_of_all(strategy: Strategy) -> None:
     for seen in run("simulated", counted, N, Task(strategy, N, "plain")):
         assert seen == [(4 * N, 4 * N), (8 * N, 8 * N), (12 * N, 12 * N)], "the schedule follows them"
-
-
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan")])
-def test_a_fraction_must_be_one(fraction: float) -> None:
-    strategy = Sparta(fraction=fraction)
-    with pytest.raises(UsageError, match=r"^--fraction .*: must be above 0 and at most 1$"):
-        strategy.check(Task(strategy, N).size)

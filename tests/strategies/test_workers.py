@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from launchers import launch
 from records.errors import RunFailed
 from strategies import STRATEGIES, Replica
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.descent import Descent
 from strategies.common.served import Served, join_server
 from strategies.common.workers import SERVER, Workers
-from tests.ranks import LIMIT, wait_until
+from tests.ranks import LIMIT, launch, virtual_time, wait_until
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Act, PushingWorkers, Scripted, start
-from transports.base import ANY, Transport, WaitTimeout
+from transports.base import ANY, Transport
+from transports.messages import WaitTimeout
 
 
 def serve(transport: Transport, after_update: Callable[[], None] = lambda: None) -> tuple[Replica, Descent, Workers]:
@@ -46,7 +46,7 @@ def in_rounds(transport: Transport) -> Any:
 
 
 def test_a_round_is_a_gradient_of_each_that_has_not_left_in_the_order_of_ranks() -> None:
-    seen, updates, present, alive = launch(in_rounds, 4, timeout=LIMIT)[SERVER]
+    seen, updates, present, alive = virtual_time(4).launch(in_rounds, 4)[SERVER]
     assert seen == [[(1, 0, 0), (2, 0, 0), (3, 0, 0)], [(2, 1, 0), (3, 1, 0)], [(3, 2, 0)]]
     assert updates == [1, 2, 3], "a checkpoint may be written after each"
     assert (present, alive) == ([], [1, 2, 3])
@@ -85,7 +85,7 @@ def as_they_come(transport: Transport) -> Any:
 
 
 def test_messages_come_in_their_order_with_the_version_that_was_read() -> None:
-    seen, present, read = launch(as_they_come, 3, timeout=LIMIT)[SERVER]
+    seen, present, read = virtual_time(3).launch(as_they_come, 3)[SERVER]
     assert seen == [
         (1, 0, [1], {1: 1, 2: 0}, 0),
         (2, 0, [2], {1: 1, 2: 1}, 1),
@@ -190,7 +190,7 @@ def welcomed(transport: Transport) -> Any:
 
 
 def test_a_worker_begins_where_the_server_says() -> None:
-    _, *workers = launch(welcomed, 3, timeout=LIMIT)
+    _, *workers = virtual_time(3).launch(welcomed, 3)
     assert workers == [(steps, 4, 123, 123, [0, 1, 2, 3, 4], [7, 7]) for steps in (9, 3)], "each with its own steps"
 
 
@@ -236,7 +236,7 @@ def dropped(transport: Transport) -> Any:
 
 
 def test_what_is_recorded_of_a_gradient_and_that_a_dropped_one_is_given_back() -> None:
-    rows = launch(dropped, 2, record=True, timeout=LIMIT)[SERVER]
+    rows = virtual_time(2).launch(dropped, 2, record=True)[SERVER]
     assert rows == [("communicate", "drop", 1, 0, 1), ("update", "", 1, 0, 2)]
 
 
@@ -255,7 +255,7 @@ def without_finish(transport: Transport, name: str) -> None:
 @pytest.mark.parametrize("name", ["param_server", "backup_workers", "async_param_server", "downpour"])
 def test_a_worker_that_leaves_without_goodbye_says_so(name: str) -> None:
     with pytest.raises(RunFailed, match=r"^rank [12] \(worker\): rank [12] ended after step\(\) without finish\(\)"):
-        launch(without_finish, 3, name, timeout=LIMIT)
+        virtual_time(3).launch(without_finish, 3, name)
 
 
 @pytest.mark.parametrize("name", ["backup_workers", "async_param_server", "downpour"])
@@ -299,4 +299,4 @@ def with_counts(transport: Transport) -> Any:
 
 
 def test_counts_among_the_buffers_go_to_who_joins_and_the_greatest_comes_back() -> None:
-    assert launch(with_counts, 3, timeout=LIMIT) == [[27], [7], [7]]
+    assert virtual_time(3).launch(with_counts, 3) == [[27], [7], [7]]

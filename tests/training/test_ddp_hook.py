@@ -31,17 +31,16 @@ from compression.powersgd import PowerSGD
 from compression.qsgd import QSGD
 from compression.random_k import RandomK
 from compression.topk import TopK
-from launchers import launch
 from records.errors import UsageError
 from strategies import Replica
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.coding import CodecFactory
-from tests.ranks import LIMIT, outcome
+from tests.ranks import LIMIT, launch, outcome
 from tests.runs import ROOT
 from training.ddp_hook import CodecState, codec_hook
 from transports.base import Transport
 
-EXAMPLES = ROOT / "docs" / "compression.md"  # the page whose blocks of Python are run
+EXAMPLES = ROOT / "docs" / "compression.md"  # the page whose block of Python is run
 STEPS, BATCH, MOMENTUM = 8, 6, 0.9
 STEPS_OF_EPOCH = 3
 WANTED = {"density": 0.25, "bucket": 8}
@@ -199,10 +198,11 @@ def ring_codec(codec: Codec, hooked: CodecState) -> CodecFactory:
     return make
 
 
-def both_ways(transport: Transport) -> dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]:
+def both_ways(transport: Transport, names: list[str]) -> dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """For each codec the parameters after every step, by the hook and by the ring."""
     found = {}
-    for name, codec in SMALL.items():
+    for name in names:
+        codec = SMALL[name]
         hooked = Ddp(codec)
         ours = [hooked.step(i, transport.rank) for i in range(STEPS)]
         assert len(set(hooked.buckets)) > 2, "there are several buckets, and later ones are not as the first"
@@ -224,8 +224,8 @@ def both_ways(transport: Transport) -> dict[str, tuple[list[torch.Tensor], list[
 
 
 @cache
-def of_all_ranks(n: int) -> list[dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]]:
-    return run(both_ways, n)
+def of_three_ranks() -> list[dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]]:
+    return run(both_ways, 3, list(SMALL))
 
 
 def near(ours: list[torch.Tensor], theirs: list[torch.Tensor], rtol: float = 1e-10) -> bool:
@@ -238,33 +238,20 @@ GROUPED = pytest.mark.xdist_group("ddp")  # they share their runs
 
 
 @GROUPED
-@pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("name", SMALL)
-def test_every_step_is_that_of_the_ring_with_the_same_codec(name: str, n: int) -> None:
-    ours, theirs = of_all_ranks(n)[0][name]
-    assert near(ours, theirs, ROUNDED.get(name, 1e-10))
-    assert (ours[-1] - ours[0]).abs().max() > 0.1, "it has moved"
-
-
-@GROUPED
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("name", SMALL)
-def test_replicas_agree_bit_for_bit(name: str, n: int) -> None:
-    first, *others = (rank[name][0] for rank in of_all_ranks(n))
+def test_every_step_is_that_of_the_ring_with_the_same_codec(name: str) -> None:
+    """And replicas agree bit for bit."""
+    first, *others = (rank[name][0] for rank in of_three_ranks())
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert near(first, of_three_ranks()[0][name][1], ROUNDED.get(name, 1e-10))
+    assert (first[-1] - first[0]).abs().max() > 0.1, "it has moved"
 
 
 @GROUPED
-@pytest.mark.parametrize("n", [2, 3])
-def test_without_a_codec_it_is_plain_ddp(n: int) -> None:
-    found = of_all_ranks(n)[0]
+def test_a_codec_changes_the_steps_and_without_one_it_is_plain_ddp() -> None:
+    found = of_three_ranks()[0]
     assert near(found["none"][0], found["plain"][0], 1e-14)
-
-
-@GROUPED
-def test_a_codec_changes_the_steps() -> None:
-    found = of_all_ranks(2)[0]
     for name in SMALL:
         assert near(found[name][0], found["plain"][0]) == (name in ("none", "blosc")), name
 
@@ -330,7 +317,7 @@ def what_else() -> list[dict[str, Any]]:
 @GROUPED
 def test_it_works_in_the_group_that_it_is_given() -> None:
     """Two of three ranks train alone, as two do."""
-    pair, alone = what_else(), of_all_ranks(2)
+    pair, alone = what_else(), run(both_ways, 2, ["topk"])
     for rank in (0, 1):
         assert all(torch.equal(a, b) for a, b in zip(pair[rank]["of a pair"], alone[rank]["topk"][0], strict=True))
 
@@ -418,14 +405,11 @@ def test_a_mean_of_float16_codes_is_divided_before_it_is_added_and_codes_may_hav
 # The page
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_examples_of_the_page_run_as_printed(number: int, tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", EXAMPLES.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) == 2
-    assert examples[number].count("\n") < 40
+def test_the_example_of_the_page_runs_as_printed(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", EXAMPLES.read_text(encoding="utf-8"), re.DOTALL)
+    assert example.count("\n") < 40
     script = tmp_path / "example.py"
-    script.write_text(examples[number])
+    script.write_text(example)
     done = subprocess.run(
         [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

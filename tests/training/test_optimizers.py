@@ -63,7 +63,7 @@ def test_one_that_looks_at_all_of_x_is_refused_only_where_x_is_cut(tmp_path: obj
             prepare(resolve(options))
     elif name == "dgs":
         with pytest.raises(UsageError, match=rf"^--optimizer adafactor: {name} is SGD with momentum; take sgd"):
-            resolve(options)
+            prepare(resolve(options))
     else:
         assert resolve(options).optimizer == "adafactor"
 

@@ -14,14 +14,15 @@ from checkpoints.folder import latest
 from compression.fp16 import Float16
 from compression.none import NoCodec
 from records.errors import UsageError
+from records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies import STRATEGIES, Strategy
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.downpour import Downpour
-from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.synchronous_server.param_server import ParamServer
+from tests.ranks import virtual_time
 from tests.runs import NO_REPLAY, metadata, n_gpus_of, small
-from tests.strategies.loops import other_value
+from tests.strategies.loops import is_virtual, other_value
 from tests.workload import moons
 from training import Options, run
 from training.checks import resolve
@@ -79,7 +80,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Strategy], Optio
             one_only = isinstance(strategy, ParamServer)  # several servers take no codec
             codec = {"codec": Float16()} if strategy.traits.carries and not one_only else {}
             options = resolve(small(folder, strategy, n_gpus=n_gpus, epochs=2, checkpoint_every=3, **codec))
-            run(options, quiet=True)
+            virtual = virtual_time(n_gpus).launcher() if is_virtual(type(strategy)) else None
+            run(options, quiet=True, launcher=virtual)
             known[strategy.name] = options
         return known[strategy.name]
 

@@ -19,18 +19,19 @@ from records.tables import ledger
 from records.unfinished import claimed
 from strategies import STRATEGIES, Strategy
 from strategies.local_models.local_sgd import LocalSGD
-from strategies.single import Single
-from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
-from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small
+from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small, strategy_of
+from tests.strategies.runs import BATCH_NORM
+from tests.strategies.runs import made as made_virtually
 from training import run
 from training.checks import resolve
-from training.run import _remarks
+from training.report import remarks
 from virtual_time.cluster import Compute
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from virtual_time.transport import Simulated
 from workloads import datasets, models
+from workloads.options import DataOptions
 
 HEADER = (
     "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
@@ -41,9 +42,7 @@ HEADER = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "n_gpus"), [("param_server", 4), ("ring_all_reduce", 4), ("naive_all_reduce", 2), ("single", 1)]
-)
+@pytest.mark.parametrize(("strategy", "n_gpus"), [("param_server", 4), ("single", 1)])
 def test_trains_digits_to_95_percent(tmp_path: Path, strategy: str, n_gpus: int) -> None:
     code, text = said(
         "--strategy", strategy, "--n_gpus", str(n_gpus), "--device", "cpu", "--results_dir", str(tmp_path),
@@ -67,7 +66,7 @@ def test_trains_digits_to_95_percent(tmp_path: Path, strategy: str, n_gpus: int)
     assert facts["options"]["strategy"] == strategy
     assert facts["samples_per_s"] > 0
 
-    data = datasets.load("digits", "data")
+    data = datasets.load(DataOptions())
     model = models.build("mlp", data.input_shape, data.n_classes)
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     x, y = data.fetch(torch.arange(data.n_test), "test")
@@ -96,31 +95,9 @@ def test_run_returns_the_table_that_the_csv_holds(tmp_path: Path) -> None:
     assert set(zip(sent["src"], sent["dst"], strict=True)) == {(0, 1), (0, 2), (1, 0), (2, 0)}
 
 
-def saved(folder: Path, strategy: str | Strategy, **changes: Any) -> dict[str, torch.Tensor]:
-    run(small(folder, strategy, run_name=None, save=str(folder / "model.pt"), dtype="float64", **changes), quiet=True)
-    state: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)
-    return state
-
-
-@pytest.mark.slow
-def test_workers_like_and_accumulate_leave_the_result_alone(tmp_path: Path) -> None:
-    expected = saved(tmp_path, "ring_all_reduce", n_gpus=3)
-    cases: list[tuple[Strategy, dict[str, int]]] = [
-        (Single(workers_like=3), {}),
-        (Single(workers_like=3), {"accumulate": 5}),
-        (ParamServer(), {"n_gpus": 4, "accumulate": 2}),
-        (ParamServer(), {"n_gpus": 3, "global_batch_size": 48}),
-    ]
-    for strategy, changes in cases:
-        torch.testing.assert_close(saved(tmp_path, strategy, **changes), expected, rtol=1e-9, atol=1e-12)
-    other = saved(tmp_path, "single")
-    assert not torch.allclose(other["weight"], expected["weight"])
-
-
-@pytest.mark.parametrize("strategy", ["param_server", "async_param_server", "ring_all_reduce"])
+@pytest.mark.parametrize("strategy", ["async_param_server", "ring_all_reduce"])
 def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path, strategy: str) -> None:
-    run(small(tmp_path, strategy, n_gpus=3, model="tests.workload:batch_norm", save=str(tmp_path / "model.pt")),
-        quiet=True)  # fmt: skip
+    made_virtually(tmp_path, "run", strategy_of(strategy), n_gpus=3, save=str(tmp_path / "model.pt"), **BATCH_NORM)
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state["1.running_var"].ne(1).all()
     table = load_table(tmp_path / "run.csv")
@@ -132,8 +109,8 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
 
 @pytest.mark.parametrize("strategy", [LocalSGD(), ShardedParamServer()], ids=["local_sgd", "two servers"])
 def test_what_is_sent_to_show_the_model_is_not_counted(tmp_path: Path, strategy: Strategy) -> None:
-    alone = made(tmp_path, strategy, "alone", n_gpus=4)
-    shown = made(tmp_path, strategy, "shown", n_gpus=4, checkpoint_every=1, save=str(tmp_path / "model.pt"))
+    alone = made_virtually(tmp_path, "alone", strategy)
+    shown = made_virtually(tmp_path, "shown", strategy, checkpoint_every=1, save=str(tmp_path / "model.pt"))
     assert shown["bytes_sent"] == alone["bytes_sent"] > 0
 
 
@@ -198,8 +175,8 @@ def test_that_no_worker_may_die_under_torchrun_is_said(
     if torchrun:
         for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
             monkeypatch.setenv(name, value)
-    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
-    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
+    found = remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
+    assert any("Under torchrun the death of any process ends the run" in remark for remark in found) is said
 
 
 # What an interrupt leaves, and what is said of it

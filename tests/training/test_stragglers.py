@@ -137,9 +137,9 @@ def test_a_pass_that_fails_is_not_stretched(time: Time) -> None:
 BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", [name for name in SYNCHRONOUS if name != SERVER_BUILTIN.name])
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", RING_BUILTIN.name])
 def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
+    """In processes; of every strategy in virtual time in `test_every_strategy_virtual.py`."""
     one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}
     even = made(tmp_path, one, "even", **same)
     last = len(even["roles"]) - 1
@@ -149,8 +149,7 @@ def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
     assert (slow["options"]["slow"], slow["options"]["jitter"]) == ([f"{last}:4"], 0.3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["none", "param_server", "async_param_server", "ring_all_reduce_builtin"])
+@pytest.mark.parametrize("strategy", ["async_param_server", "ring_all_reduce_builtin"])
 def test_the_records_show_who_was_slow(tmp_path: Path, strategy: str) -> None:
     # So much to compute, and so slow, that a busy machine cannot make another rank slower.
     big: dict[str, Any] = {

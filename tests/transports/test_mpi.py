@@ -185,7 +185,7 @@ time.sleep(1e6)
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.exhaustive
 def test_the_ranks_of_the_tests_end_with_who_has_started_them() -> None:
     with subprocess.Popen([sys.executable, "-c", KEEPS_RANKS], cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None

@@ -1,0 +1,210 @@
+"""Figures of the experiments in virtual time: the cluster, and compression."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.drawing import WIDE, bar, finish, line, logarithmic, plain, whiskers
+from experiments.simulated import Rows
+from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
+from records.legends import DASHED, notes_on_covered
+
+COLOURS = {
+    "ring": "#d55e00", "server": "#0072b2", "bound 1": "#009e73", "bound 8": "#cc79a7", "asynchronous": "#e69f00",
+    "backup": "#56b4e9",
+    "none": "#222222", "fp16": "#56b4e9", "bf16": "#0072b2", "blosc": "#999999", "topk": "#e69f00",
+    "random_k": "#8a6d3b", "dgc": "#009e73", "qsgd": "#cc79a7", "sign": "#7b3294", "powersgd": "#d55e00",
+    "ASGD": "#0072b2", "GD": "#e69f00", "DGC": "#009e73", "DGS": "#d55e00", ONE_PROCESS: "#222222",
+    ONE_WORKER: "#999999",
+}  # fmt: skip
+_PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # of a step
+
+
+def cluster(rows: Rows) -> Figure:
+    """Draw speed-up and accuracy against workers, for each bandwidth."""
+    figure = Figure((WIDE, 6.4), layout="constrained")
+    grid = figure.subplots(2, len(GBIT), sharex=True, sharey="row")
+    for above, below, gbit in zip(*grid, GBIT, strict=True):
+        runs = rows.of("scaling", gbit=gbit)
+        limits = [runs["workers"].min(), runs["workers"].max()]
+        above.plot(limits, limits, color="0.7", linewidth=1, label="as many times as workers")
+        for name in Cluster.scaled:
+            for axes, what in ((above, "speedup"), (below, "accuracy")):
+                line(axes, runs[runs["name"] == name], "workers", what, color=COLOURS[name], label=name)
+        for axes in (above, below):
+            axes.set_xscale("log", base=2)
+            plain(axes.xaxis)
+            axes.grid(color="0.9")
+        above.set_yscale("log", base=2)
+        plain(above.yaxis)
+        above.set_title(f"{gbit} Gbit/s", fontsize=10)
+        below.set_xlabel("workers")
+    grid[0, 0].set_ylabel("times one worker alone")
+    grid[1, 0].set_ylabel("held-out accuracy, %")
+    facts = rows.facts
+    figure.suptitle(
+        f"{facts['model'].upper()} on {facts['train_size']:,} pictures of {facts['dataset'].replace('_', '-')}, "
+        f"{facts['epochs']} epochs, {facts['batch_size']} samples a worker, {facts['compute']} a step of one worker, "
+        f"latency {facts['latency']}", fontsize=9,
+    )  # fmt: skip
+    figure.draw_without_rendering()
+    notes = notes_on_covered(grid.flat)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    names = [f"{label} ({notes[label]})" if label in notes else label for label in labels]
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, **DASHED)
+    return figure
+
+
+def slow(rows: Rows) -> Figure:
+    """Draw the seconds on a cluster with equal workers and with one slow one."""
+    figure = Figure((8, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for i, name in enumerate(Cluster.strategies):
+        for is_slow, aside, alpha in ((False, -0.19, 0.4), (True, 0.19, 1.0)):
+            seconds = rows.of("slow", name=name, slow=is_slow)["seconds"]
+            bar(axes, i + aside, seconds, COLOURS[name], 0.36, alpha=alpha)
+    finish(axes, "", "pale: equal workers; full: the last worker 5 times as slow", axis="y")
+    axes.set_xticks(range(len(Cluster.strategies)), list(Cluster.strategies))
+    axes.set_ylabel("virtual seconds")
+    return figure
+
+
+def prediction(rows: pd.DataFrame) -> Figure:
+    """Draw predicted, simulated and measured seconds of a step, and how far they are apart."""
+    figure = Figure((WIDE, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    measured, wall = rows["measured_ms"], rows["wall"] == "yes"
+    limits = [measured.min() * 0.9, measured.max() * 1.1]
+    left.plot(limits, limits, color="0.7", linewidth=1)
+    left.plot(measured, rows["predicted_ms"], "o", color="#d55e00", ms=6, fillstyle="none", label="predicted")
+    left.plot(measured, rows["simulated_ms"], ".", color="#0072b2", ms=5, label="simulated")
+    left.set(xscale="log", yscale="log", xlabel="measured, ms a step", ylabel="ms a step")
+    error = 100 * (rows["simulated_ms"] / measured - 1)
+    share = (rows["predicted_ms"] - rows["machine_ms"]).clip(lower=1e-3) / rows["machine_ms"]
+    for here, colour, label in ((wall, "#0072b2", "the link is the wall"), (~wall, "0.6", "so are the two cores")):
+        linked = here & (rows["strategy"] != "none")
+        right.plot(share[linked], error[linked], "o", color=colour, ms=4, label=label)
+    right.axhspan(-10, 10, color="0.93", zorder=0)
+    right.set(xscale="log", xlabel="time of the link / time of a step without a link")
+    right.set_ylabel("simulated against measured, %")
+    for axes in (left, right):
+        axes.legend(frameon=False)
+        axes.grid(color="0.9")
+    return figure
+
+
+# Compression
+
+
+def steps_of(codecs: Rows, question: str = "time") -> pd.DataFrame:
+    """Return what a step takes with each codec, in ms, a row for each name, workers and gbit: all, and its parts."""
+    rows = codecs.of(question).set_index(["name", "workers", "gbit"])
+    ms = rows[["seconds", "computed", "coded"]].div(rows["steps"], axis=0) * 1000
+    ms.columns = pd.Index(["all", "computing", "coding"])
+    return ms.assign(network=ms["all"] - ms["computing"] - ms["coding"])
+
+
+def rate_of(gbit: float) -> str:
+    """Return a bandwidth as text."""
+    return f"{gbit:g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
+
+
+def at(rows: Rows, codecs: Rows, gbit: float, workers: int) -> pd.DataFrame:
+    """Return the rows of training, with the seconds of a bandwidth: of the codecs those of the timed steps."""
+    final = rows.of("final", last=False, workers=workers)
+    if rows is codecs:
+        ms = steps_of(codecs)["all"]
+        return final.assign(seconds=final["steps"] * [ms[name, workers, gbit] / 1000 for name in final["name"]])
+    if gbit == USUAL:
+        return final
+    other = rows.of("bandwidth", last=False, workers=workers, gbit=gbit)
+    return pd.concat([other, final[final["name"] == ONE_PROCESS]])  # which has no network
+
+
+def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
+    """Draw the accuracy against epochs, MB, seconds at each bandwidth, and at the end against workers.
+
+    `rows`: those of the codecs, or of the methods.
+    """
+    figure = Figure((WIDE, 6.2), layout="constrained")
+    (first, second, last), below = figure.subplots(2, 3, sharey=True)
+    usual = at(rows, codecs, USUAL, workers)
+    _lines(first, usual, "epoch", "epochs", f"{workers} workers")
+    _lines(second, usual, "mb", "MB sent by all ranks", f"{workers} workers")
+    for axes, gbit in zip(below, codecs.of("time")["gbit"].unique(), strict=True):
+        _lines(axes, at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
+    ends = rows.of("final")
+    ends = ends[ends["name"] != ONE_WORKER]
+    for name, one in ends.groupby("name", sort=False):
+        line(last, one, "workers", "accuracy", color=COLOURS[str(name)])
+    last.set_xticks(sorted(ends["workers"].unique()))
+    first.set_xticks(sorted(usual["epoch"].unique()))
+    finish(last, "workers", "at the end")
+    for axes in (first, below[0]):
+        axes.set_ylabel("held-out accuracy, %")
+    first.set_ylim(bottom=max(0.0, 100 * float(rows.of("final")["accuracy"].min()) - 10))
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def _lines(axes: Axes, rows: pd.DataFrame, x: str, label: str, title: str) -> None:
+    """Draw the mean accuracy against the mean of `x`, on a logarithmic axis but for epochs; not of who has no `x`."""
+    for name, one in rows.groupby("name", sort=False):
+        of = one.groupby(one["epoch"].rename("at"))[[x, "accuracy"]].mean()
+        if of[x].min() > 0:
+            axes.plot(of[x], 100 * of["accuracy"], color=COLOURS[str(name)], marker=".", label=str(name))
+    if x != "epoch":
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
+    finish(axes, label, title)
+
+
+def summary(codecs: Rows) -> Figure:
+    """Draw for each codec what a step takes at each bandwidth, and the accuracy at the end: the README's picture."""
+    ms = steps_of(codecs).xs(TUNED_AT, level="workers")
+    names, bandwidths = list(ms.index.unique("name"))[::-1], list(ms.index.unique("gbit"))
+    figure = Figure((WIDE, 4.1), layout="constrained")
+    figure.suptitle(f"A ring of {TUNED_AT} workers; dotted: a step without a codec", fontsize="medium")
+    *panels, last = figure.subplots(1, len(bandwidths) + 1, sharey=True)
+    for axes, gbit in zip(panels, bandwidths, strict=True):
+        of, left = ms.xs(gbit, level="gbit").reindex(names), pd.Series(0.0, index=names)
+        for part, colour in _PARTS.items():
+            axes.barh(names, of[part], left=left, color=colour, label=part)
+            left = left + of[part]
+        axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
+        finish(axes, "ms a step", rate_of(gbit))
+    for name, one in codecs.of("final", workers=TUNED_AT).groupby("name"):
+        accuracy = 100 * one["accuracy"]
+        last.errorbar(accuracy.mean(), name, xerr=whiskers(accuracy), fmt="o", color="#222222", ms=4)
+    finish(last, "%", "held-out accuracy")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def density(methods: Rows) -> Figure:
+    """Draw accuracy and MB a step against the density, of the methods that have one."""
+    figure = Figure((7.5, 3.3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rows = by_density(methods)
+    for name in BY_DENSITY:
+        one = rows[rows["name"] == name].groupby("percent")
+        for percent, of in one:
+            accuracy = 100 * of["accuracy"]
+            left.errorbar(percent, accuracy.mean(), whiskers(accuracy), color=COLOURS[name], capsize=3)
+        left.plot(100 * one["accuracy"].mean(), color=COLOURS[name], marker="o", ms=4)
+        right.plot(one["step_mb"].mean(), color=COLOURS[name], marker="o", ms=4, label=name)
+    for axes, title in ((left, "held-out accuracy, %"), (right, "MB a step, all ranks")):
+        axes.set_xscale("log")
+        plain(axes.xaxis)
+        finish(axes, "density, %", title)
+    right.set_yscale("log")
+    logarithmic(right.yaxis)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def by_density(methods: Rows) -> pd.DataFrame:
+    """Return the last rows of GD and DGS at each density (`percent`), with MB a step."""
+    rows = methods.of("density", "final", workers=TUNED_AT)
+    rows = rows[rows["name"].isin(BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
+    return rows.assign(step_mb=rows["mb"] / rows["steps"], percent=100 * rows["density"])

@@ -1,0 +1,255 @@
+"""The results as tidy tables: notebooks, figures and READMEs are made from these, and these from results/."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import cases
+from experiments.cases import FAMILY, LABELS, LOST_UPDATES, SEEDS, Comparison, Family, Setup
+from experiments.experiment import Experiment
+from experiments.simulated import Rows, so_far
+from experiments.store import TIMELINE, Store, measured, strategy_class
+from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
+from records.errors import UsageError
+from records.machine import machine
+from records.tables import finished_epochs, phase_times, totals, workers
+from strategies import Strategy
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
+PREDICTION = Path("benchmarks") / "prediction.json"
+CLUSTER, WHOLE = "cluster", "whole_family"
+EXPERIMENTS: dict[str, Experiment] = {
+    **{name: Comparison(name) for name in cases.COMPARED}, FAMILY: Family(FAMILY), CLUSTER: Cluster(CLUSTER),
+    METHODS: Compression(METHODS), CODED: Compression(CODED), WHOLE: WholeFamily(WHOLE),
+}  # fmt: skip
+_SETUP = [field.name for field in fields(Setup)]
+Table = list[tuple[str, ...]]  # as text, its head first
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured on this machine: tables with the columns of Setup and `seed`; of servers part, server and seed.
+
+    runs: one row a run: workers, samples (of an epoch), accuracy (0 to 1, held out, of the last epoch), samples_per_s,
+    epoch_s, updates and mb (of an epoch; like the next, means without the first), step_s (seconds an update),
+    mb_per_step (MB sent by all ranks in a step; NaN where it is not counted), counted (False where the MB come from a
+    formula), stale (mean staleness; NaN where it is 0 by construction), dropped (% of the gradients).
+    epochs: one row a run and epoch: train_loss, and what `so_far` returns.
+    phases: one row a run and role: the seconds of an epoch in each phase, mean over ranks and epochs without the first.
+    ranks: one row a run and rank: role, mb_sent per step, share (0 to 1) of the samples that all workers computed.
+    metadata: of every run, by its name.
+    """
+
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    phases: pd.DataFrame
+    ranks: pd.DataFrame
+    metadata: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Servers(Results):
+    """Of the server family also: the grid as measured, the rates chosen, how stale gradients were, and lost updates."""
+
+    grid: pd.DataFrame  # server, lr, seed, accuracy (NaN: diverged)
+    rates: dict[str, float]
+    staleness: pd.DataFrame  # part, server, seed, worker, staleness, count
+    lost: pd.DataFrame  # mode, clients, repeat, made, kept
+
+
+def folder(directory: str | Path | None = None) -> Path:
+    """Return where the results are: `directory`, what $EXPERIMENT_RESULTS names, or those of the repository."""
+    return Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT)
+
+
+def hardware(device: str) -> str:
+    """Return the name of the folder for results of this machine's `device`: cpu or cuda."""
+    here = machine()
+    gpus, cores = here["gpus"], here["cores"]
+    name = f"{len(gpus)} {gpus[0]}" if device == "cuda" else f"{here['cpu']} {cores} cores"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def comparison(*names: str, directory: str | Path | None = None) -> Results:
+    """Return the results of some experiments, by default of all three that compare strategies with the built-ins.
+
+    They are those in `folder(directory)`. Raises UsageError if there are none, or if runs of one setup differ.
+    """
+    where, parts, made = folder(directory), _Parts(), dict[tuple[Any, ...], tuple[str, list[Any]]]()
+    for experiment in names or cases.COMPARED:
+        store = Store.load(where, experiment)
+        for name, entry in store.metadata.items():
+            if name in parts.metadata or not len(store.rows(name)):
+                continue
+            parts.metadata[name] = entry
+            if name.startswith(TIMELINE):
+                continue
+            options = measured(entry["options"])
+            setup = {key: options[key] for key in _SETUP} | {"model": LABELS.get(options["model"], options["model"])}
+            alike = [entry["machine"], *(value for key, value in options.items() if key not in (*_SETUP, "seed"))]
+            # Machine and versions must be the same for all runs, the options for all of a setup.
+            for of, made_so in ((tuple(setup.values()), alike), ((), alike[:1])):
+                other, other_made_so = made.setdefault(of, (name, made_so))
+                if other_made_so != made_so:
+                    raise UsageError(f"{where}: {name} and {other} were not made alike; delete one, make it again")
+            strategy = strategy_class(setup["strategy"])()
+            parts.add(store, name, strategy, setup | {"seed": options["seed"]})
+    if not parts.tables["runs"]:
+        raise _none(where, names[0] if len(names) == 1 else "all")
+    return Results(**parts.joined(), metadata=parts.metadata)
+
+
+def family(directory: str | Path | None = None) -> Servers:
+    """Return the results of the server family. Raises UsageError if some are missing, or of another machine."""
+    where, experiment, parts = folder(directory), Family(FAMILY), _Parts()
+    store = experiment.open(where, False)
+    quick = any(name.endswith("-quick") for name in store.metadata)
+    if absent := experiment.missing(where, quick):
+        raise UsageError(
+            f"{where}: {len(absent)} runs of {FAMILY} are missing, such as {absent[0]}; "
+            f"make them with python experiments/run.py {FAMILY}"
+        )
+    rates, staleness = experiment.tuned(store, quick), []
+    for one in experiment.finals(rates, quick):
+        name = str(one.run_name)
+        part, server = name.split("-")[:2]
+        of = {"part": part, "server": server, "seed": one.seed}
+        staleness.append(parts.add(store, name, one.strategy, of).assign(**of))
+    if len({str(entry["machine"]) for entry in store.metadata.values()}) > 1:
+        raise UsageError(f"{where}: not all runs were made on one machine; delete some and make them again")
+    return Servers(
+        **parts.joined(), metadata=store.metadata, grid=experiment.accuracies(store, quick), rates=rates,
+        staleness=pd.concat(staleness, ignore_index=True), lost=pd.read_csv(where / LOST_UPDATES),
+    )  # fmt: skip
+
+
+def simulated(name: str, directory: str | Path | None = None) -> Rows:
+    """Return the rows of an experiment in virtual time. Raises UsageError if there are none."""
+    rows = Rows(folder(directory), name)
+    if rows.table.empty:
+        raise _none(folder(directory), name)
+    return rows
+
+
+def predictions(directory: str | Path | None = None) -> pd.DataFrame:
+    """Return the rows of the benchmark of predictions there; where there are none, of the repository's."""
+    path = folder(directory) / PREDICTION
+    return pd.DataFrame(pd.read_json(path if path.exists() else KEPT / PREDICTION, typ="series")["rows"])
+
+
+def _none(where: Path, name: str) -> UsageError:
+    return UsageError(f"no results in {where}: make them with python experiments/run.py {name}")
+
+
+class _Parts:
+    """The tables of the runs that were read."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": [], "phases": [], "ranks": []}
+        self.metadata: dict[str, dict[str, Any]] = {}
+
+    def joined(self) -> dict[str, pd.DataFrame]:
+        """Return each table of all runs."""
+        return {name: pd.concat(tables, ignore_index=True) for name, tables in self.tables.items()}
+
+    def add(self, store: Store, name: str, strategy: Strategy, of: Mapping[str, Any]) -> pd.DataFrame:
+        """Add the tables of one run, with what it is `of`; return how stale its gradients were."""
+        table, staleness = store.rows(name), store.staleness[store.staleness["run"] == name].drop(columns="run")
+        trained, numbers = workers(table), totals(table)
+        samples = trained.groupby("epoch")["samples"].sum().astype(float)
+        epochs = so_far(table, strategy, 1)
+        weighted = (trained["train_loss"] * trained["samples"]).groupby(trained["epoch"]).sum()
+        epochs["train_loss"] = (weighted / samples).to_numpy()
+        spans = epochs[["updates", "seconds", "mb"]].diff().fillna(epochs)
+        later, spans = (table[table["epoch"] > 1], spans[1:]) if len(epochs) > 1 else (table, spans)
+        n_workers, steps = trained["rank"].nunique(), int(table["step"].max())
+        ranks = table.groupby(["rank", "role"], as_index=False)["bytes_sent"].sum(min_count=1)
+        ranks["mb_sent"] = ranks["bytes_sent"].astype(float) / steps / 1e6
+        ranks["share"] = ranks["rank"].map(trained.groupby("rank")["samples"].sum().astype(float)) / samples.sum()
+        stale, dropped = strategy.traits.asynchronous, table["dropped"].fillna(0).sum()
+        on_time = n_workers - getattr(strategy, "n_backup", 0)  # gradients of a synchronous update
+        applied = staleness["count"].sum() if stale else on_time * epochs["updates"].iloc[-1]
+        run = {
+            "run": name, "workers": n_workers, "samples": int(samples.iloc[0]), "accuracy": numbers["test_accuracy"],
+            "samples_per_s": numbers["samples_per_s"], "updates": spans["updates"].mean(),
+            "epoch_s": spans["seconds"].mean(), "mb": spans["mb"].mean(),
+            "step_s": spans["seconds"].sum() / spans["updates"].sum(),
+            "mb_per_step": ranks["mb_sent"].sum(min_count=1), "counted": store.metadata[name]["bytes"] == "counted",
+            "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if stale else float("nan"),
+            "dropped": 100 * dropped / (applied + dropped),
+        }  # fmt: skip
+        phases = (phase_times(later) / finished_epochs(later)).reset_index()
+        for kind, rows in (("runs", pd.DataFrame([run])), ("epochs", epochs), ("phases", phases), ("ranks", ranks)):
+            self.tables[kind].append(rows.assign(**of))
+        return staleness
+
+
+def pick(table: pd.DataFrame, setup: Setup) -> pd.DataFrame:
+    """Return the rows of one setup."""
+    for name, value in asdict(setup).items():
+        table = table[table[name] == value]
+    return table
+
+
+def first_try_of(results: Results) -> list[Setup]:
+    """Return the setups of a first try with 8 ranks, whose training set is smaller in quick results."""
+    size = results.runs.loc[results.runs["n_gpus"] == cases.FIRST_TRY[0].n_gpus, "train_size"].iloc[0]
+    return [replace(setup, train_size=int(size)) for setup in cases.FIRST_TRY]
+
+
+def seconds_to(results: Results, accuracy: float, setup: Setup) -> pd.Series:
+    """Return when each run of a setup, by seed, first was so accurate (0 to 1) after an epoch; NaN if it never was.
+
+    In seconds from the first step on: the first epoch counts, evaluation does not.
+    """
+    epochs = pick(results.epochs, setup)
+    reached = epochs[epochs["accuracy"] >= accuracy].groupby("seed")["seconds"].min()
+    return reached.reindex(sorted(epochs["seed"].unique()))
+
+
+def ratio_to(results: Results, ours: Setup, peer: Setup) -> pd.Series:
+    """Return samples/s of the setup `ours` over that of `peer`, one ratio a seed."""
+    rates = [pick(results.runs, setup).set_index("seed")["samples_per_s"] for setup in (ours, peer)]
+    return (rates[0] / rates[1]).dropna()
+
+
+def spread(values: Sequence[float] | pd.Series, digits: int, scale: float = 1.0) -> str:
+    """Return "mean ± standard deviation" of a sample as text, with its size if that is not the number of seeds.
+
+    "-" if nothing was measured; no deviation of one value.
+    """
+    series = pd.Series(values, dtype=float).dropna() * scale
+    if series.empty:
+        return "-"
+    deviation = f" ± {series.std():.{digits}f}" if len(series) > 1 else ""
+    return f"{series.mean():.{digits}f}{deviation}" + (f" (n={len(series)})" if len(series) != len(SEEDS) else "")
+
+
+def provenance(results: Results) -> str:
+    """Return on what, with what, how and by which code the results were measured, from their records."""
+    entries = list(results.metadata.values())
+
+    def every(part: str, name: str) -> str:
+        return ", ".join(sorted({str(entry[part][name]) for entry in entries}))
+
+    gpus = ", ".join(sorted({gpu for entry in entries for gpu in entry["machine"]["gpus"]})) or "no GPU"
+    systems = ", ".join(sorted({entry["machine"]["platform"].split("-")[0] for entry in entries}))
+    commits = {str(entry["git_commit"]) for entry in entries}
+    short = ", ".join(sorted(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in commits))
+    return "\n".join(
+        (
+            f"machine   {every('machine', 'cpu')}, {every('machine', 'cores')} cores, {every('machine', 'memory_gib')} "
+            f"GiB, {gpus}, device {every('options', 'device')}",
+            f"software  torch {every('machine', 'torch')}, Python {every('machine', 'python')}, {systems}",
+            f"training  {every('options', 'dataset')}, {every('options', 'optimizer')}, learning rate "
+            f"{every('options', 'lr')}, momentum {every('options', 'momentum')}, {every('options', 'dtype')}",
+            f"runs      {len(results.runs)}, seeds {', '.join(map(str, sorted(results.runs['seed'].unique())))}, "
+            f"code at {short}",
+        )
+    )

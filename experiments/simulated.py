@@ -1,0 +1,248 @@
+"""Experiments in virtual time: EXPERIMENT.csv has a row for each run and epoch, EXPERIMENT.json what the runs share."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import simulate
+from experiments.experiment import Experiment, attempt, diverged
+from launchers.devices import usable_cores
+from records.atomic import AnyPath, write_together
+from records.errors import RunFailed, UsageError, one_line
+from records.events import METERS
+from records.machine import git_commit, machine
+from records.tables import SERVER
+from strategies import Strategy
+from training import Options, run
+from virtual_time.cluster import ClusterOptions, Compute
+from virtual_time.launcher import VirtualTime
+
+VIRTUAL, REAL = "virtual", "real"
+GRID = "grid"  # the question of the runs that find a learning rate
+_CODES = ("value_bytes", "index_bytes", "header_bytes")
+_COMPUTING = ["data_s", "forward_s", "backward_s", "update_s"]
+_SIZE = ("dataset", "train_size", "epochs", "model")
+Rates = Mapping[tuple[str, str, int], float]  # by where, name and workers
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run: which question of the experiment it answers, what runs, and what varies."""
+
+    question: str
+    name: str  # of a strategy, a method or a codec
+    workers: int  # of a real run: ranks
+    lr: float
+    seed: int
+    gbit: float = 1  # Gbit/s of each network card; 0: a real run
+    where: str = VIRTUAL
+    slow: bool = False  # whether the last worker is
+    racks: int = 1
+    uplink: float = 0  # Gbit/s of each rack's; 0: of one rack, which has none
+    density: float = 0.01
+    value: int = -1  # of what an axis varies
+
+
+CASE = [field.name for field in fields(Case)]
+
+
+class Rows:
+    """EXPERIMENT.csv and .json in a folder: a row for each run and epoch, and what the runs share."""
+
+    def __init__(self, folder: AnyPath, name: str) -> None:
+        self.paths = [Path(folder) / f"{name}{suffix}" for suffix in (".csv", ".json")]
+        self.table, self.facts = pd.DataFrame(columns=[*CASE, "epoch"]), dict[str, Any]()
+        self.cases: set[Case] = set()
+        if all(path.exists() for path in self.paths):
+            try:
+                self.facts = json.loads(self.paths[1].read_text(encoding="utf-8"))
+                self.table = _as_cases(pd.read_csv(self.paths[0], keep_default_na=False, na_values=[""]), self.facts)
+                self.cases = {Case(*values) for values in self.table[CASE].itertuples(index=False, name=None)}
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(
+                    f"{self.paths[0]} is damaged ({one_line(error)}); delete it and measure again"
+                ) from error
+
+    def has(self, run: Case) -> bool:
+        """Return whether the run is there."""
+        return run in self.cases
+
+    def add(self, run: Case, result: pd.DataFrame) -> None:
+        """Keep the rows of a run. Raises OSError."""
+        self.table = pd.concat([self.table, result], ignore_index=True) if len(self.table) else result
+        self.cases.add(run)
+        with write_together(self.paths) as (csv, facts):
+            columns = [*CASE, *(name for name in self.table if name not in CASE)]
+            self.table[columns].to_csv(csv, index=False, float_format="%.6g")
+            facts.write_text(json.dumps(self.facts, indent=1) + "\n", encoding="utf-8")
+
+    def of(self, *questions: str, last: bool = True, **chosen: Any) -> pd.DataFrame:
+        """Return the rows of some questions with the `chosen` values (None: any); of each run the last, or all."""
+        rows = self.table[self.table["question"].isin(questions)]
+        for name, value in chosen.items():
+            rows = rows if value is None else rows[rows[name] == value]
+        return rows[rows["epoch"] == rows.groupby(CASE, sort=False)["epoch"].transform("max")] if last else rows
+
+    def provenance(self) -> str:
+        """Return in one line what the runs are of."""
+        facts, here = self.facts, self.facts["machine"]
+        of_real = f" ({facts['global_batch_size']} of all in real runs)" if "global_batch_size" in facts else ""
+        computes = f"computes {facts['compute']}" if "compute" in facts else "computes as timed on this machine"
+        return (
+            f"{facts['dataset']}, {facts['train_size']} training samples, {facts['model']}, {facts['epochs']} epochs, "
+            f"{facts['batch_size']} samples a worker and step{of_real}, which {computes}, jitter {facts['jitter']}; "
+            f"latency {facts['latency']}; {here['cpu']}, {here['cores']} cores, torch {here['torch']}, "
+            f"commit {str(facts['git_commit'])[:10]}"
+        )
+
+
+def _as_cases(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table with all columns of CASE; older files lack some, or have `strategy` and `mbit` instead."""
+    table = table.rename(columns={"strategy": "name"})
+    if "mbit" in table:
+        table["gbit"] = table.pop("mbit") / 1000
+    absent = {one.name: one.default for one in fields(Case) if one.default is not MISSING and one.name not in table}
+    return table.assign(**absent, **({} if "epoch" in table else {"epoch": facts["epochs"]})).fillna({"uplink": 0})
+
+
+class Simulated(Experiment):
+    """An experiment of Cases, nearly all in virtual time. A loss that becomes nan is a result: no accuracy."""
+
+    sizes: tuple[
+        dict[str, Any], dict[str, Any]
+    ]  # what all runs share, and quick ones: dataset, train_size, epochs, model
+    constants: Mapping[str, Any] = {}  # written beside the rows
+    cluster = ClusterOptions()
+
+    def options(self, case: Case, common: dict[str, Any]) -> Options:
+        """Return the options of a run."""
+        raise NotImplementedError
+
+    def machines(self, case: Case) -> ClusterOptions:
+        """Return the cluster of a run in virtual time."""
+        return self.cluster
+
+    def timed(self, common: dict[str, Any]) -> dict[str, Any]:
+        """Return the seconds of the phases that are timed on this machine before the first run."""
+        return {}
+
+    def phases(self, case: Case, timed: Mapping[str, Any]) -> dict[str, float] | None:
+        """Return the seconds of the phases of a step as they were timed; None: the machines say them."""
+        return None
+
+    def open(self, folder: Path, quick: bool) -> Rows:
+        """Return what is kept. Raises UsageError if it is damaged or of another size."""
+        kept, size = Rows(folder, self.name), self.sizes[quick]
+        if kept.facts and any(kept.facts[name] != size[name] for name in _SIZE):
+            raise UsageError(f"{kept.paths[0]}: has runs of another size; delete it, or name another --results_dir")
+        kept.facts = kept.facts or {**size, **self.constants, "machine": machine(), "git_commit": git_commit()}
+        return kept
+
+    def label(self, one: Case) -> str:
+        """Return a run in words."""
+        return f"{one.question} {one.where} {one.name} {one.workers} lr {one.lr:g} seed {one.seed}"
+
+    def tuned(self, kept: Rows, quick: bool) -> Rates:
+        """Return the rates with the best accuracy at the end, of equal ones the smaller."""
+        best = kept.of(GRID).sort_values(["accuracy", "lr"], ascending=[False, True])
+        rates = best.groupby(["where", "name", "workers"])["lr"].first()
+        return {(str(where), str(name), int(n)): float(lr) for (where, name, n), lr in rates.items()}
+
+    def results(self, kept: Rows, runs: list[Case], common: dict[str, Any]) -> Iterator[tuple[Case, Any]]:
+        """Yield each run with its rows, or Failed: one on each core in virtual time, then the real ones one by one."""
+        common = {name: kept.facts[name] for name in _SIZE} | {"data_dir": common["data_dir"]}
+        if runs and "phase_seconds" not in kept.facts and (timed := self.timed(common)):
+            kept.facts["phase_seconds"] = timed
+        make = partial(self._attempt, common, kept.facts.get("phase_seconds", {}))
+        virtual, real = ([case for case in runs if (case.where == VIRTUAL) == of] for of in (True, False))
+        if virtual:
+            with cores() as pool:
+                yield from zip(virtual, pool.map(make, virtual), strict=True)
+        yield from zip(real, map(make, real), strict=True)
+
+    def _attempt(self, common: dict[str, Any], timed: Mapping[str, Any], case: Case) -> Any:
+        return attempt(partial(self.rows, case, common, timed))
+
+    def rows(self, case: Case, common: dict[str, Any], timed: Mapping[str, Any]) -> pd.DataFrame:
+        """Make one run; return a row for each epoch. Raises RunFailed, UsageError."""
+        with tempfile.TemporaryDirectory() as results_dir:
+            options = self.options(case, common | {"results_dir": results_dir})
+            try:
+                if case.where == REAL:
+                    table, more = run(options, quiet=True), {}
+                else:
+                    done = _simulated(options, self.machines(case), self.phases(case, timed))
+                    card, percent = (done.cards[0][0].name, done.cards[0][1]) if done.cards else ("none", 0.0)
+                    table, more = done.table, {"busiest_card": card, "busy_percent": percent}
+                    more["speedup"] = done.figures()["speedup"]
+                workers = options.strategy.count_workers(options.n_gpus or 1)
+                batch = options.global_batch_size or options.batch_size * workers
+                rows = so_far(table, options.strategy, batch).assign(**more)
+            except RunFailed as error:
+                if not diverged(error):
+                    raise
+                rows = pd.DataFrame([{"epoch": options.epochs}])
+        return rows.assign(**asdict(case))
+
+
+def _simulated(options: Options, machines: ClusterOptions, phases: dict[str, float] | None) -> simulate.Simulation:
+    if phases is None:
+        return simulate.simulate(options, machines, quiet=True)
+    options, network, deaths, _ = simulate.check(options, machines)
+    time = VirtualTime(network, Compute(options, phases), deaths)
+    return simulate.Simulation(options, run(options, True, time.launcher()), time, math.inf)
+
+
+def so_far(table: pd.DataFrame, strategy: Strategy, batch: int) -> pd.DataFrame:
+    """Return of the table of a run, with steps of `batch` samples, what there was at the end of each epoch.
+
+    seconds: the slowest rank's, without evaluation, of which a worker has computed and coded. steps: of all workers
+    together. updates: of a server's x, or of the x that all share; else of one rank's x, on average. mb: what all ranks
+    have sent, code_mb: of it codes. staleness, waited (share of the workers' time) and METERS: mean of the epoch.
+    """
+    table = table.astype(dict.fromkeys(("bytes_sent", "samples", *_CODES, *METERS), "float64"))
+    of, workers = table.groupby("epoch"), table[table["role"] != SERVER].groupby("epoch")
+    updates = table[(table["role"] == SERVER) & (table["rank"] == 0)].set_index("epoch")["step"].astype(float)
+    if updates.empty:
+        updates = workers["step"].sum() if strategy.name.startswith("hogwild") else workers["step"].mean()
+    columns = {
+        "accuracy": of["test_accuracy"].max(),
+        "seconds": of["epoch_s"].max().cumsum(),
+        "steps": workers["samples"].sum().cumsum() / batch,
+        "updates": updates,
+        "computed": workers[_COMPUTING].mean().sum(axis=1).cumsum(),
+        "coded": workers["compress_s"].mean().fillna(0.0).cumsum(),
+        "mb": of["bytes_sent"].sum().cumsum() / 1e6,
+        "code_mb": of[list(_CODES)].sum().cumsum().sum(axis=1) / 1e6,
+        "staleness": of["staleness_mean"].max(),
+        "waited": workers["wait_s"].sum() / workers["epoch_s"].sum(),
+        **{meter: of[meter].mean() for meter in METERS},
+    }
+    return pd.DataFrame(columns).reset_index()
+
+
+def _take_core(numbers: SimpleQueue[int]) -> None:
+    """Keep this process to one core of its own, since a run in virtual time uses one."""
+    number = numbers.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[number]})
+
+
+def cores() -> ProcessPoolExecutor:
+    """Return a process for each core."""
+    context = get_context("spawn")
+    numbers = context.SimpleQueue()
+    for number in range(len(usable_cores())):
+        numbers.put(number)
+    return ProcessPoolExecutor(len(usable_cores()), context, _take_core, (numbers,))

@@ -1,0 +1,298 @@
+"""The runs in virtual time, declared: what a cluster would do, compression, and the whole family on one page.
+
+Compression has two experiments: every codec on a ring, and the five methods of the paper on dual-way sparsification
+(Yan, Xiao, Chen, Zhou, Wu, 2020, ICPP 2020): momentum SGD in one process, and on an asynchronous server ASGD, Gradient
+Dropping, Deep Gradient Compression and DGS. The whole family has the same budget of samples for every strategy, in
+virtual time with 16 or 64 workers, a server beside them, and in processes with 4 ranks, of which a server may be one.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+import simulate
+from compression import CODECS, Codec
+from experiments.experiment import make, servers
+from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rates, Rows, Simulated
+from strategies import Strategy
+from training import Options
+from virtual_time.calibration import time_phases
+from virtual_time.cluster import ClusterOptions
+
+SEEDS, TUNING_SEED = (1, 2, 3), 0
+BATCH, COMPUTE, CODING, LATENCY, JITTER = 16, "10ms", "2ms", "50us", 0.2
+GBIT = (1, 10)
+_FULL = {"model": "mlp", "dataset": "fashion_mnist"}
+_QUICK = {"model": "mlp", "dataset": "digits", "epochs": 1}
+
+
+def _network(case: Case, strategy: Strategy, slow: bool = False) -> dict[str, Any]:
+    """Return the options of a run in virtual time that are alike in all experiments: ranks, samples and network."""
+    n_gpus = case.workers + servers(strategy)
+    return {
+        "strategy": strategy, "n_gpus": n_gpus, "batch_size": BATCH, "lr": case.lr, "seed": case.seed, "jitter": JITTER,
+        "slow": (f"{n_gpus - 1}:5",) if slow else (), "bandwidth": f"{case.gbit * 1000:g}mbit", "latency": LATENCY,
+    }  # fmt: skip
+
+
+class Cluster(Simulated):
+    """Questions: scaling; slow, whether the last worker is; racks."""
+
+    strategies: Mapping[str, Strategy] = {
+        "ring": make("ring_all_reduce"), "server": make("param_server"),
+        "bound 1": make("async_param_server", max_staleness=1), "bound 8": make("async_param_server", max_staleness=8),
+        "asynchronous": make("async_param_server"), "backup": make("backup_workers"),
+    }  # fmt: skip
+    scaled = ("ring", "server", "bound 1", "bound 8", "asynchronous")
+    workers = (1, 4, 16, 64)
+    rates = (0.003125, 0.0125, 0.05, 0.2)
+    constants = {"batch_size": BATCH, "compute": COMPUTE, "latency": LATENCY, "jitter": JITTER}
+    sizes = _FULL | {"train_size": 10_000, "epochs": 2}, _QUICK | {"train_size": 300}
+
+    def grid(self, quick: bool) -> list[Case]:
+        """Return the runs that find each strategy's rate for each number of workers."""
+        numbers, rates = (self.workers[:2], self.rates[1:3]) if quick else (self.workers, self.rates)
+        return [Case(GRID, name, n, lr, TUNING_SEED, GBIT[-1]) for name, n, lr in product(self.scaled, numbers, rates)]
+
+    def finals(self, rates: Rates, quick: bool) -> list[Case]:
+        """Return the runs that are shown."""
+        seeds, many = (SEEDS[:1], self.workers[1]) if quick else (SEEDS, self.workers[2])
+
+        def case(question: str, name: str, workers: int, gbit: int, seed: int, **more: Any) -> Case:
+            lr = rates[VIRTUAL, "server" if name == "backup" else name, workers]
+            return Case(question, name, workers, lr, seed, gbit, **more)
+
+        numbers = self.workers[:2] if quick else self.workers
+        return [
+            *(case("scaling", *of) for of in product(self.scaled, numbers, GBIT, seeds)),
+            *(case("slow", name, many, GBIT[-1], seed, slow=slow)
+              for name, slow, seed in product(self.strategies, (False, True), seeds)),
+            *(case("racks", name, many, GBIT[0], seeds[0], racks=racks, uplink=uplink)
+              for name in ("ring", "server", "asynchronous") for racks, uplink in ((1, 0), (4, 1.0), (4, 0.25))),
+        ]  # fmt: skip
+
+    def options(self, case: Case, common: dict[str, Any]) -> Options:
+        """Return the options of a run."""
+        return Options(**_network(case, self.strategies[case.name], case.slow), momentum=0.0, **common)
+
+    def machines(self, case: Case) -> ClusterOptions:
+        """Return the cluster of a run."""
+        uplink = f"{case.uplink:g}gbit" if case.uplink else None
+        return ClusterOptions(compute=COMPUTE, racks=case.racks, rack_bandwidth=uplink)
+
+
+# Compression
+
+METHODS, CODED = "dgs", "compression"
+ON_A_SERVER = {"ASGD": "none", "GD": "topk", "DGC": "dgc", "DGS": "dgs"}  # each with its codec
+ONE_PROCESS, ONE_WORKER = "one process", "one worker"  # on the batches of all workers together, and of one
+NAMES = {METHODS: (*ON_A_SERVER, ONE_PROCESS, ONE_WORKER), CODED: tuple(CODECS)}
+TUNED_AT, USUAL = 4, 1
+BANDWIDTHS = (10, 1, 0.1)  # Gbit/s
+BY_DENSITY = ("GD", "DGS")  # run with other densities than that of a Case
+MOMENTUM = 0.7
+_STEPS, _TIMINGS = 10, 10  # of a run that is only timed; of each phase
+
+
+class Compression(Simulated):
+    """Questions: final, bandwidth or density of training; time or server (instead of a ring) of some steps only.
+
+    What the phases of a step take, coding among them, is timed on this machine.
+    """
+
+    workers = (2, 4, 8)
+    rates = (0.003, 0.01, 0.03, 0.1, 0.3)
+    constants = {
+        "batch_size": BATCH, "latency": LATENCY, "jitter": JITTER, "momentum": MOMENTUM, "steps": _STEPS,
+        "timings": _TIMINGS,
+    }  # fmt: skip
+    sizes = _FULL | {"train_size": 5_120, "epochs": 4}, _QUICK | {"train_size": 320}
+
+    def _case(self, question: str, name: str, workers: int, lr: float, *more: Any, **others: Any) -> Case:
+        return Case(question, name, 1 if name == ONE_WORKER else workers, lr, *more, **others)
+
+    def grid(self, quick: bool) -> list[Case]:
+        """Return the runs that find each one's rate."""
+        rates = self.rates[1:3] if quick else self.rates
+        return [self._case(GRID, name, TUNED_AT, lr, TUNING_SEED) for name, lr in product(NAMES[self.name], rates)]
+
+    def finals(self, rates: Rates, quick: bool) -> list[Case]:
+        """Return the runs that are shown."""
+        seeds, many = (SEEDS[:1], self.workers[:2]) if quick else (SEEDS, self.workers)
+        names, lr = NAMES[self.name], {name: lr for (_, name, _), lr in rates.items()}
+        cases = [self._case("final", name, n, lr[name], seed) for name, n, seed in product(names, many, seeds)]
+        if self.name == METHODS:
+            cases += [Case("bandwidth", name, n, lr[name], SEEDS[0], gbit)
+                      for name, n, gbit in product(ON_A_SERVER, many, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
+            cases += [Case("density", name, TUNED_AT, lr[name], seed, density=density)
+                      for name, density, seed in product(BY_DENSITY, (0.1, 0.001), seeds)]  # fmt: skip
+        else:  # the bits are the same at every bandwidth
+            cases += [
+                Case("time", name, n, lr[name], SEEDS[0], gbit) for name, n, gbit in product(names, many, BANDWIDTHS)
+            ]
+            cases += [
+                Case("server", name, TUNED_AT, lr[name], SEEDS[0], gbit) for name, gbit in product(names, BANDWIDTHS)
+            ]
+        return list(dict.fromkeys(cases))
+
+    def strategy(self, case: Case) -> Strategy:
+        """Return the strategy of a run."""
+        if case.name in (ONE_PROCESS, ONE_WORKER):
+            return make("single", workers_like=case.workers)
+        if case.name in ON_A_SERVER:
+            return make("dgs", density=case.density) if case.name == "DGS" else make("async_param_server")
+        return make("param_server") if case.question == "server" else make("ring_all_reduce")
+
+    def codec(self, case: Case) -> Codec:
+        """Return what gradients are sent as; DGS has a codec of its own, which is no option."""
+        kind = CODECS.get(ON_A_SERVER.get(case.name, case.name), CODECS["none"])
+        wanted, known = (
+            {"density": case.density, "warmup_epochs": 0},
+            {field.name for field in dataclasses.fields(kind)},
+        )
+        return kind(**{option: value for option, value in wanted.items() if option in known})
+
+    def options(self, case: Case, common: dict[str, Any]) -> Options:
+        """Return the options of a run."""
+        strategy, momentum = self.strategy(case), 0.0 if case.name in ("ASGD", "GD") else MOMENTUM
+        shared = _network(case, strategy) | common | {"codec": self.codec(case), "momentum": momentum}
+        if case.question in ("time", "server"):
+            shared |= {"train_size": _STEPS * BATCH * case.workers, "epochs": 1}
+        return Options(**shared | ({"n_gpus": 1} if strategy.name == "single" else {}))
+
+    def timed(self, common: dict[str, Any]) -> dict[str, Any]:
+        """Return the seconds of the phases of a step without coding ("step"), and of each one's coding.
+
+        Of one process on the batches of n workers ("n workers") all of them: its batch is n times as large.
+        """
+        first, *others = NAMES[self.name]
+        found = {"step": self._timed(first, TUNED_AT, common)}
+        for name in others:
+            if name == ONE_PROCESS:
+                found |= {f"{n} workers": self._timed(name, n, common) for n in self.workers}
+            elif name != ONE_WORKER:
+                phases = self._timed(name, TUNED_AT, common)
+                found[name] = {phase: phases[phase] for phase in ("encode", "decode")}
+        return found
+
+    def _timed(self, name: str, workers: int, common: dict[str, Any]) -> dict[str, float]:
+        """Return the shortest of some medians: whatever else the machine does makes it only longer."""
+        options = self.options(Case("time", name, workers, self.rates[0], SEEDS[0]), common)
+        options, _, _, data = simulate.check(options, ClusterOptions(compute="1ms"))
+        timings = 1 if options.dataset == _QUICK["dataset"] else _TIMINGS
+        medians = pd.DataFrame([time_phases(options, data) for _ in range(timings)]).min()
+        return {str(phase): float(value) for phase, value in medians.items()}
+
+    def phases(self, case: Case, timed: Mapping[str, Any]) -> dict[str, float]:
+        """Return the seconds of the phases of a step."""
+        if case.name == ONE_PROCESS:
+            return dict(timed[f"{case.workers} workers"])
+        return timed["step"] | timed.get(case.name, {})
+
+
+# The whole family
+
+EVERY: dict[str, dict[str, Strategy]] = {  # by group
+    "a server, in step": {
+        "server": make("param_server"), "4 servers": make("sharded_param_server", servers=4),
+        "1 backup worker": make("backup_workers"),
+    },
+    "a server, nobody waits": {
+        "asynchronous": make("async_param_server"), "inconsistent reads": make("inconsistent_reads"),
+        "Downpour, every 4": make("downpour", n_push=4, n_fetch=4), "EASGD": make("easgd"), "DGS": make("dgs"),
+    },
+    "all-reduce": {
+        "ring": make("ring_all_reduce"), "overlapped ring": make("overlapped_ring", bucket_mb=0.25),
+        "sharded ring": make("sharded_ring"), "naive": make("naive_all_reduce"), "all-gather": make("all_gather"),
+    },
+    "models of their own": {
+        "local SGD, every 5": make("local_sgd", local_steps=5),
+        "DiLoCo, every 10": make("local_sgd", local_steps=10, outer_optimizer="nesterov"),
+        "SPARTA": make("sparta"), "gossip, ring": make("gossip"),
+        "gossip, exponential": make("gossip", topology="exponential"), "AD-PSGD": make("ad_psgd"), "none": make("none"),
+    },
+    "one x, no lock": {"Hogwild": make("hogwild"), "Hogwild++": make("hogwild_pp")},
+}  # fmt: skip
+_STRATEGIES: dict[str, Strategy] = {name: one for group in EVERY.values() for name, one in group.items()}
+_ONLY = {REAL: ("inconsistent reads", "Hogwild", "Hogwild++"), VIRTUAL: ("4 servers",)}
+ALIKE = ("4 servers", "1 backup worker", "ring", "overlapped ring", "sharded ring", "naive", "all-gather")
+"""They take the steps of the synchronous server, or nearly, and so have its learning rate."""
+LOCAL_STEPS, BOUNDS = "local steps H", "staleness bound s"
+VALUES = {LOCAL_STEPS: (1, 2, 4, 8, 16, 32), BOUNDS: (0, 1, 2, 4, 8, 16)}
+FEW, MANY, RANKS, GLOBAL_BATCH = 16, 64, 4, 48
+
+
+def names_of(where: str) -> list[str]:
+    """Return which strategies of the family run there."""
+    return [name for name in _STRATEGIES if name not in _ONLY[VIRTUAL if where == REAL else REAL]]
+
+
+class WholeFamily(Simulated):
+    """Questions: final; slow, the last worker is; axis, one of VALUES; lost, Hogwild's updates."""
+
+    cluster = ClusterOptions(compute=COMPUTE, coding=CODING)
+    rates = (0.0002, 0.00078125, 0.003125, 0.0125, 0.05, 0.2, 0.8)
+    constants = {
+        "batch_size": BATCH, "global_batch_size": GLOBAL_BATCH, "compute": COMPUTE, "coding": CODING,
+        "latency": LATENCY, "jitter": JITTER,
+    }  # fmt: skip
+    sizes = _FULL | {"train_size": 12_288, "epochs": 3}, _QUICK | {"train_size": 1024}
+
+    def _places(self, quick: bool) -> list[tuple[str, int, tuple[int, ...]]]:
+        """Return where runs are made, with how many workers, and the networks there."""
+        virtual = [(VIRTUAL, n, GBIT) for n in ((FEW,) if quick else (FEW, MANY))]
+        return [*virtual, (REAL, RANKS, (0,))]
+
+    def grid(self, quick: bool) -> list[Case]:
+        """Return the runs that find each strategy's rate."""
+        rates = self.rates[4:5] if quick else self.rates
+        return [
+            Case(GRID, name, workers, lr, TUNING_SEED, networks[-1], where)
+            for where, workers, networks in self._places(quick) for name in names_of(where) if name not in ALIKE
+            for lr in rates
+        ]  # fmt: skip
+
+    def tuned(self, kept: Rows, quick: bool) -> Rates:
+        """Return the rates; those that are ALIKE have the server's."""
+        rates = dict(super().tuned(kept, quick))
+        return rates | {(w, name, n): lr for (w, like, n), lr in rates.items() if like == "server" for name in ALIKE}
+
+    def finals(self, rates: Rates, quick: bool) -> list[Case]:
+        """Return the runs that are shown."""
+        seeds = SEEDS[:1] if quick else SEEDS
+        cases = [
+            Case("final", name, workers, rates[where, name, workers], seed, gbit, where)
+            for where, workers, networks in self._places(quick)
+            for name, gbit, seed in product(names_of(where), networks, seeds)
+        ]  # fmt: skip
+        cases += [Case("slow", name, FEW, rates[VIRTUAL, name, FEW], seed, GBIT[-1])
+                  for name, seed in product(names_of(VIRTUAL), seeds)]  # fmt: skip
+        for axis, values in VALUES.items():
+            for value, gbit, seed in product(values[:2] if quick else values, GBIT, seeds):
+                # With the bound 0 a server is synchronous.
+                like = "local SGD, every 5" if axis == LOCAL_STEPS else "asynchronous" if value else "server"
+                cases.append(Case("axis", axis, FEW, rates[VIRTUAL, like, FEW], seed, gbit, value=value))
+        lost = rates[REAL, "Hogwild", RANKS]
+        return [*cases, *(Case("lost", "Hogwild", n, lost, seed, 0, REAL) for n, seed in product((1, 2, 4), seeds))]
+
+    def strategy(self, case: Case) -> Strategy:
+        """Return the strategy of a run."""
+        if case.name == LOCAL_STEPS:
+            return make("local_sgd", local_steps=case.value)
+        if case.name == BOUNDS:
+            return make(
+                "async_param_server", max_staleness=case.value, aggregate=case.workers if case.value == 0 else 1
+            )
+        return make("hogwild", count_lost=True) if case.question == "lost" else _STRATEGIES[case.name]
+
+    def options(self, case: Case, common: dict[str, Any]) -> Options:
+        """Return the options of a run."""
+        strategy = self.strategy(case)
+        common = common | {"momentum": 0.7 if strategy.name == "dgs" else 0.0}  # DGS is not without
+        if case.where == VIRTUAL:
+            return Options(**_network(case, strategy, case.question == "slow"), **common)
+        return Options(strategy=strategy, n_gpus=case.workers, global_batch_size=GLOBAL_BATCH, device="cpu", lr=case.lr,
+                       seed=case.seed, **common)  # fmt: skip

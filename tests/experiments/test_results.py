@@ -1,0 +1,312 @@
+"""What is kept, what is computed from it, and what is shown: notebooks, tables and pictures agree with the results."""
+
+import json
+import re
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from experiments import (
+    cases,
+    draw_comparisons,
+    draw_family,
+    draw_virtual,
+    draw_whole,
+    measured,
+    report,
+    sentences,
+    tables,
+)
+from experiments.cases import COMPARED, FAMILY, Family, Setup
+from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
+from experiments.simulated import Case, Rows, so_far
+from experiments.store import Store
+from experiments.virtual_cases import CODED, METHODS
+from records.errors import UsageError
+from records.files import load_events
+from records.tables import COLUMNS, applied
+from strategies import STRATEGIES
+from tests.experiments import samples
+
+DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None, quick=False)}
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of all experiments on this machine, of which every number is made up."""
+    return samples.everything(tmp_path_factory.mktemp("results"))
+
+
+# What is kept
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_committed_results_are_those_of_the_declared_runs(experiment: str) -> None:
+    one = EXPERIMENTS[experiment]
+    assert one.missing(KEPT) == []
+    kept = one.open(KEPT, quick=False)
+    grid, finals = one.grid(quick=False), one.finals(one.tuned(kept, quick=False), quick=False)
+    if isinstance(kept, Store):
+        assert set(kept.metadata) == {str(run.run_name) for run in (*grid, *finals)}
+        assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in kept.metadata.values())
+        assert len({str(entry["machine"]) for entry in kept.metadata.values()}) == 1
+    else:
+        assert kept.cases == {*grid, *finals}
+
+
+def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> None:
+    runs = measured.comparison(directory=KEPT).runs
+    runs = runs[(runs["model"] == "cnn") & (runs["train_size"] == 0) & (runs["global_batch_size"] == cases.BATCH)]
+    communicating = runs[runs["strategy"] != "none"]
+    assert set(communicating["strategy"]) == {one.strategy.name for one in DECLARED.values()} - {"none"}
+    assert (communicating["accuracy"] > 0.88).all()
+
+
+def test_one_slow_worker_costs_a_server_with_a_backup_worker_little() -> None:
+    steps = measured.family(KEPT).runs.groupby(["server", "part"])["step_s"].mean()
+    for slow, equal in (("slow", "final"), ("apartslow", "apart")):
+        assert steps["sync", slow] / steps["sync", equal] > steps["backup", slow] / steps["backup", equal]
+
+
+def test_a_server_is_a_wall_that_a_ring_has_not_and_a_simulation_says_so_within_ten_percent() -> None:
+    runs = measured.simulated(CLUSTER, KEPT).of("scaling", workers=64)
+    speedup = runs.groupby(["name", "gbit"])["speedup"].mean()
+    assert speedup["ring", 1] > 4 * speedup["server", 1]
+    assert speedup["server", 10] > 4 * speedup["server", 1], "the link is what limits it"
+    wall = measured.predictions(KEPT).query("wall == 'yes'")
+    assert len(wall) > 20
+    assert (wall["simulated_ms"] / wall["measured_ms"] - 1).abs().max() < 0.1
+
+
+def test_only_both_ways_save_most_bytes_of_a_server_and_coding_is_a_wall_too() -> None:
+    mean = measured.simulated(METHODS, KEPT).of("final", workers=8).groupby("name")[["mb", "seconds"]].mean()
+    assert mean.loc["GD", "mb"] > 0.4 * mean.loc["ASGD", "mb"]
+    assert mean.loc["DGS", "mb"] < 0.1 * mean.loc["ASGD", "mb"]
+    assert mean.loc["DGS", "seconds"] < 0.5 * mean.loc["GD", "seconds"]
+    codecs = measured.simulated(CODED, KEPT)
+    final = codecs.of("final", last=False).set_index(["workers", "name", "seed", "epoch"]).sort_index()["accuracy"]
+    assert final[2, "blosc"].equals(final[2, "none"]), "two are added alike in any order"
+    ms = draw_virtual.steps_of(codecs)["all"]
+    assert ms["qsgd", 4, 10] > ms["none", 4, 10]
+    assert ms["topk", 4, 0.1] < ms["none", 4, 0.1] / 4
+
+
+def test_the_whole_family_shows_the_wall_and_who_waits() -> None:
+    kept = measured.simulated(WHOLE, KEPT)
+    wall = kept.of("final", workers=64, gbit=1).groupby("name")["seconds"].mean()
+    assert wall["server"] > 2 * wall["4 servers"] > 4 * wall["ring"]
+    usual = kept.of("final", workers=16, gbit=10).groupby("name")["seconds"].mean()
+    longer = kept.of("slow").groupby("name")["seconds"].mean() / usual
+    assert longer["ring"] > 2
+    assert longer["AD-PSGD"] < 1.5
+
+
+# How it is computed
+
+
+def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
+    name = "cnn-param_server-4-b128-all-s1"
+    samples.keep(Store.load(tmp_path, "scaling"), DECLARED[name])
+    results, table = measured.comparison("scaling", directory=tmp_path), pd.read_csv(tmp_path / "scaling.csv")
+    (one,) = results.runs.to_dict("records")
+    assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"]) == ("param_server", 4, 3, 1)
+    assert (one["samples"], one["counted"]) == (1_800, True)
+    slowest = table.groupby("epoch")["epoch_s"].max()
+    assert one["epoch_s"] == pytest.approx(slowest[1:].mean())
+    assert one["mb_per_step"] == pytest.approx(table["bytes_sent"].sum() / table["step"].max() / 1e6)
+    assert results.epochs["seconds"].tolist() == pytest.approx(slowest.cumsum().tolist())
+    assert results.epochs["accuracy"].tolist() == pytest.approx(table["test_accuracy"].dropna().tolist())
+    assert results.ranks["mb_sent"].sum() == pytest.approx(one["mb_per_step"])
+    waited = table[(table["rank"] == 0) & (table["epoch"] > 1)]["wait_s"].mean()
+    assert results.phases[results.phases["role"] == "server"]["wait_s"].tolist() == pytest.approx([waited])
+    setup, third = Setup("param_server", 4), results.epochs["accuracy"].iloc[2]
+    first = int((results.epochs["accuracy"] >= third).to_numpy().argmax())
+    assert measured.seconds_to(results, third, setup).to_dict() == {1: results.epochs["seconds"].iloc[first]}
+    assert measured.seconds_to(results, 0.999, setup).isna().tolist() == [True]
+
+
+def test_what_there_was_at_the_end_of_each_epoch() -> None:
+    rows = []
+    for epoch in (1, 2):
+        shared: dict[str, Any] = dict.fromkeys(COLUMNS, float("nan")) | {"epoch": epoch}
+        server = {"test_accuracy": epoch / 10, "epoch_s": 2.0, "step": 7 * epoch, "staleness_mean": epoch}
+        rows.append(shared | {"rank": 0, "role": "server", "bytes_sent": 1e6} | server)
+        for k in (1, 2):
+            worker = {
+                "samples": 160,
+                "epoch_s": 2.0,
+                "forward_s": k,
+                "compress_s": 2 * k,
+                "value_bytes": 5e5,
+                "wait_s": 1,
+            }
+            rows.append(shared | {"rank": k, "role": "worker", "bytes_sent": 2e6} | worker)
+    table = so_far(pd.DataFrame(rows), STRATEGIES["async_param_server"](), 32)
+    expected = {
+        "epoch": [1, 2], "accuracy": [0.1, 0.2], "seconds": [2, 4], "steps": [10, 20], "updates": [7, 14],
+        "computed": [1.5, 3], "coded": [3, 6], "mb": [5, 10], "code_mb": [1, 2], "staleness": [1, 2],
+        "waited": [0.5, 0.5],
+    }  # fmt: skip
+    assert table[list(expected)].to_dict("list") == expected
+
+
+def test_runs_that_were_not_made_alike_are_refused(tmp_path: Path) -> None:
+    one, other = (DECLARED[f"cnn-ring_all_reduce-2-b128-all-s{seed}"] for seed in (0, 1))
+    store = Store.load(tmp_path, "scaling")
+    samples.keep(store, one)
+    for changes in ({"options": other.recorded() | {"lr": 0.5}}, {"machine": samples.MACHINE | {"torch": "3.0"}}):
+        samples.keep(store, other, **changes)
+        with pytest.raises(UsageError, match="were not made alike"):
+            measured.comparison("scaling", directory=tmp_path)
+    samples.keep(store, other)
+    assert len(measured.comparison("scaling", directory=tmp_path).runs) == 2
+
+
+def test_results_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
+    loads = (partial(measured.comparison, "scaling"), partial(measured.simulated, "dgs"), measured.family)
+    for load in loads:
+        with pytest.raises(UsageError, match=r"python experiments/run\.py (scaling|dgs|server_family)"):
+            load(directory=tmp_path)
+    with pytest.raises(UsageError, match="no experiment is complete"):
+        report.complete(tmp_path)
+
+
+def test_older_files_have_other_columns(tmp_path: Path) -> None:
+    """Those of the cluster say `strategy` and have a row a run, those of compression say `mbit`."""
+    (tmp_path / "old.csv").write_text("question,strategy,workers,lr,mbit,seed,uplink\ngrid,none,4,0.1,100,0,\n")
+    (tmp_path / "old.json").write_text(json.dumps({"epochs": 3}))
+    assert Rows(tmp_path, "old").cases == {Case("grid", "none", 4, 0.1, 0, 0.1)}
+    (tmp_path / "old.csv").write_text("question\n")
+    with pytest.raises(UsageError, match="is damaged"):
+        Rows(tmp_path, "old")
+
+
+def test_spread_and_ratios_are_of_seeds() -> None:
+    assert measured.spread([1.0, 2.0, 6.0], 1) == "3.0 ± 2.6"
+    assert measured.spread([0.5], 0, 100) == "50 (n=1)"
+    assert measured.spread([], 1) == measured.spread([float("nan")], 1) == "-"
+    ours, peer = Setup("param_server", 3), Setup("param_server_builtin", 2)
+    rates = {ours: {0: 10.0, 1: 30.0}, peer: {0: 5.0, 1: 10.0, 2: 1.0}}
+    rows = [{**asdict(setup), "seed": k, "samples_per_s": v} for setup, of in rates.items() for k, v in of.items()]
+    empty = pd.DataFrame()
+    results = measured.Results(pd.DataFrame(rows), empty, empty, empty, {})
+    assert measured.ratio_to(results, ours, peer).to_dict() == {0: 2.0, 1: 3.0}
+
+
+# What is shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_the_committed_results(notebook: Path) -> None:
+    def outputs(node: nbformat.NotebookNode) -> list[Any]:
+        return [output for cell in node.cells if cell.cell_type == "code" for output in cell.outputs]
+
+    def said(node: nbformat.NotebookNode) -> list[str]:
+        return ["".join(one.get("text", one.get("data", {}).get("text/markdown", ""))) for one in outputs(node)]
+
+    def pictures(node: nbformat.NotebookNode) -> int:
+        return sum("image/png" in output.get("data", {}) for output in outputs(node))
+
+    saved, executed = nbformat.read(notebook, as_version=4), report.execute(notebook, KEPT)
+    assert said(executed) == said(saved), "python experiments/report.py brings the notebooks up to date"
+    assert pictures(executed) == pictures(saved) >= 1
+
+
+def test_no_number_that_was_measured_stands_in_the_text_of_a_notebook() -> None:
+    """They stand in outputs, which are of the same results as the figures beside them."""
+    assert {path.stem[0] for path in report.NOTEBOOKS} == set("123456789")
+    assert {name for path in report.NOTEBOOKS for name in report.experiments_of(path)} == set(EXPERIMENTS)
+    for path in report.NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        assert not re.findall(r"\d+\.\d+ (?:s|%|ms)\b|\d+ %", text), path.name
+        assert re.search("What (this machine|a simulation) cannot show", text)
+        assert 100 < len(text.split()) < 1300, "short enough for a lecture"
+
+
+@pytest.mark.parametrize("path", report.TABLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_table_of_the_readmes_shows_the_committed_results(path: Path) -> None:
+    text, results = path.read_text(encoding="utf-8"), measured.comparison(directory=KEPT)
+    assert report.with_table(text, results, report.TABLES[path]) == text, "python experiments/report.py does so"
+    edited = re.sub(r"\| (\d)(\d\.\d\d ±)", lambda digit: f"| {(int(digit[1]) + 1) % 10}{digit[2]}", text, count=1)
+    assert report.with_table(edited, results, report.TABLES[path]) == text != edited
+
+
+@pytest.mark.parametrize("name", report.PICTURES)
+def test_bars_begin_at_0_and_dashes_are_seen(name: str) -> None:
+    figure = report.PICTURES[name](KEPT)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        bars = [one for one in axes.patches if isinstance(one, Rectangle) and one.get_width() and one.get_height()]
+        horizontal = any(isinstance(one, BarContainer) and one.orientation == "horizontal" for one in axes.containers)
+        assert not bars or (axes.get_xlim() if horizontal else axes.get_ylim())[0] <= 0
+    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
+        dashed = [line for line in legend.get_lines() if line.get_linestyle() in ("--", ":", "-.")]
+        assert not dashed or legend.handlelength >= 3
+
+
+def test_every_panel_of_every_figure_has_a_title_and_no_sentence_lacks_a_number(made_up: Path) -> None:
+    results, of_family = measured.comparison(directory=made_up), measured.family(made_up)
+    drawn: list[Figure] = [draw(results) for draw in (draw_comparisons.scaling, draw_comparisons.scaling_summary)]
+    drawn.append(draw_comparisons.overview(results, cases.SERVER, cases.SERVERS))
+    for draw in (draw_comparisons.curves, draw_comparisons.time_by_phase, draw_comparisons.bytes_by_rank):
+        drawn.append(draw(results, cases.RING["cnn"]))
+    for name in ("summary", "accuracy", "grid", "staleness", "straggler", "backup", "lost"):
+        drawn.append(getattr(draw_family, name)(of_family))
+    for figure in drawn:
+        assert all(axes.get_title() for axes in figure.axes)
+        figure.draw_without_rendering()
+    told = [tell(results) for tell in (sentences.param_server, sentences.first_try, sentences.ring_all_reduce,
+                                       sentences.scaling)]  # fmt: skip
+    told += [tell(of_family) for tell in (sentences.comparison, sentences.straggler, sentences.backup,
+                                          sentences.lost_updates)]  # fmt: skip
+    assert not any("nan" in text for text in told)
+    accuracy = measured.pick(results.runs, cases.SERVER["cnn"][0])["accuracy"]
+    assert f"parameter server, 3 ranks {measured.spread(accuracy, 2, 100)} %" in told[0]
+
+
+def test_a_run_that_diverged_is_called_so(made_up: Path) -> None:
+    of_family = measured.family(made_up)
+    table = tables.grid_table(of_family.grid, {"server": "server"}, of_family.rates)
+    assert table[0][-1] == "0.4"
+    assert {row[0]: row[-1].strip() for row in table[1:]}["asynchronous"] == "diverged"
+    assert all(sum("*" in cell for cell in row) == 1 for row in table[1:])
+    assert "**Diverged** with 0.4: staleness bound 2, asynchronous, Downpour, every 4 (" in sentences.grid(of_family)
+    (axes,) = draw_family.grid(of_family).axes
+    assert "diverged" in {text.get_text() for text in axes.texts}
+
+
+def test_what_shows_an_experiment_that_is_not_complete_is_left_alone(
+    made_up: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report.complete(made_up) == ["param_server", "scaling", FAMILY]
+    said = capsys.readouterr().err
+    assert "ring_all_reduce: 1 runs are missing, such as ring_trace.csv" in said
+    assert "python experiments/run.py whole_family makes them" in said
+
+
+def test_the_timeline_of_the_asynchronous_server_shows_the_stalest_gradient() -> None:
+    name = Family(FAMILY).grid(quick=False)[-1].run_name
+    versions = applied(load_events(KEPT / str(name)))[["version_read", "version_applied"]]
+    read, reached = versions.loc[(versions["version_applied"] - versions["version_read"]).idxmax()]
+    (axes,) = draw_comparisons.stale_timeline(KEPT).axes
+    assert f"{read}→{reached}" in {text.get_text() for text in axes.texts}
+
+
+def test_the_pictures_of_the_readme_exist() -> None:
+    for name in (*report.PICTURES, "timelines", "how_bottleneck"):
+        assert (ROOT / "media" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (ROOT / "media" / "ring_all_reduce.gif").stat().st_size < 1.5e6
+
+
+def test_all_of_the_family_has_a_colour() -> None:
+    assert set(draw_whole.COLOURS) == {*draw_whole.names_of("real"), *draw_whole.names_of("virtual")}

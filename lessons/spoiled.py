@@ -2,7 +2,7 @@
 
 import torch
 
-from transports.base import as_vector
+from transports.messages import as_vector
 
 _ONES = 0xFF  # in all bytes, that is a NaN whose bits are all set, the index -1, or 255
 _BITS = {torch.float32: (torch.int32, 2**31 - 1), torch.float64: (torch.int64, 2**63 - 1)}  # all but the sign

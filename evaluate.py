@@ -27,12 +27,12 @@ import torch
 
 from checkpoints import files, folder
 from launchers.parent import die_with_parent
+from records.atomic import check_writable, write_atomically
 from records.errors import RunFailed, UsageError, one_line
-from records.files import check_writable, write_atomically
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
-from training.loop import build_model
+from training.made import build_model
 from training.options import DTYPES, Options
 from training.recorded import check_recorded
 from transports.timing import RunningClock, sleep
@@ -200,9 +200,7 @@ class Scorer:
         options = Options(**self.made_for)
         if options.dtype not in DTYPES:
             raise UsageError(f"{checkpoint}: run.json has {options.dtype!r} for --dtype")
-        self.data = datasets.load(
-            options.dataset, options.data_dir, False, options.train_size, options.seed, options.image_size
-        )
+        self.data = datasets.load(options, options.seed)
         self.dtype = options.torch_dtype
         self.model = build_model(options, self.data)  # frozen parameters are those of the seed
         self.parameters = trained(self.model)

@@ -31,7 +31,8 @@ import pandas as pd
 from tqdm import tqdm
 from tyro.conf import UseAppendAction
 
-from records import files, tables
+from records import tables
+from records.atomic import check_writable, write_atomically
 from records.errors import UsageError
 from training.checks import resolve
 from training.command_line import guarded, parse_with
@@ -40,6 +41,7 @@ from training.preflight import prepare
 from training.run import run
 from transports.link import Card
 from virtual_time import cluster as clusters
+from virtual_time.calibration import part_of_a_step
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import DryRun, dry_run
 from virtual_time.dry_run import check as check_dry
@@ -142,7 +144,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
     table = run(options, quiet, time.launcher())
     step = sum(seconds for name, seconds in phases.items() if name not in ("encode", "decode"))
-    return Simulation(options, table, time, len(clusters.part_of_a_step(options, data)) / step if step else math.inf)
+    return Simulation(options, table, time, len(part_of_a_step(options, data)) / step if step else math.inf)
 
 
 def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, list[Death], Data]:
@@ -195,7 +197,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
     folder = Path(runs[0][0].results_dir)
     try:
-        files.check_writable(str(folder))
+        check_writable(str(folder))
     except OSError as error:
         raise UsageError(f"--results_dir: cannot write in {folder}: {error.strerror or error}") from error
     rows = []
@@ -204,7 +206,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     frame = pd.DataFrame(rows)
     print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
-    with files.write_atomically(path) as unfinished:
+    with write_atomically(path) as unfinished:
         frame.to_csv(unfinished, index=False)
     print(f"table   {path}")
     if "n_gpus" in axes:

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 import tyro
 from torch import nn
 
+from records.atomic import check_writable, write_atomically
 from records.errors import RunFailed, UsageError
-from records.files import check_writable, git_commit, machine, write_atomically
+from records.machine import git_commit, machine
 from ring_all_reduce_builtin import join
 from strategies import Strategy
 from transports.base import Transport

@@ -30,6 +30,7 @@ from workloads import datasets, sample_images
 from workloads.batches import BatchPlan
 from workloads.data import Data
 from workloads.loading import Loader, fetcher
+from workloads.options import DataOptions
 
 _PREFETCHED = 2  # batches, of each worker or of DALI
 
@@ -110,7 +111,7 @@ def measure(settings: LoadingSettings) -> Iterator[Row]:
         print("dali      is not installed, its rows are left out: pip install -e '.[dali]'")
     with tempfile.TemporaryDirectory() as folder:
         sample_images.write(sample_images.Settings(Path(folder), settings.per_class, settings.side))
-        data = datasets.load("imagefolder", folder, image_size=settings.image_size)
+        data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=settings.image_size))
         (seconds,) = launch(on_rank, 1, data, sides, settings, device=settings.device)
     base = np.array(seconds[str(sides[0])])
     for name, n in sides:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest, train
 from benchmarks.networks import mlp
-from records.events import Recorder
+from records.recorder import Recorder
 from strategies import Replica
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from training import launch

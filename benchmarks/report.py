@@ -13,8 +13,8 @@ from typing import Any
 
 from experiments.measured import KEPT
 from experiments.tables import markdown
+from records.atomic import write_atomically
 from records.errors import UsageError, one_line
-from records.files import write_atomically
 from training.command_line import guarded, parse
 
 README = Path(__file__).resolve().parent / "README.md"
@@ -55,17 +55,16 @@ def _times(rows: Rows, name: str = "ratio") -> str:
     cells = []
     for row in rows:
         low, high = row[f"{name}_quartiles"]
-        cells.append(f"{row[name]:.3g} ({low:.3g} to {high:.3g})")
-    return " / ".join(cells)
+        cells.append(f"{row[name]:.3g} ({low:.3g}-{high:.3g})")
+    return ", ".join(cells)
 
 
 def _all_reduce(rows: Rows) -> Lines:
-    ranks = rows[0]["world_size"]
-    us, naive_us = (" / ".join(f"{row[name]:.0f}" for row in rows) for name in ("ring_us", "naive_us"))
+    us, naive_us = (", ".join(f"{row[name]:.0f}" for row in rows) for name in ("ring_us", "naive_us"))
     return [
         *_against("gloo", "gloo's", "process_group", rows),
-        (f"the ring, {ranks} ranks, the same sizes", f"{us} µs"),
-        (f"naive all-reduce, {ranks} ranks, the same sizes", f"{naive_us} µs"),
+        ("the ring", f"{us} µs"),
+        ("naive all-reduce", f"{naive_us} µs"),
     ]
 
 
@@ -75,18 +74,18 @@ def _all_reduce_mpi(rows: Rows) -> Lines:
 
 def _against(peer: str, whose: str, transport: str, rows: Rows) -> Lines:
     ranks = rows[0]["world_size"]
-    sizes = " / ".join(f"{row['numel']:,}" for row in rows)
+    sizes = ", ".join(f"{row['numel']:,}" for row in rows)
     against = f"against {whose} all-reduce, {ranks} ranks"
     return [
-        (f"ring {against}, {sizes} elements", f"{_times(rows, f'{peer}_ratio')} times as fast"),
-        (f"ring on `{transport}` {against}, the same sizes", f"{_times(rows, f'over_{peer}_ratio')} times as fast"),
+        (f"ring {against}, {sizes} elements", f"{_times(rows, f'{peer}_ratio')}"),
+        (f"ring on `{transport}`", f"{_times(rows, f'over_{peer}_ratio')}"),
     ]
 
 
 def _training(rows: Rows) -> Lines:
     return [
         (f"training the {row['model'].upper()}, {row['n_gpus']} processes: `{row['strategy']}` against `{row['peer']}`",
-         f"{_times([row])} times the samples/s")
+         f"{_times([row])}")
         for row in rows
     ]  # fmt: skip
 
@@ -97,9 +96,9 @@ def _parameter_server(rows: Rows) -> Lines:
         of_mode = [row for row in rows if row["mode"] == mode]
         for peer in dict.fromkeys(row["server"] for row in of_mode[1:] if not row["server"].endswith("param_server")):
             mine = [row for row in of_mode if row["server"] == peer]
-            workers = " / ".join(str(row["workers"]) for row in mine)
+            workers = ", ".join(str(row["workers"]) for row in mine)
             what = f"{mode} server against `{peer}`, {workers} workers, 5.8M-parameter MLP"
-            lines.append((what, f"{_times(mine)} times the samples/s"))
+            lines.append((what, f"{_times(mine)}"))
     return lines
 
 
@@ -122,8 +121,8 @@ def _memory(rows: Rows) -> Lines:
 
 
 def _virtual_time(rows: Rows) -> Lines:
-    ranks = " / ".join(str(row["ranks"]) for row in rows)
-    us = " / ".join(f"{row['us_a_message']:.0f}" for row in rows)
+    ranks = ", ".join(str(row["ranks"]) for row in rows)
+    us = ", ".join(f"{row['us_a_message']:.0f}" for row in rows)
     last = rows[-1]
     return [
         (f"virtual time: a message of a ring of {ranks} ranks", f"{us} µs"),
@@ -137,26 +136,26 @@ def _link(rows: Rows) -> Lines:
     for transport, gbit in dict.fromkeys((row["transport"], row["gbit"]) for row in rows):
         mine = [row for row in rows if (row["transport"], row["gbit"]) == (transport, gbit)]
         longest = max(row["expected_ms"] for row in mine)
-        what = f"held back by {gbit:g} Gbit/s, `{transport}`, transfers of 10 to {longest:.0f} ms"
+        what = f"held back by {gbit:g} Gbit/s, `{transport}`, 10 to {longest:.0f} ms"
         ratios = [row["ratio"] for row in mine]
-        lines.append((what, f"{min(ratios):.3f} to {max(ratios):.3f} times bytes / bandwidth + latency"))
+        lines.append((what, f"{min(ratios):.3f}-{max(ratios):.3f} times what the link takes"))
     return lines
 
 
 def _prediction(rows: Rows) -> Lines:
     walls = [row for row in rows if row["wall"] == "yes"]
     ranks, mbit = ([str(one) for one in sorted({row[name] for row in rows})] for name in ("ranks", "mbit"))
-    what = f"{' / '.join(ranks)} ranks, {' / '.join(mbit)} Mbit/s, {len(walls)} cases in which the link is the wall"
+    what = f"{', '.join(ranks)} ranks, {', '.join(mbit)} Mbit/s, {len(walls)} cases limited by the link"
     lines = []
     for side, name in (("virtual time", "error"), ("the closed form", "predicted_error")):
         errors = sorted(float(row[name].removesuffix(" %")) for row in walls)
-        lines.append((f"a step by {side} against real processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
+        lines.append((f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
     return lines
 
 
 def _compression(rows: Rows) -> Lines:
     lengths = sorted({row["elements"] for row in rows})
-    sizes = " / ".join(f"{n / 1e6:.1f}" for n in lengths)
+    sizes = ", ".join(f"{n / 1e6:.1f}" for n in lengths)
     lines = []
     for name, against in (
         ("selection.top", "the largest 1 %, exactly, against torch.topk"),
@@ -165,45 +164,47 @@ def _compression(rows: Rows) -> Lines:
     ):
         mine = [row for row in rows if row["what"].split(",")[0] == name and row["torch_ms"] != ""]
         if mine:
-            errors = " / ".join(f"{100 * row['error']:+.1f} %" for row in mine if row["error"] != "")
+            errors = ", ".join(f"{100 * row['error']:+.1f} %" for row in mine if row["error"] != "")
             more = f"; {errors} elements" if name == "selection.above" else ""
-            lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)} times as fast{more}"))
+            lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)}{more}"))
+    middle = lengths[len(lengths) // 2]
+    lines.append((f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"))
     for row in rows:
-        if row["elements"] == lengths[len(lengths) // 2] and row["encode_ms"] != "":
-            what = f"`{row['what']}`, {row['elements'] / 1e6:.1f} million elements, one core: encode, decode"
-            times = f"{row['encode_ms']:.1f}, {row['decode_ms']:.1f} ms"
-            lines.append((what, f"{times}; {row['percent']:.3g} % of the size, error {row['error']:.3g}"))
+        if row["elements"] == middle and row["encode_ms"] != "":
+            times = f"{row['encode_ms']:.1f} ms, {row['decode_ms']:.1f} ms"
+            lines.append((f"`{row['what']}`", f"{times}, {row['percent']:.3g} %, {row['error']:.3g}"))
     return lines
 
 
 def _loading(rows: Rows) -> Lines:
-    what = "JPEG files of 500 pixels, decoded and cut at random to 224, one rank"
+    what = "JPEG files of 500 pixels, cut to 224, one rank"
     lines = [(f"{what} by itself", f"{rows[0]['images_per_s']:.0f} images/s")]
     for loader, name in (("torch", "worker processes"), ("dali", "threads of DALI")):
         mine = [row for row in rows[1:] if row["loader"] == loader]
         if mine:
-            numbers = " / ".join(str(row["workers"]) for row in mine)
-            rates = " / ".join(f"{row['images_per_s']:.0f}" for row in mine)
-            lines.append((f"the same with {numbers} {name}", f"{rates} images/s; {_times(mine)} times as many"))
+            numbers = ", ".join(str(row["workers"]) for row in mine)
+            rates = ", ".join(f"{row['images_per_s']:.0f}" for row in mine)
+            lines.append((f"the same with {numbers} {name}", f"{rates} images/s; {_times(mine)}"))
     return lines
 
 
 def _overlap(rows: Rows) -> Lines:
     lines = []
-    for row in rows:
-        network = f"the {str(row['model']).upper()}" if row["model"] != "deep" else "twelve equal layers"
-        held = "in shared memory" if row["gbit"] == "shared memory" else f"at {row['gbit']:g} Gbit/s"
-        hides = "; the ring takes too little longer than no communication to tell what is hidden"
-        if row["ring_ms"] > 1.1 * row["none_ms"]:
-            hides = f"; {100 * row['hidden']:.0f} % of what the ring takes longer than no communication is hidden"
-        what = f"`overlapped_ring` against `ring_all_reduce`, {network}, {row['n_gpus']} ranks, {held}"
-        more = hides if row["gbit"] != "shared memory" else ""
-        lines.append((what, f"{_times([row])} times as fast{more}"))
-        if row["ddp_ring"] != "":
-            figures = f"{_times([row], 'ddp_ring')} and {_times([row], 'ddp_overlapped')}"
-            lines.append(
-                (f"the ring, and the overlapped ring, against DDP, {network}, {held}", f"{figures} times as fast")
-            )
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        network = f"the {str(model).upper()}" if model != "deep" else "twelve equal layers"
+        held = ", ".join(
+            str(row["gbit"]) if isinstance(row["gbit"], str) else f"{row['gbit']:g} Gbit/s" for row in mine
+        )
+        # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
+        hidden = (f"{100 * row['hidden']:.0f} % at {row['gbit']:g} Gbit/s" for row in mine
+                  if row["gbit"] != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
+        what = f"`overlapped_ring` against the ring, {network}, {mine[0]['n_gpus']} ranks, {held}"
+        lines.append((what, f"{_times(mine)}; communication hidden: {', '.join(hidden) or 'too little to tell'}"))
+        lines += [
+            (f"both against DDP, {network}", f"{_times([row], 'ddp_ring')}, {_times([row], 'ddp_overlapped')}")
+            for row in mine if row["ddp_ring"] != ""
+        ]  # fmt: skip
     return lines
 
 
@@ -211,9 +212,9 @@ def _hogwild(rows: Rows) -> Lines:
     lines = []
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
-        numbers = " / ".join(str(row["processes"]) for row in mine)
+        numbers = ", ".join(str(row["processes"]) for row in mine)
         what = f"`hogwild` against torch's own, {str(model).replace('_', ' ')}, {numbers} processes"
-        lines.append((what, f"{_times(mine)} times the updates/s"))
+        lines.append((what, f"{_times(mine)}"))
     return lines
 
 
@@ -252,8 +253,8 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
     machine = next(iter(kept.values()))["machine"]
     commits = ", ".join(sorted({str(one["git_commit"])[:10] for one in kept.values()}))
     about = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}"
-    below = "Medians of the repeats, in brackets their first and third quartile."
-    return f"{markdown([('compared', 'figure'), *lines])}\n\n{below} {about}; code at {commits}."
+    below = "Medians of the repeats, with quartiles."
+    return f"{markdown([('compared', 'times as fast, or as said'), *lines])}\n\n{below} {about}; code at {commits}."
 
 
 def with_table(text: str, kept: dict[str, dict[str, Any]]) -> str:

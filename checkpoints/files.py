@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from checkpoints.folder import PREFIX, listed, make_folder, name_of, put_in_place, remove
+from records.atomic import sync
 from records.errors import UsageError, one_line
-from records.files import sync
 from transports.base import Transport
 
 FORMAT = 3

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from records.atomic import sync
 from records.errors import UsageError
-from records.files import sync
 from transports.timing import RunningClock, sleep
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them

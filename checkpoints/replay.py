@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from records.errors import RunFailed, UsageError, one_line
-from records.files import load_metadata, machine
+from records.files import load_metadata
+from records.machine import machine
 
 
 @dataclass

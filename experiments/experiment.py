@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed, UsageError
 from records.tables import SERVER
 from strategies import STRATEGIES, Strategy
 
@@ -39,7 +39,7 @@ def attempt(make: Callable[[], Any]) -> Any:
         try:
             return make()
         except (RunFailed, UsageError, OSError) as error:
-            return Failed(one_line(error))
+            return Failed(" ".join(str(error).split()))
 
 
 class Experiment:

@@ -7,9 +7,10 @@ and either writes the whole copy back, or pushes only what it has added. What is
 import pandas as pd
 import torch
 
-from records.files import AnyPath, write_atomically
+from records.atomic import AnyPath, write_atomically
 from training import launch
-from transports.base import ANY, Transport
+from transports.base import Transport
+from transports.inbox import ANY
 
 SERVER = 0
 UPDATES = 100  # of each client

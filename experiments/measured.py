@@ -16,7 +16,7 @@ from experiments.simulated import Rows, so_far
 from experiments.store import TIMELINE, Store, measured, strategy_class
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
 from records.errors import UsageError
-from records.files import machine
+from records.machine import machine
 from records.tables import finished_epochs, phase_times, totals, workers
 from strategies import Strategy
 

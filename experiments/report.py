@@ -36,8 +36,8 @@ from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
 from experiments.draw_comparisons import overview, scaling_summary, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.virtual_cases import CODED
+from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError
-from records.files import write_atomically
 from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))

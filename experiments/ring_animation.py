@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
+from records.atomic import AnyPath, write_atomically
 from records.errors import UsageError
-from records.events import Recorder
-from records.files import AnyPath, write_atomically
+from records.recorder import Recorder
 from strategies.collectives import ring_all_reduce
 from training import launch
 from transports.base import Transport

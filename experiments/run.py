@@ -39,13 +39,15 @@ from experiments.simulated import Rows
 from experiments.store import Store
 from experiments.tables import methods_table
 from experiments.virtual_cases import CODED, METHODS
+from records.atomic import check_writable
 from records.errors import RunFailed, UsageError
-from records.files import check_writable, machine
+from records.machine import machine
 from records.tables import aligned
 from training import Options
 from training.checks import resolve
 from training.command_line import guarded, parse
 from workloads import datasets
+from workloads.options import DataOptions
 
 WORK = ".work"  # where runs write their own files, until they are collected
 
@@ -125,7 +127,8 @@ def main(settings: Settings) -> None:
     chosen = [METHODS, CODED] if chosen == [CODED] else chosen
     device = resolve(Options(device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if quick else hardware(device)))
-    datasets.load("digits" if quick else "fashion_mnist", settings.data_dir, settings.download)
+    dataset = "digits" if quick else "fashion_mnist"
+    datasets.load(DataOptions(dataset=dataset, data_dir=settings.data_dir, download=settings.download))
     try:
         check_writable(directory)
         shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed

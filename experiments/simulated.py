@@ -18,9 +18,10 @@ import pandas as pd
 import simulate
 from experiments.experiment import Experiment, attempt, diverged
 from launchers.devices import usable_cores
+from records.atomic import AnyPath, write_together
 from records.errors import RunFailed, UsageError, one_line
 from records.events import METERS
-from records.files import AnyPath, git_commit, machine, write_together
+from records.machine import git_commit, machine
 from records.tables import SERVER
 from strategies import Strategy
 from training import Options, run

@@ -18,8 +18,10 @@ import pandas as pd
 from experiments.experiment import Experiment, attempt, diverged
 from param_server_builtin import BuiltinParamServer
 from records import files
+from records.atomic import write_atomically, write_together
 from records.errors import RunFailed, UsageError, one_line
 from records.events import CODE_MARKS, METERS
+from records.machine import git_commit, machine
 from records.staleness import histogram
 from records.tables import COLUMNS, EVALUATE_BYTES, finished_epochs
 from ring_all_reduce_builtin import BuiltinRingAllReduce
@@ -139,7 +141,7 @@ class Store:
         kept = json.dumps({"all": shared, "runs": own}, indent=1) + "\n"
         contents = [table.to_csv(index=False, float_format="%.7g"), kept]
         contents += [self.staleness.to_csv(index=False)] if len(self.staleness) else []
-        with files.write_together(self.paths[: len(contents)]) as temporaries:
+        with write_together(self.paths[: len(contents)]) as temporaries:
             for temporary, content in zip(temporaries, contents, strict=True):
                 temporary.write_text(content, encoding="utf-8")
 
@@ -163,7 +165,7 @@ def _make(one: Options, kept: Store) -> Result:
     try:
         run(one, quiet=True)
         if name.startswith(TIMELINE):
-            with files.write_atomically(kept.events_of(name)) as temporary:
+            with write_atomically(kept.events_of(name)) as temporary:
                 shutil.copy(f"{path}{files.EVENTS_SUFFIX}", temporary)
         stale = one.events and one.strategy.traits.asynchronous and not name.startswith(TUNING)
         staleness = histogram(files.load_events(path)) if stale else None
@@ -171,7 +173,7 @@ def _make(one: Options, kept: Store) -> Result:
     except RunFailed as error:
         if not name.startswith(TUNING) or not diverged(error):
             raise
-        made = {"options": one.recorded(), "machine": files.machine(), "git_commit": files.git_commit()}
+        made = {"options": one.recorded(), "machine": machine(), "git_commit": git_commit()}
         return pd.DataFrame(), made | {DIVERGED: str(error)}, None
     finally:
         shutil.rmtree(one.results_dir, ignore_errors=True)

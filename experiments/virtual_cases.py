@@ -19,7 +19,8 @@ from experiments.experiment import make, servers
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rates, Rows, Simulated
 from strategies import Strategy
 from training import Options
-from virtual_time.cluster import ClusterOptions, time_phases
+from virtual_time.calibration import time_phases
+from virtual_time.cluster import ClusterOptions
 
 SEEDS, TUNING_SEED = (1, 2, 3), 0
 BATCH, COMPUTE, CODING, LATENCY, JITTER = 16, "10ms", "2ms", "50us", 0.2

@@ -3,16 +3,26 @@
 Importing this loads nothing large, so that a script can first of all have the fork server started.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from launchers import local
 from launchers.environment import started_by_mpirun, started_by_torchrun, started_with_others
 from launchers.fork_server import preload
-from launchers.launcher import Launch, Launcher
-from launchers.local import launch
+from launchers.launcher import Job, Launch, Launcher
 from records.errors import UsageError, nearest
 
-__all__ = ["LAUNCHERS", "Launch", "Launcher", "find_launcher", "launch", "preload", "warm_up"]
+__all__ = ["LAUNCHERS", "Job", "Launch", "Launcher", "find_launcher", "launch", "preload", "warm_up"]
 
 LAUNCHERS = ("local", "torchrun", "mpi", "dask")
+
+
+def launch(work: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
+    """Run `work(transport, *args)` in `world_size` processes of this machine; return their results in rank order.
+
+    `options`: `timeout`, `roles`, `record` and whatever else a Job has. Raises RunFailed when a rank fails.
+    """
+    return local.launch(Job(work, world_size, args, **options))
 
 
 def warm_up() -> None:

@@ -5,7 +5,7 @@ This process is Dask's client: it sends the work to the workers and gets the res
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from launchers.by_value import hidden_main
 from launchers.fork_server import start_context, starting, warm_up
-from launchers.launcher import Launcher
+from launchers.launcher import Job, Launcher
 from records.errors import RunFailed, UsageError, one_line
 from records.interrupts import interrupts_wait
-from transports.link import Link
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -68,39 +67,23 @@ def launcher(scheduler: str | None = None) -> Launcher:
     )
 
 
-def launch(
-    work: Callable[..., Any],
-    world_size: int,
-    *args: Any,
-    device: str = "cpu",
-    timeout: float = 120.0,
-    roles: Sequence[str] | None = None,
-    record: bool = False,
-    on_report: Callable[[int, Any], None] | None = None,
-    expendable: Collection[int] = (),
-    restarts: int = 0,
-    seed: int = 0,
-    link: Link | None = None,
-    scheduler: str | None = None,
-) -> list[Any]:
-    """Run `work(transport, *args)` in `world_size` workers of Dask and return their results in rank order.
+def launch(job: Job, scheduler: str | None = None) -> list[Any]:
+    """Run the job in workers of Dask and return their results in rank order.
 
-    The arguments are those of every launcher, see `Launch`; no rank is expendable here. `scheduler`: the address of
-    that of a cluster whose workers can import this project; None: workers are started on this machine, and end with
-    this call. Raises RunFailed when a rank fails, UsageError if something cannot be sent, or the cluster not used.
+    No rank is expendable here. `scheduler`: the address of that of a cluster whose workers can import this project;
+    None: workers are started on this machine, and end with this call. Raises RunFailed when a rank fails, UsageError if
+    something cannot be sent, or the cluster not used.
     """
     from launchers.dask_ranks import Ranks, choose_workers, pickled  # loads torch
-    from launchers.dask_worker import Job
 
-    if restarts:
-        raise UsageError(f"--restarts {restarts}: Dask starts no rank again; leave it out")
-    roles = ["worker"] * world_size if roles is None else list(roles)
-    job = pickled(Job(work, args, device, timeout, record, on_report is not None, seed, link, roles))
-    with _own_cluster(world_size, timeout) if scheduler is None else _cluster(scheduler, timeout) as client:
-        workers = choose_workers(client, world_size, timeout, scheduler)
-        ranks = Ranks(client, workers, roles, timeout)
-        ranks.start(job)
-        return ranks.results(on_report)
+    n, timeout = job.world_size, job.timeout
+    if job.restarts:
+        raise UsageError(f"--restarts {job.restarts}: Dask starts no rank again; leave it out")
+    sent = pickled(job.for_rank())
+    with _own_cluster(n, timeout) if scheduler is None else _cluster(scheduler, timeout) as client:
+        ranks = Ranks(client, choose_workers(client, n, timeout, scheduler), job)
+        ranks.start(sent)
+        return ranks.results()
 
 
 @contextmanager

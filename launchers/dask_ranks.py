@@ -12,8 +12,9 @@ from distributed import Client, Future
 from distributed.comm import get_address_host
 
 from launchers import dask_worker
-from launchers.dask_worker import REPORTS, Job, Place
+from launchers.dask_worker import REPORTS, Place
 from launchers.failures import Failure, explain
+from launchers.launcher import Job
 from records.errors import RunFailed, UsageError, one_line
 from transports.timing import SLICE_S, RunningClock
 
@@ -92,23 +93,22 @@ class Ranks:
 
     client: Client
     addresses: list[str]
-    roles: list[str]
-    timeout: float
+    job: Job
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     meeting: Future | None = None  # Dask keeps its result as long as somebody holds this
     futures: list[Future] = field(default_factory=list)
     inbox: "queue.SimpleQueue[tuple[int, str, Any]]" = field(default_factory=queue.SimpleQueue)
     running: RunningClock = field(default_factory=RunningClock)
 
-    def start(self, job: bytes) -> None:
+    def start(self, sent: bytes) -> None:
         """Send the job to the workers, and have each be a rank. Raises RunFailed."""
         client, addresses = self.client, self.addresses
         client.subscribe_topic(REPORTS, self._hear)
         try:
             # A copy for each, so that none depends on the life of another.
-            data = client.scatter(job, workers=addresses, broadcast=True, hash=False, timeout=self.timeout)
-            self.meeting = submit(client, addresses[0], dask_worker.Meeting, self.timeout)
-            store = submit(client, addresses[0], dask_worker.address_of, self.meeting).result(self.timeout)
+            data = client.scatter(sent, workers=addresses, broadcast=True, hash=False, timeout=self.job.timeout)
+            self.meeting = submit(client, addresses[0], dask_worker.Meeting, self.job.timeout)
+            store = submit(client, addresses[0], dask_worker.address_of, self.meeting).result(self.job.timeout)
         except (OSError, RuntimeError) as error:
             raise RunFailed(f"Dask's workers could not be sent the run: {one_line(error)}") from error
         hosts = [get_address_host(address) for address in addresses]
@@ -124,12 +124,12 @@ class Ranks:
         if run == self.run:
             self.inbox.put((rank, "report", value))
 
-    def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
+    def results(self) -> list[Any]:
         """Wait for every rank's result. Raises RunFailed."""
         results: dict[int, Any] = {}
         failures: dict[int, Failure] = {}
         give_up, look = float("inf"), 0.0
-        while len(results) + len(failures) < len(self.roles) and self.running() < give_up:
+        while len(results) + len(failures) < self.job.world_size and self.running() < give_up:
             if self.running() >= look:
                 look = self.running() + _LOOK_S
                 failures = {rank: death for rank, death in self._deaths().items() if rank not in results} | failures
@@ -137,25 +137,25 @@ class Ranks:
                 rank, kind, value = self.inbox.get(timeout=SLICE_S)
             except queue.Empty:
                 rank, kind, value = -1, "nothing", None
-            if kind == "report" and on_report:
-                on_report(rank, pickle.loads(value))
+            if kind == "report" and self.job.on_report:
+                self.job.on_report(rank, pickle.loads(value))
             elif kind == "done" and rank not in failures:
                 kind, value = self._outcome(rank, value)
                 (results if kind == "result" else failures)[rank] = value
             if failures:
                 known = any(failure.kind in _CAUSES for failure in failures.values())
-                give_up = min(give_up, self.running() + _GRACE_S + (0 if known else self.timeout))
+                give_up = min(give_up, self.running() + _GRACE_S + (0 if known else self.job.timeout))
         if failures:
-            silent = {rank: Failure("silent") for rank in range(len(self.roles)) if rank not in results}
-            raise explain(silent | failures, self.roles, self.timeout)
-        return [results[rank] for rank in range(len(self.roles))]
+            silent = {rank: Failure("silent") for rank in range(self.job.world_size) if rank not in results}
+            raise explain(silent | failures, self.job.roles, self.job.timeout)
+        return [results[rank] for rank in range(self.job.world_size)]
 
     def _outcome(self, rank: int, future: Future) -> tuple[str, Any]:
         """Return ("result", what the rank returned) or ("failed", its Failure)."""
         try:
-            data = future.result(self.timeout)
+            data = future.result(self.job.timeout)
         except Exception as error:  # which Dask raises, since a rank catches its own
-            others = tuple(other for other in range(len(self.roles)) if other != rank)
+            others = tuple(other for other in range(self.job.world_size) if other != rank)
             given_up = Failure("lost_peer", f"was given up by Dask: {one_line(error)}", ranks=others)
             return "failed", self._deaths().get(rank, given_up)
         try:
@@ -166,7 +166,7 @@ class Ranks:
 
     def _deaths(self) -> dict[int, Failure]:
         """Return the failures of the ranks whose workers the scheduler has lost."""
-        alive = set(_workers(self.client, self.timeout))
+        alive = set(_workers(self.client, self.job.timeout))
         return {
             rank: Failure("died", f"has ended: its Dask worker {address} is gone")
             for rank, address in enumerate(self.addresses)

@@ -4,7 +4,7 @@ import os
 import pickle
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,29 +17,14 @@ from distributed.comm import get_address_host
 
 from launchers.devices import as_before, set_up
 from launchers.failures import Failure, check_done, failure_of
+from launchers.launcher import Job
 from launchers.member import uses_nccl
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, one_line
-from transports.link import Link
 from transports.rendezvous import connect, serve_store
 
 REPORTS = "reports of ranks"  # the topic of Dask's events
 _one_rank = threading.Lock()  # torch.distributed is a process's, and not a thread's
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all ranks of a run are told."""
-
-    work: Callable[..., Any]
-    args: tuple[Any, ...]
-    device: str
-    timeout: float
-    record: bool
-    reports: bool
-    seed: int
-    link: Link | None
-    roles: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -94,7 +79,7 @@ def _work(place: Place, pickled: bytes) -> Any:
         nccl = uses_nccl(job.device, place.local[1], job.roles)
         transport = connect(device, job.timeout, recorder, job.link, store, place.rank, place.world_size, nccl)
         with transport:
-            result = job.work(transport, *([report] if job.reports else []), *job.args)
+            result = job.work(transport, *([report] if job.on_report else []), *job.args)
             check_done(transport)
             return result
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from records.events import Recorder
+from records.recorder import Recorder
 
 
 def set_up(

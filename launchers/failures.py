@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from records.errors import EQUAL_STEPS, RunFailed, UsageError, text_of
-from transports.base import ANY, CLOSED, STEPS_TAKEN, OutOfSharedMemory, PeerLost, Transport, WaitTimeout
+from transports.base import CLOSED, Transport
+from transports.inbox import ANY, STEPS_TAKEN
+from transports.messages import OutOfSharedMemory, PeerLost, WaitTimeout
 
 # What counts as the cause when several ranks failed: the first of these kinds.
 _CAUSES = ("usage", "stopped", "died", "raised", "silent", "timeout", "lost_peer", "busy")

@@ -1,41 +1,56 @@
-"""What any way of starting ranks offers: one function, and the answers to what that way makes possible."""
+"""What any way of starting ranks takes and offers: one function, and the answers to what that way makes possible."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, TypeAlias
 
 from transports.link import Link
 
 
-class Launch(Protocol):
-    """How ranks are run, whoever starts them."""
+@dataclass(frozen=True)
+class Job:
+    """What ranks are to do: `work(transport, *args)`, on `world_size` of them.
 
-    def __call__(
-        self,
-        work: Callable[..., Any],
-        world_size: int,
-        *args: Any,
-        device: str = "cpu",
-        timeout: float = 120.0,
-        roles: Sequence[str] | None = None,
-        record: bool = False,
-        on_report: Callable[[int, Any], None] | None = None,
-        expendable: Collection[int] = (),
-        restarts: int = 0,
-        seed: int = 0,
-        link: Link | None = None,
-    ) -> list[Any]:
-        """Run `work(transport, *args)` on `world_size` ranks; return the results in rank order where `is_first`.
+    With `on_report`, the work is called as `work(transport, report, *args)`, and whatever a rank passes to `report`
+    reaches `on_report(rank, value)`, in the process that started the rank: its own if it was started before.
+    The first of `args` is the same on all ranks, that of the first process; the others, which may be large, need
+    only be equal. `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages, by default
+    all "worker"; `record` keeps events. The death of an `expendable` rank does not end the run: its result is None, the
+    others get PeerLost. Up to `restarts` times such a rank is started again; the ranks that are not expendable get
+    PeerReturned, and may admit it. `seed` makes the random state that each rank begins with. On a `link`, a fresh one,
+    messages between processes are held back.
+    """
 
-        With `on_report`, it is called as `work(transport, report, *args)`, and whatever a rank passes to `report`
-        reaches `on_report(rank, value)`, in the process that started the rank: its own if it was started before.
-        The first of `args` is the same on all ranks, that of the first process; the others, which may be large, need
-        only be equal. `timeout` (seconds) bounds every wait of a rank; `roles` name the ranks in messages; `record`
-        keeps events. The death of an `expendable` rank does not end the run: its result is None, the others get
-        PeerLost. Up to `restarts` times such a rank is started again; the ranks that are not expendable get
-        PeerReturned, and may admit it. `seed` makes the random state that each rank begins with. On a
-        `link`, a fresh one, messages between processes are held back. Raises RunFailed when a rank fails.
-        """
+    work: Callable[..., Any]
+    world_size: int
+    args: tuple[Any, ...] = ()
+    _: KW_ONLY
+    device: str = "cpu"
+    timeout: float = 120.0
+    roles: Sequence[str] = ()
+    record: bool = False
+    on_report: Callable[[int, Any], None] | None = None
+    expendable: Collection[int] = ()
+    restarts: int = 0
+    seed: int = 0
+    link: Link | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "roles", list(self.roles) or ["worker"] * self.world_size)
+        if len(self.roles) != self.world_size:
+            raise ValueError(f"{len(self.roles)} roles for {self.world_size} ranks")
+
+    def for_rank(self) -> "Job":
+        """Return the job as it travels to a rank in another process, whose launcher keeps `on_report`."""
+        return replace(self, on_report=self.on_report and _reported_to_the_launcher)
+
+
+def _reported_to_the_launcher(rank: int, value: Any) -> None:
+    raise RuntimeError(f"rank {rank} reports to its launcher")
+
+
+Launch: TypeAlias = Callable[[Job], list[Any]]
+"""Runs a job, and returns the results in rank order where `Launcher.is_first`. Raises RunFailed when a rank fails."""
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,28 @@
 """A rank of a run that others have started: torchrun, mpirun or Dask. It shares no memory with its peers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from launchers.failures import check_done, with_advice
+from launchers.launcher import Job
 from records.errors import RunFailed
-from transports.base import PeerLost, Transport, WaitTimeout
+from transports.base import Transport
+from transports.messages import PeerLost, WaitTimeout
 
 
-def take_part(
-    transport: Transport, work: Callable[..., Any], args: Sequence[Any], on_report: Callable[[int, Any], None] | None
-) -> list[Any]:
+def take_part(transport: Transport, job: Job) -> list[Any]:
     """Do the work of this rank, and close its transport. Return all results on rank 0, nothing on the others.
 
-    `args`, `on_report`: see `Launch`. Raises RunFailed when a peer is lost, or does not answer.
+    Raises RunFailed when a peer is lost, or does not answer.
     """
     rank = transport.rank
     try:
         with transport:
-            reports = [lambda value: on_report(rank, value)] if on_report else []
-            result = work(transport, *reports, *_agreed(transport, args))
+            reports = [partial(job.on_report, rank)] if job.on_report else []
+            result = job.work(transport, *reports, *_agreed(transport, job.args))
             check_done(transport)
             if rank != 0:
                 transport.isend(result, 0, "result")
@@ -43,6 +44,6 @@ def _agreed(transport: Transport, args: Sequence[Any]) -> Sequence[Any]:
     return args
 
 
-def uses_nccl(device: str, local_size: int, roles: Sequence[str] | None) -> bool:
+def uses_nccl(device: str, local_size: int, roles: Sequence[str]) -> bool:
     """Return whether tensors go by NCCL: each rank of this machine has a GPU of its own, and none is a server."""
-    return device == "cuda" and local_size <= torch.cuda.device_count() and "server" not in (roles or ())
+    return device == "cuda" and local_size <= torch.cuda.device_count() and "server" not in roles

@@ -1,17 +1,15 @@
 """Be one of the ranks that mpirun has started, on this machine and others; it ends all of them when one fails."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any
 
 from launchers.devices import set_up, usable_cores
 from launchers.environment import started_by_mpirun
-from launchers.launcher import Launcher
+from launchers.launcher import Job, Launcher
 from launchers.member import take_part
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
-from transports.link import Link
 from transports.timing import RunningClock, sleep
 
 _PAUSE_S = 0.01
@@ -35,24 +33,11 @@ def launcher() -> Launcher:
     )
 
 
-def launch(
-    work: Callable[..., Any],
-    world_size: int,
-    *args: Any,
-    device: str = "cpu",
-    timeout: float = 120.0,
-    roles: Sequence[str] | None = None,
-    record: bool = False,
-    on_report: Callable[[int, Any], None] | None = None,
-    expendable: Collection[int] = (),
-    restarts: int = 0,
-    seed: int = 0,
-    link: Link | None = None,
-) -> list[Any]:
-    """Run `work(transport, *args)` as the rank that MPI says; return all results on rank 0, nothing on the others.
+def launch(job: Job) -> list[Any]:
+    """Be the rank that MPI says; return all results on rank 0, nothing on the others.
 
-    The arguments are those of every launcher, see `Launch`; no rank is expendable here, and messages name no roles.
-    Raises RunFailed when a peer has closed, or nobody answers. A process that ends with an error calls `end_all`.
+    No rank is expendable here, and messages name no roles. Raises RunFailed when a peer has closed, or nobody answers.
+    A process that ends with an error calls `end_all`.
     """
     from mpi4py import MPI
 
@@ -60,16 +45,17 @@ def launch(
 
     die_with_parent()
     world = _world()
-    if world_size != world.size or restarts:
-        raise UsageError(f"mpirun started {world.size} ranks, not {world_size}, and starts none again")
-    _wait_for_all(world, timeout)
+    if job.world_size != world.size or job.restarts:
+        raise UsageError(f"mpirun started {world.size} ranks, not {job.world_size}, and starts none again")
+    _wait_for_all(world, job.timeout)
     machine = world.Split_type(MPI.COMM_TYPE_SHARED)
     cores = len(set().union(*machine.allgather(usable_cores())))  # mpirun may give each rank some of its own
-    place, recorder = set_up(device, world.rank, world_size, record, seed, (machine.rank, machine.size), cores)
+    local = machine.rank, machine.size
+    place, recorder = set_up(job.device, world.rank, world.size, job.record, job.seed, local, cores)
     machine.Free()
-    transport = Mpi(place, timeout, recorder, link)
+    transport = Mpi(place, job.timeout, recorder, job.link)
     transport.align_clocks()
-    return take_part(transport, work, args, on_report)
+    return take_part(transport, job)
 
 
 def _wait_for_all(world: Any, timeout: float) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -13,8 +12,8 @@ import cloudpickle
 
 from launchers.devices import set_up
 from launchers.failures import check_done, failure_of
+from launchers.launcher import Job
 from launchers.parent import die_with_parent
-from transports.link import Link
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
 from transports.timing import sleep
@@ -55,18 +54,7 @@ def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, tra
         sys.__excepthook__(kind, error, trace)
 
 
-def rank_main(
-    endpoint: Endpoint,
-    pipe: Connection,
-    work: Callable[..., Any],
-    args: Sequence[Any],
-    device: str,
-    timeout: float,
-    record: bool,
-    reports: bool,
-    seed: int,
-    link: Link | None,
-) -> None:
+def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
     """Be one rank, in its own process."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
@@ -76,9 +64,10 @@ def rank_main(
     launcher = _ToLauncher(pipe, endpoint.rank)
     threading.Thread(target=launcher.beat, daemon=True).start()
     try:
-        place, recorder = set_up(device, endpoint.rank, endpoint.world_size, record, seed)
-        transport = SharedMemory(endpoint, place, timeout, recorder, link)
-        result = work(transport, *([lambda value: launcher.send("report", value)] if reports else []), *args)
+        place, recorder = set_up(job.device, endpoint.rank, endpoint.world_size, job.record, job.seed)
+        transport = SharedMemory(endpoint, place, job.timeout, recorder, job.link)
+        reports = [lambda value: launcher.send("report", value)] if job.on_report else []
+        result = job.work(transport, *reports, *job.args)
         check_done(transport)
         transport.close()
         launcher.send("result", result)

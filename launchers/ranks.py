@@ -4,7 +4,7 @@ import os
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -14,6 +14,7 @@ from launchers.by_value import ByValue, hidden_main
 from launchers.child import Child
 from launchers.failures import Failure, explain
 from launchers.fork_server import end_fork_server, start_context, starting
+from launchers.launcher import Job
 from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
 from transports.segments import remove_segments
@@ -24,12 +25,9 @@ _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they w
 
 @dataclass
 class Ranks:
-    """The processes of one run, as their launcher sees them; `job` is what `rank_main` is told beside its pipes."""
+    """The processes of one run, as their launcher sees them."""
 
-    timeout: float
-    roles: list[str]
-    expendable: frozenset[int]
-    job: tuple[Any, ...]
+    job: Job
     children: dict[int, Child] = field(default_factory=dict)
     former: list[Child] = field(default_factory=list)  # of ranks that were started again
     pipes: dict[int, Connection] = field(default_factory=dict)
@@ -40,13 +38,13 @@ class Ranks:
     running: RunningClock = field(default_factory=RunningClock)
     last_heard: dict[int, float] = field(default_factory=dict)  # by that clock
 
-    def start(self, restarts: int) -> None:
-        """Start all ranks, and have the pipes for so many restarts."""
+    def start(self) -> None:
+        """Start all ranks, and have the pipes for those that are started again."""
         context = start_context()
-        with starting(self.timeout):
-            endpoints, self.notices = wire(len(self.roles), context)
-            hosts = set(range(len(self.roles))) - self.expendable
-            self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(restarts)]
+        with starting(self.job.timeout):
+            endpoints, self.notices = wire(self.job.world_size, context)
+            hosts = set(range(self.job.world_size)).difference(self.job.expendable)
+            self.spares = [spare_pipes(endpoints, hosts, context) for _ in range(self.job.restarts)]
             for endpoint in endpoints:
                 self._start(endpoint, context)
 
@@ -54,7 +52,9 @@ class Ranks:
         rank = endpoint.rank
         mine, theirs = context.Pipe(duplex=False)
         self.pipes[rank] = mine
-        process = context.Process(target=ByValue(rank_main, (endpoint, theirs, *self.job)), name=f"rank {rank}")
+        process = context.Process(
+            target=ByValue(rank_main, (endpoint, theirs, self.job.for_rank())), name=f"rank {rank}"
+        )
         with hidden_main():
             process.start()
         if rank in self.children:
@@ -76,7 +76,7 @@ class Ranks:
         self.pipes[rank].close()
         self.notices[rank].close()
         self.notices[rank] = notice
-        self._start(Endpoint(rank, len(self.roles), inbound, outbound, deaths, life=self.lives[rank]), context)
+        self._start(Endpoint(rank, self.job.world_size, inbound, outbound, deaths, life=self.lives[rank]), context)
         self._tell([RETURNED + rank], pipes)
 
     def _listen(self, rank: int, pipe: Connection) -> None:
@@ -95,14 +95,15 @@ class Ranks:
         self.last_heard[rank] = float("inf")  # nothing more is expected of it, until it is started again
         self.inbox.put((rank, *last))
 
-    def results(self, on_report: Callable[[int, Any], None] | None) -> list[Any]:
+    def results(self) -> list[Any]:
         """Wait for every rank's result, None from an expendable one that died. Raises RunFailed."""
+        on_report = self.job.on_report
         results: dict[int, Any] = {}
         failures: dict[int, Failure] = {}
         dead: dict[int, Failure] = {}  # expendable ones
         deaths: dict[int, Failure] = {}  # theirs, also of those that were started again
         give_up = float("inf")
-        while len(results) + len(failures) + len(dead) < len(self.roles) and self.running() < give_up:
+        while len(results) + len(failures) + len(dead) < self.job.world_size and self.running() < give_up:
             try:
                 rank, kind, value = self.inbox.get(timeout=SLICE_S)
             except queue.Empty:
@@ -111,19 +112,19 @@ class Ranks:
                 results[rank] = value
             elif kind == "report" and on_report:
                 on_report(rank, value)
-            elif kind == "failed" and rank in self.expendable and value.kind == "lost_peer":
+            elif kind == "failed" and rank in self.job.expendable and value.kind == "lost_peer":
                 dead.setdefault(rank, value)  # its server has ended, well or not
             elif kind == "failed":
                 failures.setdefault(rank, value)
             elif kind == "gone" and rank not in {**results, **failures, **dead}:
                 death = self._death_of(rank)
-                (dead if rank in self.expendable else failures)[rank] = death
+                (dead if rank in self.job.expendable else failures)[rank] = death
                 if rank in dead:
                     deaths[rank] = death
                     self._tell(dead)
                 if rank in dead and self.spares and not (failures or results):
                     del dead[rank]
-                    with starting(self.timeout):
+                    with starting(self.job.timeout):
                         self._restart(rank)
             if not failures:
                 failures.update(self._silent())
@@ -132,11 +133,11 @@ class Ranks:
                 self._tell(failures)
         if failures:
             # Whoever has not spoken since may be the one the others waited for.
-            for rank in set(range(len(self.roles))) - set(results) - set(failures) - set(dead):
+            for rank in set(range(self.job.world_size)) - set(results) - set(failures) - set(dead):
                 silent = self.running() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S
                 failures[rank] = Failure("silent" if silent else "busy")
-            raise explain(failures, self.roles, self.timeout, deaths)
-        return [results.get(rank) for rank in range(len(self.roles))]
+            raise explain(failures, self.job.roles, self.job.timeout, deaths)
+        return [results.get(rank) for rank in range(self.job.world_size)]
 
     def _death_of(self, rank: int) -> Failure:
         child = self.children[rank]
@@ -146,7 +147,9 @@ class Ranks:
 
     def _silent(self) -> dict[int, Failure]:
         at = self.running()
-        return {rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.timeout}
+        return {
+            rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.job.timeout
+        }
 
     def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
         """Write the news, one byte each, to `ranks`, by default all."""

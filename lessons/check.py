@@ -51,8 +51,8 @@ from lessons.real import run_on_processes
 from lessons.report import Report
 from lessons.shown import picture_bytes
 from lessons.transport import is_spoiled
+from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line
-from records.files import check_output, write_together
 from training.command_line import guarded, parse
 
 SOLUTIONS = Path(__file__).parent / "solutions"

@@ -6,7 +6,6 @@ takes the same batches by the student's oracle. What is compared is x after ever
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,7 @@ from transports.base import Transport
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from workloads.datasets import load
+from workloads.options import DataOptions
 
 LR = 0.1
 EPOCHS = 5
@@ -51,7 +51,7 @@ class Softmax:
     """Softmax regression on the digits; x holds the weights [64, 10] and then the biases [10]."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        data = load("digits", Path())
+        data = load(DataOptions())
         pixels, self.labels = data.fetch(torch.arange(data.n_train), dtype=dtype)
         held_out, self.held_out_labels = data.fetch(torch.arange(data.n_test), "test", dtype=dtype)
         self.pixels, self.held_out = pixels.flatten(1), held_out.flatten(1)

@@ -20,7 +20,8 @@ from records.errors import RunFailed
 from transports.base import ANY, PeerLost, Transport
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
-from virtual_time.transport import Deadlock, Simulated
+from virtual_time.ranks import Deadlock
+from virtual_time.transport import Simulated
 
 _MOST_REQUESTS = 20_000  # of a rank in one case
 _RELEASE = "use `with transport.recv(...) as received`, or copy_to"

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from lessons.lab import name_dtype
-from transports.base import ANY, Delivered, Message, Work, as_vector
+from transports.base import ANY, Message, Work
+from transports.messages import Delivered, as_vector
 
 LARGEST = 2**26  # bytes of a message
 MOST_SLEEP = 1_000_000  # virtual seconds

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from compression import Codec
 from compression.none import NoCodec
 from compression.topk import TopK
-from records.files import write_atomically
+from records.atomic import write_atomically
 from strategies import Strategy
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS

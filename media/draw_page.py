@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from records.files import write_atomically
+from records.atomic import write_atomically
 from tests.browser import Browser, chromium
 
 

@@ -14,27 +14,17 @@ Versions of the parameters are recorded where an algorithm lets them differ:
 
 `line`, such as "strategies/collectives.py:48", is where the algorithm was at that moment: of the files that the
 recorder follows, the line of the innermost caller. Empty outside of them, as in the phases of the training loop.
-
-A recorder writes its events to a file as they come, some thousands at a time: its memory does not grow with the run.
 """
 
 import struct
-import sys
-import tempfile
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
-
-from records.errors import RunFailed
-from records.sources import name_of
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
@@ -43,7 +33,7 @@ MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METE
 OPS = ("", "send", "recv", "drop", "read")
 
 # epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, line, value
-_ROW = struct.Struct("<iqddiiiiqqqid")
+ROW = struct.Struct("<iqddiiiiqqqid")
 _DTYPE = np.dtype(
     [
         ("epoch", "<i4"),
@@ -64,11 +54,8 @@ _DTYPE = np.dtype(
 HIDDEN = "hidden"  # a message that a built-in sends inside another phase: counted by formula, its time unknown
 EVALUATE = "evaluate"  # a message that shows the model to who evaluates or saves it: no part of the training
 _NAMES = (*PHASES, *MARKS, HIDDEN, EVALUATE)
-_CODE = {name: code for code, name in enumerate(_NAMES)}
-_OP = {name: code for code, name in enumerate(OPS)}
-_NAN = float("nan")
-_pack = _ROW.pack
-_BUFFERED = 8192 * _ROW.size  # bytes that a recorder keeps in memory
+CODE = {name: code for code, name in enumerate(_NAMES)}
+OP = {name: code for code, name in enumerate(OPS)}
 _CHUNK = 65536  # events that are read from a file at once
 
 Events: TypeAlias = pd.DataFrame | Iterable[pd.DataFrame]
@@ -87,7 +74,7 @@ class EventFile:
     def rows(self) -> Iterator[bytes]:
         """Yield the rows, some ten thousand at a time. Raises OSError."""
         with open(self.path, "rb") as file:
-            while rows := file.read(_CHUNK * _ROW.size):
+            while rows := file.read(_CHUNK * ROW.size):
                 yield rows
 
     def carry(self) -> "CarriedEvents":
@@ -120,19 +107,19 @@ class RunEvents:
         n = 0
         for rank in self._ranks:
             for rows in rank.rows():
-                n += len(rows) // _ROW.size
+                n += len(rows) // ROW.size
                 parts.append((rank.rank, rows, rank.tags, rank.lines))
                 if n >= _CHUNK:
-                    yield _frame(parts)
+                    yield frame_of(parts)
                     parts, n = [], 0
         if parts:
-            yield _frame(parts)
+            yield frame_of(parts)
 
 
 def chunks(events: Events) -> Iterator[pd.DataFrame]:
     """Yield the events piece by piece, at least one, which may be empty."""
     pieces = iter((events,) if isinstance(events, pd.DataFrame) else events)
-    yield next(pieces, _frame([(0, b"", ("",), ("",))]))
+    yield next(pieces, frame_of([(0, b"", ("",), ("",))]))
     yield from pieces
 
 
@@ -140,7 +127,7 @@ _Part: TypeAlias = tuple[int, bytes, Sequence[str], Sequence[str]]
 """Of a rank, some of its rows, and what its numbers of tags and of lines mean."""
 
 
-def _frame(parts: Sequence[_Part]) -> pd.DataFrame:
+def frame_of(parts: Sequence[_Part]) -> pd.DataFrame:
     """Return the events of one rank or several, as `Recorder.frame()` does."""
     arrays = [np.frombuffer(data, dtype=_DTYPE) for _, data, *_ in parts]
     rows = np.concatenate(arrays)
@@ -152,201 +139,3 @@ def _frame(parts: Sequence[_Part]) -> pd.DataFrame:
         events[column] = np.concatenate([name[part[column]] for name, part in zip(names, arrays, strict=True)])
     events.insert(0, "rank", np.repeat([part[0] for part in parts], [len(part) for part in arrays]))
     return events
-
-
-class Recorder:
-    """Collects the events of one rank, in the file that `write_to` names, else in a temporary one without a name.
-
-    The training loop sets `epoch` and `step`; they are written into every event. `enabled = False` drops phases and
-    messages (marks are kept). `synchronize`, if given, is called at both ends of a phase: on a GPU, work is queued,
-    and a phase is over only when its work is. `clock` times marks and phases; a transport that is given the recorder
-    sets it to its own `now`. `time_passes`, if set, is called with the name of a phase and its part when its work is
-    done: in virtual time it is this that takes time. `shares[i]` is the part of a pass that belongs to parameter i,
-    for who spends it piece by piece.
-    """
-
-    def __init__(
-        self,
-        rank: int = 0,
-        enabled: bool = True,
-        synchronize: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.rank = rank
-        self.enabled = enabled
-        self.is_evaluating = False
-        self.epoch = 0
-        self.step = 0
-        self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
-        self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
-        self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
-        self.synchronize = synchronize
-        self.clock = clock
-        self.time_passes: Callable[[str, float], None] | None = None
-        self.shares: Sequence[float] = ()
-        self._spent = 0.0  # of the phase that goes on
-        self._rows = bytearray()  # what is not in the file yet
-        self._file: IO[bytes] | None = None
-        self._path: Path | None = None
-        self._tags: dict[str, int] = {"": 0}
-        self._lines = [""]
-        self._followed: dict[str, dict[int, int]] = {}  # by file and line: its place among _lines
-        self._of_codes: dict[str, float] = {}
-
-    def follow(self, files: Iterable[str]) -> None:
-        """From now on, note beside each event which line of these sources was at work, the innermost if several."""
-        self._followed = {file: {} for file in files}
-
-    def _line_at_work(self) -> int:
-        """Return the number of the line that the caller's caller works for; 0: of none that is followed."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            lines = self._followed.get(frame.f_code.co_filename)
-            if lines is not None:
-                place = lines.get(frame.f_lineno)
-                if place is None:
-                    place = lines[frame.f_lineno] = len(self._lines)
-                    self._lines.append(f"{name_of(frame.f_code.co_filename)}:{frame.f_lineno}")
-                return place
-            frame = frame.f_back
-        return 0
-
-    def add(
-        self,
-        phase: str,
-        t0: float,
-        t1: float,
-        op: str = "",
-        peer: int = -1,
-        tag: str = "",
-        nbytes: int = 0,
-        version_read: int = -1,
-        version_applied: int = -1,
-    ) -> None:
-        """Record one span of `phase`; `op`, `peer`, `tag` and `nbytes` describe the message, if it was one.
-
-        Raises RunFailed if the events cannot be written.
-        """
-        if self.is_evaluating:
-            phase = EVALUATE
-        if self.enabled and (op or not self.is_evaluating):
-            tag_code = self._tags.get(tag)
-            if tag_code is None:
-                tag_code = self._tags[tag] = len(self._tags)
-            line = self._line_at_work() if self._followed else 0
-            rows = self._rows
-            rows += _pack(
-                self.epoch, self.step, t0, t1, _CODE[phase], _OP[op], peer, tag_code, nbytes,
-                version_read, version_applied, line, _NAN,
-            )  # fmt: skip
-            if len(rows) >= _BUFFERED:
-                self._write()
-
-    def mark(self, name: str, value: float) -> None:
-        """Write a value measured once an epoch; `name` is one of MARKS."""
-        now = self.clock()
-        self._rows += _ROW.pack(self.epoch, self.step, now, now, _CODE[name], 0, -1, 0, 0, -1, -1, 0, value)
-
-    @contextmanager
-    def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
-        """Time the block as one event of phase `name`.
-
-        `part`: how much of the usual work it does; `work`: which, where a phase has several kinds.
-        """
-        if self.enabled and self.synchronize:
-            self.synchronize()
-        t0 = self.clock()
-        yield
-        if self.enabled and self.synchronize:
-            self.synchronize()
-        if self.time_passes:
-            self.time_passes(work or name, max(0.0, part - self._spent))
-            self._spent = 0.0
-        if self.enabled:
-            self.add(name, t0, self.clock())
-
-    def spend(self, name: str, i: int) -> None:
-        """Inside the block of phase `name`, let the time pass that belongs to parameter `i`; not again at its end."""
-        if self.time_passes and self.shares:
-            self._spent += self.shares[i]
-            self.time_passes(name, self.shares[i])
-
-    def count_code(self, values: float, indices: float, headers: float, dense: float) -> None:
-        """Count a code that is sent: its bytes by what they are, and those that would be sent without a codec."""
-        if self.enabled:
-            for name, amount in zip(CODE_MARKS, (1, values, indices, headers, dense), strict=True):
-                self._of_codes[name] = self._of_codes.get(name, 0.0) + amount
-
-    def mark_codes(self) -> None:
-        """Write what was counted of codes since the last call, if anything was."""
-        for name, amount in self._of_codes.items():
-            self.mark(name, round(amount))
-        self._of_codes.clear()
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """In the block, record messages as of phase EVALUATE, and no other phase."""
-        before, self.is_evaluating = self.is_evaluating, True
-        try:
-            yield
-        finally:
-            self.is_evaluating = before
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Record no phase and no message in the block."""
-        enabled, self.enabled = self.enabled, False
-        yield
-        self.enabled = enabled
-
-    def write_to(self, path: Path) -> None:
-        """Write the events, also those so far, to a new file at `path`. Raises RunFailed."""
-        if self._file is not None:
-            raise ValueError("the events are written elsewhere already")
-        self._path = path
-        self._open()
-
-    def close(self) -> EventFile:
-        """Write what is not written yet, and return the file, which `write_to` named. Raises RunFailed."""
-        assert self._path is not None
-        assert self._file is not None
-        self._write()
-        self._file.close()
-        return EventFile(self.rank, self._path, tuple(self._tags), tuple(self._lines))
-
-    def frame(self) -> pd.DataFrame:
-        """Return the events in the order they were written, one a row; `value` is NaN except in marks.
-
-        All in memory at once: for a run of moderate length. Raises OSError.
-        """
-        written = b""
-        if self._file is not None:
-            self._file.seek(0)
-            written = self._file.read()
-        return _frame([(self.rank, written + bytes(self._rows), tuple(self._tags), tuple(self._lines))])
-
-    def _open(self) -> IO[bytes]:
-        try:
-            # Without a buffer of its own: the rows are one already.
-            if self._path is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as the recorder
-            else:
-                self._file = open(self._path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
-        except OSError as error:
-            raise self._failed(error) from error
-        return self._file
-
-    def _write(self) -> None:
-        """Append the rows to the file."""
-        file = self._file or self._open()
-        rest = memoryview(bytes(self._rows))
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError as error:
-            raise self._failed(error) from error
-        self._rows.clear()
-
-    def _failed(self, error: OSError) -> RunFailed:
-        where = self._path or tempfile.gettempdir()
-        return RunFailed(f"cannot write the events of the run to {where}: {error.strerror}; --no_events needs no room")

@@ -1,17 +1,11 @@
-"""The files of a run: its tables and events on disk, written atomically, and what it ran on."""
+"""The files of a run: its tables and events, written together and read again."""
 
-import errno
 import gzip
 import json
 import math
 import os
-import platform
-import shutil
-import subprocess
-import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,119 +13,16 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from records.events import CODE_MARKS, METERS, Events, Recorder, chunks
+from records.atomic import AnyPath, naming, rename, sync
+from records.events import CODE_MARKS, METERS, Events, chunks
 from records.interrupts import interrupts_wait
+from records.recorder import Recorder
 from records.tables import COLUMNS, EVALUATE_BYTES, VERSION_COLUMNS
 from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
 
-AnyPath = str | os.PathLike[str]
 TRACE_SUFFIX = ".trace.json"  # of what records.timeline writes: not the metadata of a run
 METADATA_KEYS = ("strategy", "n_gpus", "replicas_identical")  # without these a json is not the metadata of a run
-_PROJECT = Path(__file__).resolve().parent.parent
 _EVENT_TYPES = {name: kind if is_numeric_dtype(kind) else "str" for name, kind in Recorder().frame().dtypes.items()}
-
-
-def check_writable(directory: AnyPath) -> None:
-    """Create `directory` if needed; raise OSError if no file can be written in it."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    # Only writing tells: permission bits say nothing about root, full disks or read-only mounts.
-    with tempfile.TemporaryFile(dir=directory) as file:
-        file.write(b"?")
-
-
-def check_output(path: AnyPath) -> None:
-    """Raise OSError if no file can be written at `path`; it may replace a file, and nothing else that has the name."""
-    path = Path(path)
-    check_writable(path.parent)
-    _check_replaceable(path)
-    with suppress(FileNotFoundError):
-        _temporary(path).stat()  # raises if the name is too long
-
-
-def _check_replaceable(path: Path) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    special = path.is_symlink() and Path("/dev") in path.absolute().parents  # /dev/stdout, which may lead to a file
-    if path.exists() and (special or not path.is_file()):  # as /dev/null, which would be a file from then on
-        raise OSError(errno.EEXIST, "it is no file, and must not become one", str(path))
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{os.getpid()}.{path.name}")
-
-
-@contextmanager
-def write_atomically(path: AnyPath) -> Iterator[Path]:
-    """Yield a temporary path (same directory and suffix) to write to; it becomes `path` if the block succeeds.
-
-    If the block raises, the temporary file is removed and an older `path` stays as it was.
-    """
-    with write_together([Path(path)]) as (temporary,):
-        yield temporary
-
-
-@contextmanager
-def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """`write_atomically` for several files: all get their names, or none does.
-
-    An interrupt (SIGINT, SIGTERM, SIGHUP) acts when all have them.
-    """
-    for path in paths:
-        _check_replaceable(path)
-    temporaries = [_temporary(path) for path in paths]
-    try:
-        yield temporaries
-        with interrupts_wait():
-            _rename(temporaries, paths)
-    finally:
-        for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
-
-
-def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Give all files their names, on the disk too; if one cannot have it, all paths stay as they were."""
-    for temporary in temporaries:
-        sync(temporary)
-    former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
-    renamed: list[Path] = []
-    try:
-        for path, kept in former.items():
-            _link(path, kept)
-        for temporary, path in zip(temporaries, paths, strict=True):
-            with _naming(path):
-                os.replace(temporary, path)
-            renamed.append(path)
-    except BaseException:
-        for path in renamed:
-            if path in former:
-                os.replace(former[path], path)
-            else:
-                path.unlink()
-        raise
-    finally:
-        for kept in former.values():
-            kept.unlink(missing_ok=True)
-    for directory in {path.parent for path in paths}:
-        sync(directory)
-
-
-def _link(path: Path, other: Path) -> None:
-    try:
-        os.link(path, other)
-    except OSError:  # not every file system can
-        shutil.copy2(path, other)
-
-
-def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk, so that a power failure does not tear them."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot do this
-            raise
-    finally:
-        os.close(number)
 
 
 def write_run(
@@ -161,14 +52,14 @@ def write_run(
     targets = [*map(Path, others or ()), *paths.values()]
     try:
         for temporary, path in zip(temporaries, targets, strict=True):
-            with _naming(path):
+            with naming(path):
                 if path in contents:
                     temporary.write_bytes(contents[path])
                 else:
                     _write_events(temporary, events)
         sync(Path(directory))  # the folder, which says that they are unfinished
         with interrupts_wait():
-            _rename(temporaries, targets)
+            rename(temporaries, targets)
             remove(folder)
             sync(Path(directory))
     finally:
@@ -176,17 +67,6 @@ def write_run(
             temporary.unlink(missing_ok=True)
         remove(folder)
     return paths
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Let an OSError of the block name the file, not the temporary one, nor none at all as that of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _write_events(path: Path, events: Events) -> None:
@@ -267,56 +147,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
-
-
-def machine() -> dict[str, Any]:
-    """Return what a run ran on: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
-
-    On a machine with GPUs this starts CUDA in the calling process, so a process that forks must not call it before.
-    """
-    import torch  # here, because reading results must not wait for it
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "platform": platform.platform(),
-        "cpu": _cpu_model(),
-        "cores": cores,
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-    }
-
-
-def free_memory() -> int:
-    """Return how many bytes of this machine's memory are free, caches included."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
-def git_commit(directory: AnyPath = _PROJECT) -> str | None:
-    """Return the commit checked out in `directory` (by default this project), with "-dirty" if files were changed.
-
-    None without git, or where `directory` is not the root of a repository: what is installed in a virtual environment
-    is not of the repository that the environment lies in.
-    """
-    if not (Path(directory) / ".git").exists():
-        return None
-    command = ["git", "--no-optional-locks", "-C", os.fspath(directory)]
-    command += ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -10,7 +10,7 @@ from records.errors import UsageError, nearest
 
 _PROJECT = Path(__file__).resolve().parent.parent
 CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
-"""The text of `--list`, which `python -m training.catalogue --write` makes."""
+"""The text of `--list`, which `python -m training.pages` makes."""
 _TABLES = {"strategies": "GROUPS", "compression": "CODECS"}
 
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from records.files import write_atomically
+from records.atomic import write_atomically
 from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened
 from records.legends import DASHED, notes_on_covered
 from records.tables import workers

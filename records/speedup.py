@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
-from records.files import write_atomically
+from records.atomic import write_atomically
 from records.legends import DASHED
 from records.plot import COLOURS, DASHES
 

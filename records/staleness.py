@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from records.files import write_atomically
+from records.atomic import write_atomically
 from records.finished import BadRun, Parser, run_command
 from records.tables import aligned, applied, dropped, number
 from records.timeline import load

@@ -191,7 +191,7 @@ def _on_mpi(check: Callable[..., Any], world_size: int, args: tuple[Any, ...], r
     import torch
     from mpi4py import MPI
 
-    from records.events import Recorder
+    from records.recorder import Recorder
     from transports.mpi import Mpi
 
     world = MPI.COMM_WORLD

@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from launchers import launch
 from launchers.fork_server import start_context
-from launchers.local import launch
 from records.errors import RunFailed
-from records.events import Recorder
+from records.recorder import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.pools import MpiRanks, Pool, rank_here
 from transports.base import Message, Transport
@@ -120,8 +120,8 @@ def _on_shared_memory(
     peers = [peer for peer in range(world_size) if peer != rank]
     deaths, *inbound = (Connection(number, writable=False) for number in pipes[: n + 1])
     outbound = [Connection(number, readable=False) for number in pipes[n + 1 :]]
-    ends = (dict(zip(peers, pipes_of, strict=True)) for pipes_of in (inbound, outbound))
-    endpoint = Endpoint(rank, world_size, *ends, deaths)
+    sources, sinks = (dict(zip(peers, pipes_of, strict=True)) for pipes_of in (inbound, outbound))
+    endpoint = Endpoint(rank, world_size, sources, sinks, deaths)
     with SharedMemory(endpoint, torch.device("cpu"), LIMIT, Recorder(rank, record), link) as transport:
         return check(transport, *args)
 

@@ -22,7 +22,7 @@ from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, n_gpus_of
 from training import Options, launch, run
 from training.checks import resolve
-from training.loop import build_model
+from training.made import build_model
 from training.preflight import prepare
 from transports.base import Transport
 from workloads import datasets
@@ -141,7 +141,7 @@ def test_no_training_and_no_place_to_write_are_told_in_one_line(tmp_path: Path) 
 
 
 def save_on_the_server(transport: Transport, one: Options) -> None:
-    model = build_model(one, datasets.load(one.dataset, "."))
+    model = build_model(one, datasets.load(one))
     replica = Replica(model, transport)
     replica.b.fill_(1 + transport.rank)
     state = {

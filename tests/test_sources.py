@@ -83,7 +83,7 @@ def test_the_time_is_the_transports(source: str) -> None:
 GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_seed_all", "seed", "set_rng_state",
           "set_default_dtype", "set_default_device", "use_deterministic_algorithms")  # fmt: skip
 ALLOWED = {
-    ("training/loop.py", "_load"),  # a checkpoint brings the random state of its rank
+    ("training/saved.py", "load"),  # a checkpoint brings the random state of its rank
     ("training/layers.py", "choose_threads"),  # known only once there is a model
     ("evaluate.py", "main"),
 }
@@ -125,7 +125,7 @@ KNOWN = {
     ("training/options.py", "RingAllReduce"),
     ("training/ddp_hook.py", "all_gather"),  # torch's
     ("training/checks.py", "workers_like"),  # a cure that only `single` has
-    ("training/run.py", "workers_like"),  # the run to compare with
+    ("training/report.py", "workers_like"),  # the run to compare with
 }
 
 

@@ -1,16 +1,12 @@
-"""The tables of all strategies and codecs, made from their classes: for `--list`, the README and the docs."""
+"""The tables of all strategies and codecs, made from their classes: for `--list` and for the pages."""
 
-import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 
 from compression import CODECS, KINDS
-from records.known import CATALOGUE
 from strategies import GROUPS, Strategy
 from strategies.common.forms import describe
 
-_PROJECT = Path(__file__).resolve().parent.parent
 HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
 NOTE = (
     "N ranks; P: bytes of the parameters, n of w bytes each; G: bytes of a gradient as it is sent (P, or those of its "
@@ -79,38 +75,3 @@ def _block(strategy: type[Strategy], row: tuple[str, ...]) -> list[str]:
         when = ", while it computes" if path.while_computing else ""
         lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes{when}"]
     return lines
-
-
-def markdown() -> str:
-    """Return the tables of strategies as the README has them, one for each group."""
-    return "\n\n".join(f"**{group}**\n\n{_markdown(HEADER, rows(kinds))}" for group, kinds in GROUPS.items())
-
-
-def codecs_markdown() -> str:
-    """Return the table of codecs as docs/compression.md has it."""
-    return _markdown(CODEC_HEADER, codec_rows())
-
-
-def _markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join([f"`{name}`", *cells]) + " |" for name, *cells in table)])
-
-
-def blocks() -> dict[Path, str]:
-    """Return the pages that show a table, and the file that `--list` shows, each with its text as it should be."""
-    pages = {_PROJECT / "README.md": ("strategies", markdown()),
-             _PROJECT / "docs" / "compression.md": ("codecs", codecs_markdown())}  # fmt: skip
-    texts = {CATALOGUE: catalogue() + "\n"}
-    for page, (name, table) in pages.items():
-        begin, end = f"<!-- {name}: made by python -m training.catalogue -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-        texts[page] = f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"
-    return texts
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        for path, text in blocks().items():
-            path.write_text(text, encoding="utf-8")
-    else:
-        print(markdown(), codecs_markdown(), sep="\n\n")

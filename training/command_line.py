@@ -21,12 +21,13 @@ from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
 from records.known import listed, value_of
+from records.options import OF_THIS_RUN
 from records.output import exit_code_of, unread_output_is_no_error
 from strategies import INSTEAD, STRATEGIES, Strategy
 from strategies.common.forms import describe
 from training.catalogue import catalogue
 from training.names import codec_class, make_strategy, owners_of, strategy_class
-from training.options import OF_THIS_RUN, PANELS, Options, option_names
+from training.options import PANELS, Options, option_names
 from training.recorded import naming, options_from
 from training.run import run
 

@@ -1,20 +1,24 @@
-"""The options of a run: dataclasses, one a panel of `--help`, from which the command line is made."""
+"""The options of a run: dataclasses, one a panel of `--help`, from which the command line is made.
+
+The panels of the other rooms are theirs: `workloads.options`, `records.options`, `checkpoints.options`.
+"""
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from checkpoints.options import CheckpointOptions
 from compression import Codec, Layout, Setting
 from compression.none import NoCodec
 from records.errors import UsageError
+from records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions
 from strategies import OptimizerFactory, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
@@ -23,31 +27,21 @@ from training.schedules import schedule
 from transports.link import Link
 from transports.units import bytes_per_second, seconds
 from workloads.batches import BatchPlan
+from workloads.options import DataOptions
 
+T = TypeVar("T")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-MAY_CHANGE_ALWAYS = {MAY_CHANGE: "always"}
-"""Metadata of an option that changes nothing in the result: a resumed or replayed run may have another value."""
 AFTER_WARM_UP = 10**6
 """An epoch in which no codec warms up any more."""
-OF_THIS_RUN = {MAY_CHANGE: "always", "of this run": True}
-"""Metadata of an option of this run only: a replay does not take it over from the run that it repeats."""
+STRATEGY_MAY_SAY = "strategy may say"
+"""Metadata of an option with a default that stands only where neither the strategy nor the codec has its own."""
+_NOT_SAID: Any = object()
 
 
-class _Default:
-    """Marks a default that stands only where neither the strategy nor the codec has its own: see their `defaults`."""
-
-
-class _Float(_Default, float):
-    plain = float
-
-
-class _Int(_Default, int):
-    plain = int
-
-
-class _Str(_Default, str):
-    plain = str
+def _strategy_may_say(default: T) -> T:
+    said: T = field(default=_NOT_SAID, metadata={STRATEGY_MAY_SAY: default})
+    return said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +51,19 @@ class RunOptions:
     n_gpus: int | None = None
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
     there are, at least as many as the strategy needs; as many as torchrun or mpirun started."""
-    batch_size: int = _Int(64)
+    batch_size: int = _strategy_may_say(64)
     """Samples per worker and step."""
     global_batch_size: int | None = None
     """Samples per step of all workers together, instead of batch_size x workers."""
     epochs: int = field(default=10, metadata=MAY_CHANGE_ON_RESUME)
     """Passes over the training set."""
-    lr: float = _Float(0.1)
+    lr: float = _strategy_may_say(0.1)
     """Learning rate."""
-    momentum: float = _Float(0.9)
+    momentum: float = _strategy_may_say(0.9)
     """Momentum of sgd; the first beta of the adam family."""
-    weight_decay: float = _Float(0.0)
+    weight_decay: float = _strategy_may_say(0.0)
     """Weight decay (L2) of the optimizer."""
-    optimizer: str = _Str("sgd")
+    optimizer: str = _strategy_may_say("sgd")
     """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop. It runs where the algorithm runs
     it, on the server or on every rank, and sees all parameters as one vector."""
     optimizer_options: tuple[str, ...] = ()
@@ -113,101 +107,6 @@ class RunOptions:
     """With dask: the address of the scheduler whose workers take the ranks, such as tcp://host:8786. Default: a
     cluster of processes on this machine."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """What is trained, and on what."""
-
-    dataset: str = "digits"
-    """digits (is here), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
-    yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
-    data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
-    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""
-    download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
-    """Let torchvision download the data set if it is not there."""
-    train_size: int = 0
-    """Use only this many training samples; 0: all."""
-    image_size: int = 224
-    """Side of the pictures of imagefolder, in pixels."""
-    augment: bool = True
-    """Cut the training pictures of imagefolder at random and mirror half of them; without, they are cut at the centre
-    as the test pictures are. Other data sets stay as they are."""
-    loader: str = "torch"
-    """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
-    for imagefolder: pip install -e '.[dali]')."""
-    loader_workers: int = field(default=0, metadata=MAY_CHANGE_ALWAYS)
-    """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
-    when it wants it. With dali its threads, at least one."""
-    model: str = "mlp"
-    """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, or yourmodule:function, which is called
-    with (input_shape, n_classes) and returns the network."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordOptions:
-    """What is written of the run, and where."""
-
-    results_dir: str = field(default="results", metadata=MAY_CHANGE_ALWAYS)
-    """Where the run's CSV, JSON and events are written."""
-    run_name: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
-    events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
-    """Record every phase and message; without, the tables have losses and accuracy only."""
-    save: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write the final model to this path, as an ordinary state_dict."""
-    replay: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """What is kept to continue from."""
-
-    checkpoint_every: int = field(default=0, metadata=OF_THIS_RUN)
-    """Write a checkpoint every N steps; 0: never."""
-    checkpoint_dir: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Where checkpoints are written. Default: RESULTS_DIR/RUN_NAME.checkpoints."""
-    checkpoint_keep: int = field(default=3, metadata=OF_THIS_RUN)
-    """How many checkpoints are kept, the newest."""
-    evaluator: bool = field(default=False, metadata=OF_THIS_RUN)
-    """Start evaluate.py beside the training: it scores each checkpoint as it appears, on one core."""
-    resume: str | None = field(default=None, metadata={MAY_CHANGE: "on resume"})
-    """Continue from this checkpoint, or from the newest in this folder, with the options that it was made with."""
-
-
-PANELS = (RunOptions, DataOptions, RecordOptions, CheckpointOptions)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
-    """Train one network on several processes of this machine: run(Options(strategy=Downpour(n_push=4), n_gpus=4))."""
-
-    strategy: Strategy = field(default_factory=RingAllReduce)
-    codec: Codec = field(default_factory=NoCodec)
-
-    def __post_init__(self) -> None:
-        own = self.own_defaults
-        for option in dataclasses.fields(self):
-            value = getattr(self, option.name)
-            if isinstance(value, _Float | _Int | _Str):
-                object.__setattr__(self, option.name, value.plain(own.get(option.name, value)))
-
-    @property
-    def own_defaults(self) -> dict[str, Any]:
-        """The defaults that the codec and the strategy have of their own; where both have one, the strategy's."""
-        return {**self.codec.defaults, **self.strategy.traits.defaults}
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes; only of resolved options."""
-        return len(self.roles)
-
-    @property
-    def roles(self) -> list[str]:
-        """Each rank's role, "worker" or "server"; only of resolved options."""
-        assert self.n_gpus is not None, "only of resolved options"
-        return self.strategy.roles(self.n_gpus)
-
     @property
     def link(self) -> Link | None:
         """A new link for messages between processes; None: they are not held back. Raises UsageError."""
@@ -235,14 +134,48 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         return factors
 
     @property
-    def checkpoint_folder(self) -> Path:
-        """Where checkpoints are written; only of resolved options."""
-        return Path(self.checkpoint_dir or Path(self.results_dir) / f"{self.run_name}.checkpoints")
-
-    @property
     def torch_dtype(self) -> torch.dtype:
         """The floating-point type."""
         return DTYPES[self.dtype]
+
+
+PANELS = (RunOptions, DataOptions, RecordOptions, CheckpointOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
+    """Train one network on several processes of this machine: run(Options(strategy=Downpour(n_push=4), n_gpus=4))."""
+
+    strategy: Strategy = field(default_factory=RingAllReduce)
+    codec: Codec = field(default_factory=NoCodec)
+
+    def __post_init__(self) -> None:
+        own = self.own_defaults
+        for option in dataclasses.fields(self):
+            if getattr(self, option.name) is _NOT_SAID:
+                value = own.get(option.name, option.metadata[STRATEGY_MAY_SAY])
+                object.__setattr__(self, option.name, value)
+
+    @property
+    def own_defaults(self) -> dict[str, Any]:
+        """The defaults that the codec and the strategy have of their own; where both have one, the strategy's."""
+        return {**self.codec.defaults, **self.strategy.traits.defaults}
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes; only of resolved options."""
+        return len(self.roles)
+
+    @property
+    def roles(self) -> list[str]:
+        """Each rank's role, "worker" or "server"; only of resolved options."""
+        assert self.n_gpus is not None, "only of resolved options"
+        return self.strategy.roles(self.n_gpus)
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where checkpoints are written; only of resolved options."""
+        return Path(self.checkpoint_dir or Path(self.results_dir) / f"{self.run_name}.checkpoints")
 
     def recorded(self) -> dict[str, Any]:
         """Return all options, those of the strategy too, as they are written into records and checkpoints."""
@@ -305,7 +238,7 @@ def read_unit(option: str, text: str, read: Callable[[str], float]) -> float:
 
 def names_with_strategy_defaults() -> list[str]:
     """Return the names of the options for which a strategy may have a default of its own."""
-    return [option.name for option in dataclasses.fields(RunOptions) if isinstance(option.default, _Default)]
+    return [option.name for option in dataclasses.fields(RunOptions) if STRATEGY_MAY_SAY in option.metadata]
 
 
 def option_names() -> list[str]:

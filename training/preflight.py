@@ -11,13 +11,13 @@ from checkpoints import files as checkpoint_files
 from checkpoints import replay
 from checkpoints.folder import SCORES, latest, listed
 from launchers import Launcher, find_launcher
-from records import files
+from records.atomic import check_writable
 from records.errors import UsageError, one_line
+from records.options import MAY_CHANGE
 from records.unfinished import check_name
 from strategies import RunSize
-from strategies.common.base import MAY_CHANGE
 from strategies.common.replica import trained
-from training.loop import build_model
+from training.made import build_model
 from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
@@ -34,10 +34,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     if launcher.is_first:
         assert options.run_name is not None, "only of resolved options"
         check_name(options.results_dir, options.run_name)
-    data = datasets.load(
-        options.dataset, options.data_dir, options.download, options.train_size, options.seed, options.image_size,
-        options.augment,
-    )  # fmt: skip
+    data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
         model = build_model(options, data)
         models.check(options.model, model, data.input_shape, data.n_classes)
@@ -71,7 +68,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     for option, directory in written:
         if directory is not None and launcher.is_first:  # who writes for all
             try:
-                files.check_writable(directory)
+                check_writable(directory)
             except OSError as error:
                 raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
     return data

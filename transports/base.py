@@ -7,8 +7,6 @@ dead peers, and records every message. How bytes get across is decided by its ki
 
 import pickle
 from abc import ABC, abstractmethod
-from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,42 +16,14 @@ from typing import Any, Self, overload
 import torch
 
 from records.errors import EQUAL_STEPS, RunFailed
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
+from transports.inbox import ANY, Inbox, Tags
 from transports.link import Link
-from transports.messages import (
-    Alignment,
-    Delivered,
-    Message,
-    OutOfSharedMemory,
-    PeerLost,
-    PeerReturned,
-    WaitTimeout,
-    Work,
-    as_vector,
-)
+from transports.messages import Alignment, Message, PeerLost, Work
 
-__all__ = [
-    "ANY",
-    "CLOSED",
-    "NO_LIMIT",
-    "STEPS_TAKEN",
-    "Delivered",
-    "Message",
-    "OutOfSharedMemory",
-    "PeerLost",
-    "PeerReturned",
-    "Transport",
-    "WaitTimeout",
-    "Work",
-    "as_vector",
-]
-
-ANY = -1
 CLOSED = "it has closed its transport"  # why a peer is gone that has ended its work
-STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
 NO_LIMIT = 1e6  # seconds: for who waits for what another rank may give when it likes
-Tags = str | tuple[str, ...]
 _BARRIER = "(barrier)"
 
 
@@ -67,8 +37,8 @@ class Transport(ABC):
     `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
     `owes` is what this rank must still call before its work ends: the launchers look at it. `steps` are those that it
     has begun, where all ranks take the same number: who waits for one that has ended with fewer is told at once.
-    `arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an
-    asynchronous algorithm differ in. With `replay`, such an order, messages are taken from ANY in that order again.
+    `inbox.arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs
+    of an asynchronous algorithm differ in. With `inbox.replay`, such an order, messages are taken in that order again.
     The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
     `now`, among those that have arrived completely when `recv` looks. What is still on its way cannot be chosen. Ranks
     whose clocks differ are the concern of each kind of transport.
@@ -99,17 +69,12 @@ class Transport(ABC):
         self.messages_sent = [0] * world_size
         self.bytes_sent = [0] * world_size
         self.peers = [peer for peer in range(world_size) if peer != rank]
-        self.arrivals = array("H")  # two bytes a message, however long the run
-        self.replay: Iterator[int] | None = None
         self._running = timing.RunningClock(self.now)  # for limits
         self.owes = ""
         self.steps = 0
         self._closed = False
         self._on_gpu = device.type == "cuda"
-        self._inbox: dict[tuple[int, str], deque[Message]] = {}
-        self._arrivals = 0
-        self._gone: dict[int, str] = {}  # peers that died or left, and why
-        self._news: deque[PeerLost | PeerReturned] = deque()  # what no recv from ANY has raised yet
+        self.inbox = Inbox(self)
 
     # Time
 
@@ -158,10 +123,7 @@ class Transport(ABC):
 
     @abstractmethod
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
-        """Send a tensor or an object (None: an empty payload), and the time at which it is `sent`.
-
-        Return its Work and its payload in bytes.
-        """
+        """Send a tensor or an object (None: no payload), at the time `sent`; return its Work and its bytes."""
 
     @abstractmethod
     def _progress(self, src: int, seconds: float) -> None:
@@ -187,7 +149,7 @@ class Transport(ABC):
 
     def is_gone(self, peer: int) -> bool:
         """Whether a peer has died, or closed its transport."""
-        return peer in self._gone
+        return peer in self.inbox.gone
 
     def may_return(self) -> bool:
         """Whether a dead rank may yet be started again."""
@@ -204,8 +166,8 @@ class Transport(ABC):
         """
         t0 = self.now()
         self._check_open()
-        if dst in self._gone:
-            raise PeerLost(dst, self._gone[dst])
+        if dst in self.inbox.gone:
+            raise PeerLost(dst, self.inbox.gone[dst])
         if dst == self.rank or not 0 <= dst < self.world_size:
             raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
         if not (isinstance(n, float) or -(2**63) <= n < 2**63):
@@ -234,15 +196,13 @@ class Transport(ABC):
         if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
             raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
         from_any = src == ANY and timeout != 0
-        if from_any and self.replay is not None:
-            src = next(self.replay, ANY)
-            if src == ANY:
-                raise RuntimeError("the run that is replayed had fewer messages")
+        if from_any:
+            src = self.inbox.next_source()
         if src == ANY:
             self._look(ANY)  # what has come meanwhile may have been sent before what is in the inbox
-        message = self._pop(src, tag)
+        message = self.inbox.pop(src, tag)
         if message is None and src != ANY and timeout != 0 and self._look(src):
-            message = self._pop(src, tag)
+            message = self.inbox.pop(src, tag)
         has_waited = message is None
         if message is None:
             message = self._receive(src, tag, timeout)
@@ -252,7 +212,7 @@ class Transport(ABC):
         if has_waited and self.recorder.enabled:
             self.recorder.add("wait", t0, here, peer=message.src, tag=message.tag)
         if from_any:
-            self.arrivals.append(message.src)
+            self.inbox.arrivals.append(message.src)
         message._receiver, message._t0 = self, here
         if message.tensor is not None:
             if message.tensor.device != self.device:  # it lies on another GPU
@@ -271,7 +231,7 @@ class Transport(ABC):
             for peer in self.peers:
                 self._send(None, peer, _BARRIER, sent=self.now())
         else:
-            self._raise_if_gone(0, _BARRIER)
+            self.inbox.raise_if_gone(0, _BARRIER)
             self._send(None, 0, _BARRIER, sent=self.now())
             self._receive(0, _BARRIER)
 
@@ -313,27 +273,7 @@ class Transport(ABC):
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""
-        limit = self.timeout if timeout is None else timeout
-        remaining, deadline = limit, None
-        if timeout == 0 and src != ANY:
-            self._progress(src, 0)
-        while (message := self._pop(src, tag)) is None:
-            self._raise_if_gone(src, tag)
-            self._raise_if_ended(src, tag)
-            if timeout == 0:
-                return None
-            if deadline is not None:
-                remaining = deadline - self._running()
-            else:
-                deadline = self._running() + limit
-            if remaining <= 0:
-                raise self._overdue(named(tag), src, limit)
-            self._progress(src, min(remaining, timing.SLICE_S))
-        return message
-
-    def _raise_if_ended(self, src: int, tag: Tags) -> None:
-        if src != ANY and tag != STEPS_TAKEN and (ended := self._inbox.get((src, STEPS_TAKEN))):
-            self.compare_steps(ended[0])
+        return self.inbox.receive(src, tag, timeout)
 
     def compare_steps(self, ended: Message) -> None:
         """Check that who has sent STEPS_TAKEN has taken the steps that this rank has begun. Raises RunFailed."""
@@ -343,75 +283,9 @@ class Transport(ABC):
                 f": in a loop of your own {EQUAL_STEPS}"
             )
 
-    def _overdue(self, what: str, src: int, limit: float) -> WaitTimeout:
-        ranks = [peer for peer in self.peers if peer not in self._gone] if src == ANY else [src]
-        return WaitTimeout(self.rank, limit, what, ranks)
-
-    def _raise_if_gone(self, src: int, tag: Tags) -> None:
-        if src == ANY and self._news:
-            news = self._news.popleft()
-            if isinstance(news, PeerReturned):
-                raise news
-            src = news.rank
-        elif src == ANY and len(self._gone) == len(self.peers) and not self.may_return():
-            src = next(iter(self._gone), ANY)
-            if src == ANY:
-                raise PeerLost(ANY, "there is no other rank", named(tag))
-        if src in self._gone:
-            raise PeerLost(src, self._gone[src], f"{named(tag)} from rank {src}")
-
-    def _arrive(
-        self,
-        src: int,
-        tag: str,
-        tensor: torch.Tensor | None,
-        obj: Any,
-        nbytes: int,
-        n: float = 0,
-        sent: float = 0.0,
-        give_back: Callable[[], None] | None = None,
-        leaves: float = 0.0,
-    ) -> None:
-        """Take in a message, an object still pickled (None: empty); called in the order of arrival.
-
-        Where there is a link, the message is held back; it `leaves` its sender's card at that time.
-        """
-        message = Message(src, tag, tensor, obj, nbytes, n, give_back)
-        if self.link:
-            self.link.hold(src, nbytes, leaves, partial(self._put, message, sent))
-        else:
-            self._put(message, sent)
-
-    def _put(self, message: Message, sent: float) -> None:
-        """Put a message into the inbox."""
-        self._arrivals += 1
-        message.order = (sent, self._arrivals)
-        key = (message.src, message.tag)
-        if key not in self._inbox:
-            self._inbox[key] = deque()
-        self._inbox[key].append(message)
-
-    def _pop(self, src: int, tag: Tags) -> Message | None:
-        if src != ANY and isinstance(tag, str):
-            queue = self._inbox.get((src, tag))
-            return queue.popleft() if queue else None
-        tags = (tag,) if isinstance(tag, str) else tag
-        if not tags:
-            raise ValueError("recv needs a tag")
-        peers = self.peers if src == ANY else (src,)
-        heads = [queue for peer in peers for one in tags if (queue := self._inbox.get((peer, one)))]
-        return min(heads, key=lambda queue: queue[0].order).popleft() if heads else None
-
     def _lose(self, peer: int, why: str, died: bool = True) -> None:
         """Note that `peer` is gone, by its death, or because it has closed, once all has arrived that it sent."""
-
-        def note() -> None:
-            if peer not in self._gone:
-                self._gone[peer] = why
-                if died:
-                    self._news.append(PeerLost(peer, why))
-
-        self._after_its_messages(peer, note)
+        self._after_its_messages(peer, partial(self.inbox.lose, peer, why, died))
 
     def _after_its_messages(self, peer: int, happen: Callable[[], None]) -> None:
         """Call `happen` when nothing of `peer` is held back any more."""
@@ -424,8 +298,3 @@ class Transport(ABC):
         """Finish the work queued on this rank's GPU, so that another process may look at its memory."""
         if self._on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
-
-
-def named(tag: Tags) -> str:
-    """Return a tag, or several, as messages for people name them."""
-    return repr(tag) if isinstance(tag, str) else " or ".join(map(repr, tag))

@@ -22,12 +22,13 @@ import torch
 from mpi4py import MPI
 
 from records.errors import UsageError
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
-from transports.base import ANY, Message, Work
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
+from transports.inbox import ANY
 from transports.link import Held, Link
+from transports.messages import Message, Work
 from transports.mpi_messages import LongVector, Sent, memory_of
 from transports.remote import WHY, Remote
 from transports.timing import SLICE_S
@@ -211,9 +212,9 @@ class Mpi(Remote):
             give_back = partial(self.buffers.give_back, payload)
             message = Message(src, header.tag, payload, None, nbytes, header.n, give_back)
         if held:
-            held.happen = partial(self._put, message, header.sent)
+            held.happen = partial(self.inbox.put, message, header.sent)
         else:
-            self._put(message, header.sent)
+            self.inbox.put(message, header.sent)
 
     def _fetch_unread(self) -> None:
         """Begin to receive what nobody has read yet."""
@@ -243,7 +244,7 @@ class Mpi(Remote):
         while not happened():
             remaining = deadline - self._running()
             if remaining <= 0:
-                raise self._overdue(what, peer, self.timeout)
+                raise self.inbox.overdue(what, peer, self.timeout)
             self._wait(happened, min(remaining, SLICE_S))
 
     def _wait(self, happened: Callable[[], bool], seconds: float) -> None:

@@ -22,11 +22,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from records.events import Recorder
-from transports.base import ANY, Message, PeerLost, Tags, Work, named
+from records.recorder import Recorder
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
+from transports.inbox import ANY, Tags
 from transports.link import Held, Link
+from transports.messages import Message, PeerLost, Work
 from transports.remote import WHY, Remote, bytes_of
 from transports.timing import SLICE_S, sleep
 
@@ -61,7 +62,6 @@ class ProcessGroup(Remote):
         self._posting = threading.Lock()  # a payload follows its header
         self._posted: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
         self._unreceived = ANY  # the peer that has not received yet what the next message to be done was sent to it
-        self._dead: PeerLost | None = None
         self._leaving = threading.Event()
         self._receiver = threading.Thread(target=self._receive_all, daemon=True)
         self._waiter = threading.Thread(target=self._wait_until_received, daemon=True)
@@ -77,7 +77,7 @@ class ProcessGroup(Remote):
         self._leaving.set()
         self._sign.join()  # after a goodbye nothing is sent
         # After a death, long enough that the others find the dead themselves, and do not take this rank for one.
-        deadline = self._running() + (min(self.timeout, 3 * _ALIVE_S) if self._dead else self.timeout)
+        deadline = self._running() + (min(self.timeout, 3 * _ALIVE_S) if self.inbox.over else self.timeout)
         for peer in self.peers:
             self._post(peer, Header(self._farewell), None)
         self._posted.put(None)
@@ -135,7 +135,7 @@ class ProcessGroup(Remote):
         silent: set[int] = set()
         while not self._leaving.wait(_ALIVE_S):
             for peer in self.peers:
-                if peer in self._gone:
+                if peer in self.inbox.gone:
                     continue
                 if not self._post(peer, Header(Kind.ALIVE), None).works:
                     if peer in silent:  # by now all is in the inbox that it has sent
@@ -207,9 +207,9 @@ class ProcessGroup(Remote):
             raise
         with self._changed:
             if held:
-                held.happen = partial(self._put, message, header.sent)
+                held.happen = partial(self.inbox.put, message, header.sent)
             else:
-                self._put(message, header.sent)
+                self.inbox.put(message, header.sent)
             self._changed.notify_all()
         return raw
 
@@ -223,16 +223,10 @@ class ProcessGroup(Remote):
 
     def _ended(self, peer: int, why: str, died: bool = True) -> None:
         with self._changed:
-            if died and not self._dead:
-                self._dead = PeerLost(peer, why)
+            if died and not self.inbox.over:
+                self.inbox.over = PeerLost(peer, why)
             self._lose(peer, why, died)
             self._changed.notify_all()
-
-    def _raise_if_gone(self, src: int, tag: Tags) -> None:
-        super()._raise_if_gone(src, tag)
-        if self._dead:
-            whom = "anyone" if src == ANY else f"rank {src}"
-            raise PeerLost(self._dead.rank, self._dead.why, f"{named(tag)} from {whom}")
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         with self._changed:  # between looking into the inbox and waiting, nothing may arrive unnoticed
@@ -273,7 +267,7 @@ class _Delivery(Work):
     def done(self) -> bool:
         transport = self._transport
         received = self._received.is_set() and (not self._left or transport.now() >= self._left)
-        return received or self._dst in transport._gone or transport._dead is not None
+        return received or self._dst in transport.inbox.gone or transport.inbox.over is not None
 
     def wait(self) -> None:
         if self.done:
@@ -284,7 +278,7 @@ class _Delivery(Work):
             remaining = deadline - transport._running()
             if remaining <= 0:
                 whom = self._dst if self._received.is_set() else transport._unreceived
-                raise transport._overdue("the release of a message", whom, transport.timeout)
+                raise transport.inbox.overdue("the release of a message", whom, transport.timeout)
             if self._received.wait(min(remaining, SLICE_S)):
                 sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
-from transports.base import CLOSED, PeerLost, Transport, as_vector
+from transports.base import CLOSED, Transport
 from transports.headers import Kind
 from transports.link import Link
-from transports.messages import Alignment
+from transports.messages import Alignment, PeerLost, as_vector
 
 _ROUNDS = 20
 _CLOCK = "(clock)"

@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from records.events import Recorder
+from records.recorder import Recorder
 from transports.link import Link
 from transports.process_group import ProcessGroup
 

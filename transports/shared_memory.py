@@ -13,30 +13,20 @@ import math
 import os
 import pickle
 import select
-from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from records.events import Recorder
+from records.recorder import Recorder
 from transports import timing
-from transports.base import (
-    ANY,
-    CLOSED,
-    NO_LIMIT,
-    Delivered,
-    OutOfSharedMemory,
-    PeerLost,
-    PeerReturned,
-    Transport,
-    Work,
-    as_vector,
-)
+from transports.base import CLOSED, NO_LIMIT
 from transports.headers import FLOAT, number_of
+from transports.in_place import InPlace
+from transports.inbox import ANY
 from transports.link import Link
+from transports.messages import Delivered, Message, OutOfSharedMemory, Work, as_vector
 from transports.peer import Peer
 from transports.pipes import (
     BUFFER,
@@ -45,7 +35,6 @@ from transports.pipes import (
     HEADER,
     OBJECT,
     RELEASE,
-    RETURNED,
     SHARED,
     TAKEN,
     VECTOR,
@@ -59,14 +48,14 @@ from transports.pipes import (
 )
 from transports.segments import remove_segments
 from transports.timing import SLICE_S
+from transports.watch import DIED, Watching
 
-_DIED = "it died"
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
 
 
-class SharedMemory(Transport):
+class SharedMemory(Watching):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
     def __init__(
@@ -77,26 +66,12 @@ class SharedMemory(Transport):
         recorder: Recorder | None,
         link: Link | None = None,
     ) -> None:
-        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder, link)
-        self.rejoined = endpoint.life > 0
-        self._endpoint = endpoint
-        self._deaths = endpoint.deaths.fileno()
-        os.set_blocking(self._deaths, False)
+        super().__init__(endpoint, device, timeout, recorder, link)
         self._allocated: dict[int, tuple[int, torch.Tensor]] = {}  # number and vector, by the address of its memory
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
-        self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
         # A core of its own may look without sleeping; a shared one is for those who compute.
         self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._waited_briefly = True
-        self._anybody = select.poll()
-        self._anybody.register(self._deaths, select.POLLIN)
-        self._peers: dict[int, Peer] = {}
-        self._sources: dict[int, Peer] = {}  # by the file descriptor of what comes from it
-        for peer in self.peers:
-            if peer in endpoint.inbound:
-                self._meet(peer)
-            else:
-                self._lose(peer, f"rank {self.rank} was started again, and talks to others only", died=False)
 
     # Memory
 
@@ -120,37 +95,16 @@ class SharedMemory(Transport):
         else:
             vector = self._new_vector(numel, dtype)
             for peer in members[1:]:
-                if peer not in self._gone:
+                if peer not in self.inbox.gone:
                     self._peers[peer].hand_out_shared(tag, vector)
         self._shared[tag] = vector
         return vector
 
     def admit(self, peer: int) -> None:
-        """See Transport: from here on its pipes are the new ones."""
-        old = self._peers[peer]
-        self._ended(old, _DIED)
-        if self.link:
-            self.link.forget(peer)
-        self._gone.pop(peer, None)
-        del self._sources[old.source]
-        old.close()
-        self._news = deque(news for news in self._news if news.rank != peer)
-        for key in [key for key in self._inbox if key[0] == peer]:
-            del self._inbox[key]
-        self._endpoint.inbound[peer], self._endpoint.outbound[peer] = self._returning.pop(peer)
-        self._meet(peer)
+        """See Transport."""
+        super().admit(peer)
         for tag, vector in self._shared.items():
             self._peers[peer].hand_out_shared(tag, vector)
-
-    def may_return(self) -> bool:
-        """See Transport."""
-        return bool(self._endpoint.spares or self._returning)
-
-    def _meet(self, rank: int) -> None:
-        """Begin to talk to a peer."""
-        peer = Peer(rank, self._endpoint.inbound[rank], self._endpoint.outbound[rank], self._deaths)
-        self._peers[rank] = self._sources[peer.source] = peer
-        self._anybody.register(peer.source, select.POLLIN)
 
     def _new_vector(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
@@ -189,7 +143,7 @@ class SharedMemory(Transport):
         if peer.open:  # else it is dead, and what it sent before is still held back
             peer.unreleased.add(ticket)
         peer.write(data)
-        return _InPlace(self, peer, ticket), nbytes
+        return InPlace(self, peer, ticket), nbytes
 
     # Receiving
 
@@ -258,7 +212,7 @@ class SharedMemory(Transport):
         if data is None:
             return False
         if not data:
-            self._ended(peer, _DIED)
+            self._ended(peer, DIED)
             return False
         partial_frame = peer.partial
         if partial_frame:
@@ -288,54 +242,38 @@ class SharedMemory(Transport):
             elif kind == DESCRIPTOR:
                 vector = peer.slice_of(buffer, offset, numel)
                 nbytes = numel * vector.element_size()
-                self._arrive(peer.rank, tag, vector, None, nbytes, n, sent, partial(peer.release, ticket), leaves)
+                give_back = partial(peer.release, ticket)
+                self._arrive(Message(peer.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
             elif kind == VECTOR:
-                vector = to_vector(data[body:start], dtype)
-                self._arrive(peer.rank, tag, vector.to(self.device), None, start - body, n, sent, None, leaves)
+                vector = to_vector(data[body:start], dtype).to(self.device)
+                self._arrive(Message(peer.rank, tag, vector, None, start - body, n), sent, leaves)
             elif kind == OBJECT:
                 # Unpickled by whoever receives it: it may fail.
-                self._arrive(peer.rank, tag, None, bytes(data[body:start]), start - body, n, sent, None, leaves)
+                payload = bytes(data[body:start])
+                self._arrive(Message(peer.rank, tag, None, payload, start - body, n), sent, leaves)
             elif kind in (BUFFER, SHARED):
                 try:
                     vector = pickle.loads(data[body:start])
                 except (OSError, EOFError):  # a handle needs its sender alive
-                    self._ended(peer, _DIED)
+                    self._ended(peer, DIED)
                     return end
                 peer.write(taken_frame())
                 if kind == BUFFER:
                     peer.buffers[buffer] = vector
                 else:
-                    self._arrive(peer.rank, tag, vector, None, 0)
+                    self._arrive(Message(peer.rank, tag, vector, None, 0), 0.0, 0.0)
             elif kind == TAKEN:
                 peer.untaken -= 1
             elif kind == GOODBYE:
                 self._ended(peer, CLOSED)
         return start
 
-    def _read_deaths(self) -> None:
-        """Take in the launcher's notices, one byte each: the rank that died, or, plus RETURNED, was started again."""
-        try:
-            dead = os.read(self._deaths, 4096)
-        except BlockingIOError:
-            return
-        if not dead:
-            raise PeerLost(ANY, "the launcher is gone")
-        for code in dead:
-            peer = code % RETURNED
-            if code >= RETURNED:
-                self._returning[peer] = self._endpoint.spares.pop(0)
-                self._after_its_messages(peer, partial(self._news.append, PeerReturned(peer)))
-            elif peer in self._peers:
-                while self._peers[peer].open and self._read(self._peers[peer]):
-                    pass  # what it sent before it died comes first
-                self._ended(self._peers[peer], _DIED)
-
-    def _ended(self, peer: Peer, why: str) -> None:
-        """Note that nothing more comes from `peer`."""
-        if peer.open:
-            self._lose(peer.rank, why, died=why == _DIED)
-            self._anybody.unregister(peer.source)
-        peer.lose(died=why == _DIED)
+    def _arrive(self, message: Message, sent: float, leaves: float) -> None:
+        """Take in a message; where there is a link, hold it back: it `leaves` its sender's card at that time."""
+        if self.link:
+            self.link.hold(message.src, message.nbytes, leaves, partial(self.inbox.put, message, sent))
+        else:
+            self.inbox.put(message, sent)
 
     def close(self) -> None:
         """See Transport. Waits, within `timeout`, until the pipes and the handles in them have been taken."""
@@ -354,28 +292,3 @@ class SharedMemory(Transport):
         for peer in peers:
             peer.lose(died=True)
         self._endpoint.close()
-
-
-class _InPlace(Work):
-    """The receiver reads the sender's memory until it releases the message."""
-
-    def __init__(self, transport: SharedMemory, peer: Peer, ticket: int) -> None:
-        self._transport, self._peer, self._ticket = transport, peer, ticket
-
-    @property
-    def done(self) -> bool:
-        if self._ticket in self._peer.unreleased:
-            self._transport._progress(self._peer.rank, 0)
-        return self._ticket not in self._peer.unreleased
-
-    def wait(self) -> None:
-        transport, peer = self._transport, self._peer
-        if self._ticket not in peer.unreleased:
-            return
-        t0, deadline = transport.now(), transport._running() + transport.timeout
-        while self._ticket in peer.unreleased:
-            remaining = deadline - transport._running()
-            if remaining <= 0:
-                raise transport._overdue("the release of a message", peer.rank, transport.timeout)
-            transport._progress(peer.rank, min(remaining, SLICE_S))
-        transport.recorder.add("wait", t0, transport.now(), peer=peer.rank, tag="release")

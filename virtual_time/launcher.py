@@ -1,7 +1,7 @@
 """Run the ranks in virtual time: coroutines of this process on a network of numbers, see `virtual_time/world.py`."""
 
 import gc
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,12 +11,12 @@ from greenlet import greenlet
 
 from launchers.devices import as_before, set_up
 from launchers.failures import Failure, check_done, explain, failure_of, with_advice
-from launchers.launcher import Launcher
+from launchers.launcher import Job, Launcher
 from launchers.limits import allow_open_files
-from transports.base import PeerLost
-from transports.link import Link
+from transports.messages import PeerLost
 from virtual_time.network import Network
-from virtual_time.transport import Deadlock, Killed, Ranks, Simulated
+from virtual_time.ranks import Deadlock, Killed, Ranks
+from virtual_time.transport import Simulated
 from virtual_time.world import World
 
 _OTHER_FILES = 128
@@ -54,7 +54,7 @@ class VirtualTime:
         """Return this way of running ranks."""
         return Launcher(
             name="virtual time",
-            launch=self.launch,
+            launch=self.run,
             transport="simulated",
             world_size=self.network.world_size,
             is_first=True,
@@ -65,34 +65,23 @@ class VirtualTime:
             facts=self.facts,
         )
 
-    def launch(
-        self,
-        work: Callable[..., Any],
-        world_size: int,
-        *args: Any,
-        device: str = "cpu",
-        timeout: float = 120.0,
-        roles: Sequence[str] | None = None,
-        record: bool = False,
-        on_report: Callable[[int, Any], None] | None = None,
-        expendable: Collection[int] = (),
-        restarts: int = 0,
-        seed: int = 0,
-        link: Link | None = None,
-    ) -> list[Any]:
-        """Run `work(transport, *args)` on every rank; return the results in rank order.
+    def launch(self, work: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
+        """Run `work(transport, *args)` on so many ranks: see `launchers.launch`."""
+        return self.run(Job(work, world_size, args, **options))
 
-        The arguments are those of every launcher, see `Launch`; no wait has a limit, so `timeout` says nothing. Raises
-        RunFailed, Deadlock.
+    def run(self, job: Job) -> list[Any]:
+        """Run the job; return the results in rank order. No wait has a limit, whatever its `timeout`.
+
+        Raises RunFailed, Deadlock.
         """
-        if link:
+        if job.link:
             raise ValueError("ranks in virtual time have a network, and no link beside it")
-        roles = ["worker"] * world_size if roles is None else list(roles)
+        world_size = job.world_size
         allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
         self.world = world = World(self.network, self.compute)
         self.ranks = ranks = Ranks(world, world_size)
         ranks.seconds = self.seconds
-        ranks.hosts = set(range(world_size)) - set(expendable)
+        ranks.hosts = set(range(world_size)) - set(job.expendable)
         results: dict[int, Any] = dict.fromkeys(range(world_size))
         failures: dict[int, Failure] = {}
         coroutines: list[greenlet] = []
@@ -100,14 +89,14 @@ class VirtualTime:
         present = set(range(world_size))
 
         def be(rank: int, life: int) -> None:
-            place, recorder = set_up(device, rank, world_size, record, seed)
+            place, recorder = set_up(job.device, rank, world_size, job.record, job.seed)
             transport = Simulated(ranks, rank, place, recorder, rejoined=life > 0)
             if life == 0 and rank in deaths:
                 transport.dies_at = deaths[rank].time
                 world.at(transport.dies_at, transport.die)
-            reports = [partial(on_report, rank)] if on_report else []
+            reports = [partial(job.on_report, rank)] if job.on_report else []
             try:
-                results[rank] = work(transport, *reports, *args)
+                results[rank] = job.work(transport, *reports, *job.args)
                 check_done(transport)
                 transport.close()
             except BaseException as error:
@@ -129,7 +118,7 @@ class VirtualTime:
         def mourn(rank: int) -> None:
             results[rank] = None  # its clock may have been at the end already
             death = deaths[rank]
-            if rank not in expendable:
+            if rank not in job.expendable:
                 failures[rank] = Failure("died", f"was killed at {death.time:g} virtual s")
                 world.stop()
             elif death.returns is not None:
@@ -152,7 +141,7 @@ class VirtualTime:
                     start(rank, life=0)
                 world.run()
                 if failures:
-                    raise explain(failures, roles, timeout)
+                    raise explain(failures, job.roles, job.timeout)
                 if any(not coroutine.dead for coroutine in coroutines):
                     raise Deadlock(with_advice(ranks.describe_waits()))
             finally:

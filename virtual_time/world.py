@@ -6,7 +6,8 @@ network and the seconds of each phase: the same bits every time.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import TypeAlias
@@ -14,6 +15,7 @@ from typing import TypeAlias
 import torch
 from greenlet import getcurrent, greenlet
 
+from transports.link import Card
 from virtual_time.network import Network
 
 Event: TypeAlias = greenlet | Callable[[], None]
@@ -42,6 +44,19 @@ class World:
             self._due.append(event)
         else:
             heappush(self._agenda, (time, next(self._order), event))
+
+    def travel(
+        self, nbytes: int, cards: Sequence[Card], i: int, first: float, last: float, arrive: Callable[[], None]
+    ) -> None:
+        """Let a message, whose first byte is at `cards[i]` now, pass it and those behind it, and `arrive`."""
+        while i < len(cards):
+            start, last = cards[i].take(nbytes, first, last)
+            i += 1
+            if start > first and i < len(cards):
+                self.at(start, partial(self.travel, nbytes, cards, i, start, last, arrive))
+                return
+            first = start
+        self.at(last + self.network.latency, arrive)
 
     def start(self, run: Callable[[], object]) -> greenlet:
         """Return a new coroutine that calls `run` as soon as it is its turn."""

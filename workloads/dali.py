@@ -15,7 +15,7 @@ import torch
 from records.errors import RunFailed, UsageError, one_line
 from workloads.data import Data
 from workloads.images import ImageData, opened
-from workloads.loading import Answers, Request
+from workloads.requests import Answers, Request
 
 Inputs = tuple[list[np.ndarray], ...]
 
@@ -37,7 +37,7 @@ def _import_dali(module: str = "nvidia.dali") -> Any:
 
 
 def fetch_by_dali(data: Data, threads: int, device: torch.device, requests: Iterator[Request], largest: int) -> Answers:
-    """Fetch by a pipeline of DALI with so many threads: see `loading.Fetcher`. Raises UsageError, RunFailed."""
+    """Fetch by a pipeline of DALI with so many threads: see `requests.Fetcher`. Raises UsageError, RunFailed."""
     feed_ndarray = _import_dali("nvidia.dali.plugin.pytorch").feed_ndarray
     assert isinstance(data, ImageData), "as `check_dali` has found"
     taken: deque[Request] = deque()

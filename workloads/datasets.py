@@ -13,6 +13,7 @@ from workloads.assemble import from_arrays, from_datasets
 from workloads.data import Data, LazyData, Split, TensorData
 from workloads.images import load_folder
 from workloads.lookup import call_user_function, import_torchvision, unknown_name
+from workloads.options import DataOptions
 
 __all__ = ["DATASETS", "Data", "LazyData", "Split", "TensorData", "load"]
 
@@ -50,41 +51,25 @@ DATASETS = ("synthetic", "digits", *_SOURCES, "imagefolder")
 """The names that `load` knows, besides yourmodule:function."""
 
 
-def load(
-    name: str,
-    data_dir: str | Path,
-    download: bool = False,
-    train_size: int = 0,
-    seed: int = 0,
-    image_size: int = 224,
-    augment: bool = True,
-) -> Data:
+def load(options: DataOptions, seed: int = 0) -> Data:
     """Load a data set into memory, or open it if it is decoded on demand.
 
-    Args:
-        name: one of `DATASETS`, or "yourmodule:function", called without argument for four tensors or arrays
-            (train_x, train_y, test_x, test_y) or for two map-style datasets (train, test) of items (x, y).
-        data_dir: where the files are, in torchvision's layout, or where they are downloaded to.
-        download: whether missing files may be downloaded.
-        train_size: how many training samples to take, the first of a fixed permutation; 0 takes all, as they are.
-        seed: what the synthetic data set is made from, and the random cuts of imagefolder; the others do not depend
-            on it.
-        image_size: the side of imagefolder's pictures, in pixels.
-        augment: whether imagefolder's training pictures are cut at random and mirrored.
-
-    Raises:
-        UsageError: if there is no such data set, or it is missing, damaged, badly formed or too small.
+    yourmodule:function is called without argument for four tensors or arrays (train_x, train_y, test_x, test_y) or for
+    two map-style datasets (train, test) of items (x, y). `--train_size` takes the first samples of a fixed permutation.
+    `seed` makes the synthetic data set, and the random cuts of imagefolder; the others do not depend on it. Raises
+    UsageError if there is no such data set, or it is missing, damaged, badly formed or too small.
     """
-    place = Path(data_dir).expanduser()
+    name, place = options.dataset, Path(options.data_dir).expanduser()
     if name == "imagefolder":
-        data: Data = load_folder(place, image_size, augment, seed)
+        data: Data = load_folder(place, options.image_size, options.augment, seed)
     else:
-        data = _load_whole(name, place, download, seed)
-    if not 0 <= train_size <= data.n_train:
-        raise UsageError(f"--train_size: {train_size} is not in 1..{data.n_train}, what {name} has; take 0 for all")
-    if not train_size:
+        data = _load_whole(name, place, options.download, seed)
+    size = options.train_size
+    if not 0 <= size <= data.n_train:
+        raise UsageError(f"--train_size: {size} is not in 1..{data.n_train}, what {name} has; take 0 for all")
+    if not size:
         return data
-    return data.train_subset(torch.from_numpy(np.random.default_rng(0).permutation(data.n_train)[:train_size]))
+    return data.train_subset(torch.from_numpy(np.random.default_rng(0).permutation(data.n_train)[:size]))
 
 
 def _load_whole(name: str, data_dir: Path, download: bool, seed: int) -> Data:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,26 +20,11 @@ from torch.utils.data import DataLoader, Dataset
 from records.errors import RunFailed, UsageError, one_line
 from workloads.batches import BatchPlan
 from workloads.data import Data, Split
+from workloads.requests import Answers, Fetcher, Request
 
 LOADERS = ("torch", "dali")
 _TEST_BATCH, _TEST_NUMBERS = 512, 2**24  # of a batch for evaluation at most: samples, and numbers of all their inputs
 _WORKER_DIED = "DataLoader worker"  # so begins what torch says of it
-
-
-class Request(NamedTuple):
-    """A batch, or a part of one, that is wanted."""
-
-    indices: Tensor
-    split: Split = "train"
-    epoch: int = 0
-
-
-Answers = Iterator[tuple[Tensor, Tensor]]
-Fetcher = Callable[[Iterator[Request], int], Answers]
-"""Gives for each of some requests, in their order, what `Data.raw` gives; the number is that of samples in the largest.
-
-It may take requests from the iterator before it is asked for their answers.
-"""
 
 
 def fetcher(data: Data, loader: str, workers: int, device: torch.device, on_start: Callable[[], None]) -> Fetcher:

@@ -16,6 +16,7 @@ import tyro
 from records.errors import UsageError
 from workloads import datasets
 from workloads.data import TensorData
+from workloads.options import DataOptions
 
 _NOISE = 12  # standard deviation, in 255ths
 
@@ -40,7 +41,7 @@ def write(settings: Settings) -> None:
         raise UsageError(f"--per_class {settings.per_class}: must be from 4 to 100")
     if not 8 <= settings.side <= 10_000:
         raise UsageError(f"--side {settings.side}: must be from 8 to 10000")
-    data = datasets.load("digits", "")
+    data = datasets.load(DataOptions())
     assert isinstance(data, TensorData)
     random = np.random.default_rng(0)
     long, short = settings.side, settings.side * 3 // 4

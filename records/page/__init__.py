@@ -17,8 +17,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from records.atomic import AnyPath
 from records.events import OPS, PHASES
-from records.files import AnyPath
 from records.finished import BadRun
 from records.lives import died
 from records.page.columns import encode, ring_before, with_messages

@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from records.files import EVENTS_SUFFIX, write_atomically
+from records.atomic import write_atomically
+from records.files import EVENTS_SUFFIX
 from records.finished import BadRun, Parser, run_command
 from records.page import Run, make_page
 from records.timeline import load

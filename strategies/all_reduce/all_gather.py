@@ -1,8 +1,8 @@
 """All-gather: every rank sends its gradient to every other, and each adds them all itself: nobody stands in the middle.
 
 It is 1 message long, where the ring's 2 (N - 1) messages follow each other, but each rank sends N - 1 whole gradients,
-where the ring sends fewer than 2: it suits short vectors on few ranks, and codes whose sum would be as long as the
-vector. (It is not share-only, the ring's half, which is called all-gather too: there each rank has a chunk to give.)
+where the ring sends fewer than 2. So it suits short vectors on few ranks, and codes whose sum would be as long as the
+vector. (The ring's half share-only is called all-gather too; there each rank gives one chunk.)
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,10 @@
 The backward pass finishes the gradients of the last layers first. They are put into buckets in that order, and a bucket
 that is full begins its ring all-reduce at once, in the order of buckets on every rank. After each further gradient
 of the pass, what has arrived meanwhile is taken and the next chunk is sent; what is not done when the pass ends, `step`
-waits for. (Li et al., 2020, PyTorch Distributed, arXiv 2006.15704, section 3.2. There a thread of its own carries the
-messages; here they advance only between two gradients of the pass, so a layer that computes for long holds them up.)
+waits for. (Li et al., 2020, PyTorch Distributed, arXiv 2006.15704, section 3.2.)
+
+In the paper a thread of its own carries the messages. Here they advance only between two gradients of the pass, so a
+layer that computes for long holds them up.
 
 It does not pay where messages take no time, where the latency of 2 (N - 1) messages for each bucket is more than what
 is hidden, or where nearly all parameters are in the layers whose gradients come last.

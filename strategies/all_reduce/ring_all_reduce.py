@@ -1,8 +1,8 @@
 """Ring all-reduce: every rank sends to its right neighbour only, and all end with the same sum.
 
-The gradient goes round the ring twice: `ring_all_reduce` in `common/collectives.py`, made of its halves share-reduce
-(reduce-scatter) and share-only (all-gather). Then every rank takes the same optimizer step. (Patarasuk & Yuan, 2009;
-Gibiansky, 2017.)
+The gradient goes round the ring twice: `ring_all_reduce` in `strategies/collectives.py`, made of its halves
+share-reduce (reduce-scatter) and share-only (all-gather). Then every rank takes the same optimizer step. (Patarasuk &
+Yuan, 2009; Gibiansky, 2017.)
 
 With a codec, codes that can be added take the gradient's place in the ring. Codes that cannot, as their sum would be as
 long as the vector, go to everyone, N - 1 of them from each rank; PowerSGD makes two all-reduces of what it codes.

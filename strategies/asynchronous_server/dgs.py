@@ -7,17 +7,17 @@ Everything is per tensor, or on the whole vector (`--no_per_tensor`). Worker k, 
     where not sent: u <- u / m
     x_k <- x_k + G                              the server's answer
 
-There is no residual: an element that was not sent for T - 1 steps ends as u = m u_c + eta (the sum of its T gradients),
-u_c being what was sent of it last, so momentum counts once a message. R = 1 is SGD with momentum.
-
-Server, which keeps w_k, all that worker k knows of x:
+Server, which keeps w_k, bit for bit worker k's x_k:
 
     x <- x - s
     G <- x - w_k;  G <- top_R(G);  send G;  w_k <- w_k + G
 
-w_k is bit for bit worker k's x_k. What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou,
-Wu, 2020, Dual-way gradient sparsification for asynchronous distributed deep learning, ICPP 2020, algorithms 1 to 3.
-There x is written as x_0 + M, w_k as x_0 + v_k: sums that would drift apart in float32.)
+What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou, Wu, 2020, Dual-way gradient
+sparsification for asynchronous distributed deep learning, ICPP 2020, algorithms 1 to 3.)
+
+The paper writes x as x_0 + M and w_k as x_0 + v_k, sums that would drift apart in float32. A worker has no residual: an
+element that was not sent for T - 1 steps ends as u = m u_c + eta (the sum of its T gradients), where u_c is what was
+sent of it last. So momentum counts once a message. R = 1 is SGD with momentum.
 """
 
 from dataclasses import dataclass

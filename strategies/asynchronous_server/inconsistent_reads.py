@@ -1,10 +1,12 @@
 """Asynchronous parameter server whose workers read x in shared memory, while it may be written.
 
-No copy of x is sent: the server updates x in place, and a worker that may continue reads it there, without a lock. What
-it has read may then mix several versions, some elements before and some after an update (AsySG-incon; Lian et al.,
-2015, arXiv 1506.08272). Two counts beside x tell of it: the updates that have begun, and those that have ended. A
-read during which the second was v at the start and the first v at the end was of one version. The staleness of a
-gradient counts from the start of its read.
+No copy of x is sent: the server updates x in place, and a worker that may continue reads it there, without a lock. So a
+read may mix several versions, with some elements from before and some from after an update (AsySG-incon; Lian et al.,
+2015, arXiv 1506.08272).
+
+Two counts beside x show it: the updates that have begun, and those that have ended. If the second was v at the start of
+a read and the first v at its end, the read was of one version. The staleness of a gradient counts from the start of
+its read.
 """
 
 from collections.abc import Iterable

@@ -16,7 +16,8 @@ from strategies.common.forms import closed_form, sources
 from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traits
-from transports.base import STEPS_TAKEN, Transport
+from transports.base import Transport
+from transports.inbox import STEPS_TAKEN
 
 
 @dataclass(frozen=True)
@@ -236,8 +237,3 @@ class Strategy(ABC):
     def state_bytes(self) -> int:
         """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
         return self.descent.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)
-
-
-MAY_CHANGE = "may change"
-MAY_CHANGE_ON_RESUME = {MAY_CHANGE: "on resume"}
-"""Metadata of an option that a resumed run may have another value for; without it, the option decides the result."""

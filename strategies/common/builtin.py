@@ -4,6 +4,8 @@ DistributedDataParallel and DataParallel work on a module, `original`, where the
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,8 +14,10 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from strategies.common.base import Strategy
+from strategies.common.coding import CodecFactory
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.replica import (
+    Replica,
     bytes_of,
     copy_bytes_into,
     copy_into,
@@ -88,3 +92,58 @@ class Builtin(Strategy):
         copy_into(float_buffers(self.original), state["b"])
         copy_bytes_into(other_tensors(self.original), state["others"])
         self.descent.load_state_dict(state)
+
+    def start(
+        self,
+        replica: Replica,
+        transport: Transport,
+        optimizer: OptimizerFactory,
+        clip_norm: float = 0.0,
+        schedule: Schedule | None = None,
+        state: dict[str, Any] | None = None,
+        after_update: Callable[[], None] = lambda: None,
+        codec: CodecFactory | None = None,
+        seed: int = 0,
+    ) -> None:
+        """See Strategy; `replica` is an Original."""
+        assert isinstance(replica, Original)
+        replica.wrapped = self.wrap(replica.model, transport, replica.n_gpus, optimizer, clip_norm, schedule, state)
+
+
+class Original(Replica):
+    """A model that is left as it is, for a built-in way to work on."""
+
+    is_watched = False
+
+    def __init__(self, way: Builtin, model: nn.Module, n_gpus: int) -> None:
+        self.model = self.wrapped = model
+        self.n_gpus = n_gpus
+        self.interruption = nullcontext
+        self._way, self._weight = way, 1.0
+
+    @property
+    def module(self) -> nn.Module:
+        """See Replica: torch's module around the model."""
+        return self.wrapped
+
+    def begin_piece(self, n_samples: int, n_of_all: int, is_last: bool) -> None:
+        """See Replica."""
+        self._weight = self._way.loss_weight(n_samples, n_of_all)
+        self._way.begin_piece(is_last)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """See Replica."""
+        (loss if self._weight == 1 else loss * self._weight).backward()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """See Replica. Without buffers: the ranks share them before a step, and not after the last one."""
+        return [*trained(self.model)]
+
+    def close(self) -> None:
+        """See Replica."""
+        self._way.close()
+
+
+def replica_of(strategy: Strategy, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
+    """Return the replica that a strategy trains; the model of a built-in way of `n_gpus` is left as it is."""
+    return Original(strategy, model, n_gpus) if isinstance(strategy, Builtin) else Replica(model, transport)

@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from records.errors import UsageError
-from records.events import Recorder
+from records.recorder import Recorder
 from strategies.common.kept import nbytes_of
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]

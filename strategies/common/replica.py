@@ -55,6 +55,31 @@ class Replica:
         for module in model.modules():
             module.register_state_dict_post_hook(_detach_from_vectors)
 
+    # What a training loop calls
+
+    @property
+    def module(self) -> nn.Module:
+        """What computes the outputs."""
+        return self.model
+
+    def begin_piece(self, n_samples: int, n_of_all: int, is_last: bool) -> None:
+        """Know that one of the pieces follows in which a step's gradient is computed, and whether it `is_last`.
+
+        The step has `n_samples` of the `n_of_all` in the global batch.
+        """
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute the gradients of a piece."""
+        loss.backward()
+        self.pass_layers()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all of the module's state that is the same on ranks that agree."""
+        return [*self.parameters, *float_buffers(self.model), *other_tensors(self.model)]
+
+    def close(self) -> None:
+        """Give back what training has taken."""
+
     def collect(self) -> torch.Tensor:
         """Return g [n], the gradient that the last backward pass left; missing gradients count as zero.
 

@@ -16,7 +16,8 @@ from records.errors import RunFailed
 from strategies.common.coding import Coding
 from strategies.common.descent import Descent
 from strategies.common.replica import Replica
-from transports.base import ANY, Delivered, Message, PeerLost, PeerReturned, Transport, WaitTimeout, Work
+from transports.base import ANY, Message, PeerLost, Transport, Work
+from transports.messages import Delivered, PeerReturned, WaitTimeout
 
 SERVER = 0
 GRADIENT = "gradient"
@@ -126,7 +127,7 @@ class Workers:
         except PeerLost as lost:
             self._remove(lost.rank)
             left = any(not self._transport.is_gone(k) for k in self.alive)  # who has closed may not have said goodbye
-            may_continue = self._transport.replay is None and (left or self._transport.may_return())
+            may_continue = self._transport.inbox.replay is None and (left or self._transport.may_return())
             if lost.rank == ANY or not may_continue:
                 raise
             return None

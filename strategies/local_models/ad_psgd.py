@@ -8,12 +8,12 @@ between them stays unused. An active rank i, after each of its updates:
     takes the answer x_j;   x_i <- (x_i + x_j) / 2;   x_i <- optimizer(x_i, g_i)
 
 and the passive one answers at once, also while it computes: it sends its x_j, then x_j <- (x_j + x_i) / 2. Both end
-with the same vector, and the sum of all x is kept. While j computes, its backward pass still reads the parameters that
-it began with, so the averaged x_j is a vector of its own; at its next step x_j <- optimizer(x_j, g_j), and the
-parameters become that. An active rank waits for one answer, a passive one for nobody.
+with the same vector, and the sum of all x is kept. An active rank waits for one answer, a passive one for nobody.
 
-A passive rank looks for requests when the backward pass has finished the gradient of a parameter, and before and after
-each step. One thread does all that is done with x_j, so it needs no lock; the paper has a second one for the exchanges.
+While j computes, its backward pass still reads the parameters that it began with, so the averaged x_j is a vector of
+its own; at its next step x_j <- optimizer(x_j, g_j), and the parameters become that. A passive rank looks for requests
+when the backward pass has finished the gradient of a parameter, and before and after each step. One thread does all
+that is done with x_j, so it needs no lock; the paper has a second one for the exchanges.
 
 An epoch ends when all ranks together have its samples: each tells rank 0 of its steps, and rank 0 tells all when it is
 over. Then the active ranks take their last answers, and when all have, the passive ones stop answering. The others go

@@ -1,16 +1,17 @@
 """Hogwild++: Hogwild in clusters of ranks, and a token that goes round the ring of clusters carries updates along.
 
 All ranks of cluster i update one x_i in shared memory, without a lock, as in `hogwild.py`; so fewer meet in one vector.
-One token goes round the C clusters. Cluster i, on getting it, exchanges with the next one: with n = x_{i+1}, and
-d = x_i - u_i, all that came into x_i since u_i, its value after the last exchange, per element
+One token goes round the C clusters. The cluster that has it exchanges with the next one, makes tau_0 more updates, and
+passes the token on. One cluster is Hogwild, and exchanges nothing. (Zhang, Hsieh, Akella, 2016, Hogwild++: a new
+mechanism for decentralized asynchronous stochastic gradient descent, ICDM 2016, section 4.)
+
+The exchange of cluster i: with n = x_{i+1}, and d = x_i - u_i, where u_i is x_i after the last exchange, per element
 
     |d| > tol:   x_i <- lambda n + (1 - lambda) x_i + (beta + lambda - 1) d;   x_{i+1} <- n + beta d;   u_i <- x_i
     otherwise:   x_i <- lambda n + (1 - lambda) x_i + lambda d;   u_i <- x_i - d, so that d waits for more
 
-It makes tau_0 more updates and passes the token on. beta is the root in (0, 1) of beta^C + beta - 1, and
-lambda = 1 - beta^(C-1): so each update has gone round once when it is back where it was made, whole. One cluster is
-Hogwild, and exchanges nothing. (Zhang, Hsieh, Akella, 2016, Hogwild++: a new mechanism for decentralized asynchronous
-stochastic gradient descent, ICDM 2016, section 4.)
+beta is the root in (0, 1) of beta^C + beta - 1, and lambda = 1 - beta^(C-1): so an update that has gone round once has
+its full weight when it is back where it was made.
 
 Three things differ from the paper. There a cluster is the cores of one socket; here ranks that follow each other. There
 the model is one of the x_i; here it is their mean. There an exchange writes element by element; here whole vectors are

@@ -2,10 +2,10 @@
 
 Every gradient belongs to the step whose x it was computed on. Of W workers, the first W - b gradients of step t close
 it: g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes to these workers. A gradient that comes
-after its step has closed is received, counted and dropped, and its worker continues with the current x and step: its
-samples of the steps in between are skipped. (Chen et al., 2016, arXiv 1604.00981, with N = W - b.) b = 0 is
-ParamServer, bit for bit.
+later is counted and dropped, and its worker continues with the current x and step. (Chen et al., 2016, arXiv
+1604.00981, with N = W - b.)
 
+b = 0 is ParamServer, bit for bit. A late worker skips its samples of the steps in between.
 A worker that dies takes its part of the batches with it: steps close with fewer, and its samples are lost.
 """
 

@@ -4,8 +4,10 @@ x is cut into S slices of elements, whose lengths differ by at most one, and ser
 In every step each worker k sends (n_k, g_k^i), the slice of its mean gradient over n_k samples, to every server i; the
 server forms g^i = sum n_k g_k^i / sum n_k, takes one optimizer step x^i <- optimizer(x^i, g^i), and sends x^i to all
 workers. The steps are those of `param_server`. (Li et al., 2014, Scaling distributed machine learning with the
-parameter server, OSDI. There workers may also run ahead of each other, and every slice has copies on other servers;
-here all keep step, and the loss of a server ends the run.)
+parameter server, OSDI.)
+
+In the paper workers may also run ahead of each other, and every slice has copies on other servers. Here all keep step,
+and the loss of a server ends the run.
 
 A worker sends and receives one vector of P bytes a step, whatever S; a server (N - S) / S of each. N P / S bytes of a
 step pass one after the other: N - S slices into a server, and S slices into a worker. That is the wall, and S moves it.

@@ -1,4 +1,4 @@
-"""The tests that need a GPU are those listed in docs/gpu.md; benchmarks/gpu.sh runs them and writes one report."""
+"""The tests that need a GPU are those listed in docs/data.md; benchmarks/gpu.sh runs them and writes one report."""
 
 import ast
 import os
@@ -27,7 +27,7 @@ def marked(path: Path) -> Iterator[str]:
 
 def test_every_test_that_needs_a_gpu_is_listed_and_no_other() -> None:
     found = {test for path in (ROOT / "tests").rglob("test_*.py") for test in marked(path)}
-    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     listed = re.findall(r"`(tests/[\w/]+\.py::\w+)`", page)
     assert len(listed) == len(set(listed))
     assert set(listed) == found

@@ -18,7 +18,7 @@ from experiments.measured import CLUSTER, EXPERIMENTS
 from experiments.simulated import Case, Rows, Simulated
 from experiments.store import Store
 from records.errors import RunFailed, UsageError
-from records.files import machine
+from records.machine import machine
 from tests.experiments import samples
 from tests.ranks import LIMIT, wait_until
 from training import Options

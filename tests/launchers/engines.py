@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from launchers import Launch, find_launcher
+from launchers import Job, Launch, find_launcher
 from records.errors import RunFailed, UsageError, one_line
 from tests.pools import NEEDS_MPI, ROOT, SIZE, Pool, rank_here
 from tests.ranks import LIMIT, left_in_shared_memory, virtual_time, wait_until
@@ -41,7 +41,7 @@ def perform(launch: Launch, rank: int | None, work: Callable[..., Any], n: int, 
 
     reports = {"on_report": note} if options.pop("reports", False) else {}
     try:
-        found.results = launch(work, n, *args, **({"timeout": LIMIT} | reports | options))
+        found.results = launch(Job(work, n, args, **({"timeout": LIMIT} | reports | options)))
     except RunFailed as error:
         found.errors[rank] = (str(error), error.exit_code)
     except UsageError as error:
@@ -66,7 +66,7 @@ class LauncherEngine:
 
     def launcher(self) -> Launch:
         """Return the function under test."""
-        return find_launcher("local").launch if self.name == "local" else virtual_time(self.n).launch
+        return find_launcher("local").launch if self.name == "local" else virtual_time(self.n).run
 
     def belongings(self) -> Any:
         """What is there that a rank could leave."""
@@ -194,7 +194,7 @@ def dask_client() -> Any:
         address = process.stdout.readline().strip()
         _CLUSTER.callback(process.communicate, timeout=LIMIT)  # closes its input
         _clients.append(_CLUSTER.enter_context(distributed.Client(address, set_as_default=False)))
-        find_launcher("dask", address).launch(lambda transport: None, 3, timeout=LIMIT)
+        find_launcher("dask", address).launch(Job(lambda transport: None, 3, timeout=LIMIT))
     return _clients[0]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from launchers import Job
 from records.errors import RunFailed, UsageError
 from tests.launchers.engines import ENGINES, LauncherEngine, params
 from tests.ranks import LIMIT
@@ -191,7 +192,7 @@ def test_an_error_in_on_report_ends_the_ranks_and_reaches_the_caller(
     if launcher.is_member or launcher.name == "virtual time":
         pytest.skip("on_report is called in the rank that reports")
     with pytest.raises(error, match="refused"):
-        launcher.launcher()(report_for_ever, launcher.n, on_report=refuse, timeout=LIMIT)
+        launcher.launcher()(Job(report_for_ever, launcher.n, on_report=refuse, timeout=LIMIT))
 
 
 def test_what_cannot_be_sent_is_refused_in_one_line(launcher: LauncherEngine) -> None:

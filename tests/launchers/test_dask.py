@@ -22,7 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launchers import dask, find_launcher
+from launchers import Job, dask, find_launcher
 from launchers.environment import environment_of_others
 from records.errors import RunFailed, UsageError
 from tests.launchers.dask_cluster import QUIET
@@ -50,7 +50,7 @@ def cluster() -> Iterator[Any]:
 
 def run(client: Any, work: Callable[..., Any], *args: Any, world_size: int = N, **options: Any) -> list[Any]:
     options = {"timeout": LIMIT} | options
-    return find_launcher("dask", client.scheduler.address).launch(work, world_size, *args, **options)
+    return find_launcher("dask", client.scheduler.address).launch(Job(work, world_size, args, **options))
 
 
 def failure(client: Any, work: Callable[..., Any], *args: Any, **options: Any) -> str:
@@ -89,7 +89,7 @@ def test_on_workers_of_its_own_which_end_with_the_run() -> None:
         with pytest.raises(OSError, match=r"(?i)timed out|closed"):  # who has no keys can have nothing run there
             distributed.Client(value.replace("tls", "tcp"), timeout=1, set_as_default=False)
 
-    results = dask.launch(bring_much, 2, timeout=LIMIT, on_report=hear)
+    results = dask.launch(Job(bring_much, 2, timeout=LIMIT, on_report=hear))
     assert [(len(one), one.unique().tolist()) for one in results] == [(1_000_000, [rank]) for rank in range(2)]
     assert sorted(reports) == [(0, 10_000_000), (1, 10_000_000)]
     assert environment == dict(os.environ)
@@ -186,12 +186,12 @@ def test_a_rank_that_does_not_answer_is_named(cluster: Any) -> None:
 
 def test_a_rank_is_not_run_twice(cluster: Any) -> None:
     from launchers.dask_ranks import pickled, submit
-    from launchers.dask_worker import Job, Meeting, Place, address_of, be_rank
+    from launchers.dask_worker import Meeting, Place, address_of, be_rank
 
     address = min(cluster.nthreads())
     meeting = submit(cluster, address, Meeting, LIMIT)
     store = submit(cluster, address, address_of, meeting).result(LIMIT)
-    job = pickled(Job(get_rank, (), "cpu", LIMIT, False, False, 0, None, ["worker"]))
+    job = pickled(Job(get_rank, 1, timeout=LIMIT))
     arguments = Place("a run", 0, 1, (0, 1), store), job
     first, second = (pickle.loads(submit(cluster, address, be_rank, *arguments).result(LIMIT)) for _ in range(2))
     assert first == ("result", 0)
@@ -241,7 +241,7 @@ def test_workers_that_share_a_process_are_too_few() -> None:
         distributed.LocalCluster(n_workers=2, processes=False, protocol="tcp", **QUIET) as threads,
         pytest.raises(UsageError, match=r"--n_gpus 2: .* has 1; start more"),
     ):
-        dask.launch(get_rank, 2, timeout=LIMIT, scheduler=threads.scheduler_address)
+        dask.launch(Job(get_rank, 2, timeout=LIMIT), scheduler=threads.scheduler_address)
 
 
 def test_a_worker_that_is_busy(cluster: Any) -> None:
@@ -259,7 +259,7 @@ def test_a_scheduler_that_does_not_answer() -> None:
         nobody.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(UsageError, match=f"^--scheduler {address}: no Dask scheduler has answered within 0.5 s"):
-            dask.launch(get_rank, 2, timeout=0.5, scheduler=address)
+            dask.launch(Job(get_rank, 2, timeout=0.5), scheduler=address)
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_workers_that_cannot_import_the_project(tmp_path: Path) -> None:
             try:
                 assert wait_until(lambda: bool(empty.scheduler.workers))
                 with pytest.raises(UsageError, match=r"cannot run this project \(ModuleNotFoundError.*; start it in"):
-                    dask.launch(get_rank, 1, timeout=LIMIT, scheduler=address)
+                    dask.launch(Job(get_rank, 1, timeout=LIMIT), scheduler=address)
             finally:
                 worker.kill()
 
@@ -296,4 +296,4 @@ def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, missing: st
 
 def test_restarts() -> None:
     with pytest.raises(UsageError, match="--restarts 1: Dask starts no rank again"):
-        dask.launch(get_rank, 2, restarts=1)
+        dask.launch(Job(get_rank, 2, restarts=1))

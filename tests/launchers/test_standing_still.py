@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launchers import Job
 from launchers.ranks import Ranks
 from tests.ranks import launch
 from transports.base import Transport
@@ -22,7 +23,7 @@ TIMEOUT_S = 20.0  # in which a loaded machine starts a rank
 
 def test_the_launcher_misses_no_rank_after_a_stop_of_everything() -> None:
     clock = [0.0]
-    ranks = Ranks(5.0, ["worker", "worker"], frozenset(), (), running=RunningClock(lambda: clock[0]))
+    ranks = Ranks(Job(print, 2, timeout=5.0), running=RunningClock(lambda: clock[0]))
     ranks.last_heard = {0: 0.0, 1: 0.0}
     clock[0] += 86400
     assert ranks._silent() == {}

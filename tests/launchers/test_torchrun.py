@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from launchers import find_launcher
+from launchers import Job, find_launcher
 from launchers.environment import environment_of_others
 from launchers.member import uses_nccl
 from records.errors import UsageError
@@ -26,7 +26,7 @@ def bring(transport: Transport, first: str, second: str) -> tuple[int, str, str]
 
 def be_a_rank() -> list[Any]:
     rank = os.environ["RANK"]
-    return find_launcher().launch(bring, SIZE, f"first of {rank}", f"second of {rank}")
+    return find_launcher().launch(Job(bring, SIZE, (f"first of {rank}", f"second of {rank}")))
 
 
 @pytest.mark.xdist_group("torchrun")

@@ -19,6 +19,7 @@ from tests.lessons.mistakes import write
 from tests.lessons.threads import judge_changed
 from workloads.batches import BatchPlan
 from workloads.datasets import load
+from workloads.options import DataOptions
 
 SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
 RIGHT = Report(LABS["not_waiting"], "right", "right")
@@ -141,7 +142,7 @@ def test_three_equal_workers_are_two_versions_late() -> None:
 
 
 def test_the_updates_that_the_text_tells_are_those_of_the_runs() -> None:
-    n_samples = load("digits", Path()).n_train
+    n_samples = load(DataOptions()).n_train
     steps = [BatchPlan(n_samples, workers, rates.BATCH * workers, 0).n_steps for workers in rates.WORKERS]
     updates = [rates.EPOCHS * n * workers for n, workers in zip(steps, rates.WORKERS, strict=True)]
     assert (n_samples, rates.EPOCHS, rates.BATCH, updates) == (1437, 3, 8, [540, 540, 576])

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from records import page
-from records.events import Recorder
+from records.recorder import Recorder
 from records.tables import epoch_table
 from records.timeline import load
 from strategies import Strategy

@@ -9,8 +9,10 @@ import psutil
 import pytest
 
 from records import events as events_module
+from records import recorder as recorder_module
 from records.errors import RunFailed
-from records.events import Recorder, RunEvents, chunks
+from records.events import RunEvents, chunks
+from records.recorder import Recorder
 from records.tables import epoch_table
 from tests.ranks import LIMIT, launch
 from transports.base import Transport
@@ -35,7 +37,7 @@ def test_events_come_back_as_they_were_from_a_file_and_from_memory(
     monkeypatch.setattr(events_module, "_CHUNK", 64)
     for one in (expected, recorder):
         steps(one, 20)
-        monkeypatch.setattr(events_module, "_BUFFERED", 100)  # some of what comes is in the file, some in memory
+        monkeypatch.setattr(recorder_module, "_BUFFERED", 100)  # some of what comes is in the file, some in memory
         if one is recorder and named:
             recorder.write_to(tmp_path / "rank-3.events")
         one.mark("samples", 7.0)
@@ -69,7 +71,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RunFailed, match=r"cannot write the events of the run to .*nowhere.*: No such file"):
         Recorder().write_to(tmp_path / "nowhere" / "rank-0.events")
     if Path("/dev/full").exists():
-        monkeypatch.setattr(events_module, "_BUFFERED", 1)
+        monkeypatch.setattr(recorder_module, "_BUFFERED", 1)
         recorder = Recorder()
         recorder.write_to(Path("/dev/full"))
         with pytest.raises(RunFailed, match=r"/dev/full: No space left on device"):

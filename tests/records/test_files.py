@@ -10,17 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from records.files import (
-    check_output,
-    check_writable,
-    git_commit,
-    load_events,
-    load_metadata,
-    load_table,
-    machine,
-    write_atomically,
-    write_run,
-)
+from records.atomic import check_output, check_writable, write_atomically
+from records.files import load_events, load_metadata, load_table, write_run
+from records.machine import git_commit, machine
 from tests.disk import note_disk
 from tests.records.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
 

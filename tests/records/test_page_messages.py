@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records import page
-from records.events import Recorder
 from records.page.columns import PARAMETERS, encode, with_messages
+from records.recorder import Recorder
 from records.tables import applied, dropped
 from strategies.collectives import ring_all_reduce
 from tests.ranks import virtual_time

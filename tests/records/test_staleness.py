@@ -17,8 +17,9 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from records import compare
-from records.events import CODE_MARKS, METERS, Recorder
+from records.events import CODE_MARKS, METERS
 from records.files import load_events, load_metadata, load_table, write_run
+from records.recorder import Recorder
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import EVALUATE_BYTES, VERSION_COLUMNS, epoch_table, ledger, summary, totals
 from strategies.common.workers import Workers

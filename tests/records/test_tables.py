@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from records.events import Recorder
+from records.recorder import Recorder
 from records.tables import COLUMNS, by_rank, epoch_table, ledger, phase_times, summary, totals
 from tests.records.samples import ROLES, parameter_server_events, parameter_server_table, unrecorded_table
 

@@ -20,9 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 import records.page.__main__ as page_command
-from records.events import HIDDEN, MARKS, PHASES, Recorder
+from records.events import HIDDEN, MARKS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
-from records.timeline import COLOURS, draw, legend, main, middle, trace, window
+from records.recorder import Recorder
+from records.timeline import COLOURS, draw, legend, main, middle, window
+from records.trace import trace
 from tests.ranks import LIMIT
 from tests.records.samples import WORLDS
 from tests.runs import ROOT

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from records.events import Recorder
+from records.recorder import Recorder
 from records.tables import applied
 from strategies import Replica
 from strategies.common.served import Served
 from strategies.common.workers import SERVER
 from tests.strategies.loops import OPTIMIZERS
-from transports.base import Delivered, PeerReturned, Transport, WaitTimeout, Work
+from transports.base import Transport, Work
+from transports.messages import Delivered, Message, PeerReturned, WaitTimeout
 
 Act = tuple[str, int]  # what a worker does, and its rank
 
@@ -60,11 +61,11 @@ class Scripted(Transport):
     def send_to_server(self, k: int, tag: str, n: float = 0) -> None:
         """Put a message of worker k into the server's inbox."""
         length = {"buffers": 0, "fetch": 0}.get(tag, 2)
-        self._arrive(k, tag, torch.zeros(length), None, 4 * length, n)
+        self.inbox.put(Message(k, tag, torch.zeros(length), None, 4 * length, n), 0.0)
 
     def act(self, what: str, k: int) -> bool:
         """Do it; return whether it was possible."""
-        gone = k in self._gone
+        gone = k in self.inbox.gone
         if what == "push" and k in self.computing:
             self.request(k)
         elif what == "die" and not gone:
@@ -76,7 +77,7 @@ class Scripted(Transport):
             self._lose(k, "it has closed its transport", died=False)
         elif what == "return" and k in self.dead and k not in self.asking:
             self.asking.add(k)
-            self._news.append(PeerReturned(k))
+            self.inbox.news.append(PeerReturned(k))
         else:
             return False
         return True
@@ -105,11 +106,9 @@ class Scripted(Transport):
         return Delivered(), 0
 
     def admit(self, peer: int) -> None:
-        del self._gone[peer]
+        self.inbox.forget(peer)
         self.asking.remove(peer)
         self.dead.remove(peer)
-        for key in [key for key in self._inbox if key[0] == peer]:
-            del self._inbox[key]
 
     def may_return(self) -> bool:
         return True

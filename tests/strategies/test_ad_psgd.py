@@ -114,7 +114,7 @@ def at_random_pace(
         step()
     rank.strategy.finish()
     shown = rank.strategy.model()[0].item()
-    assert not any(transport._inbox.values()), "no message is left for a next epoch"
+    assert not any(transport.inbox.queues.values()), "no message is left for a next epoch"
     return watched.changes, rank.x()[0].item(), shown, rank.strategy.descent.samples
 
 

@@ -16,7 +16,7 @@ from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows
-from training.run import _samples_unused, _unused_line
+from training.report import samples_unused, unused_line
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
@@ -101,10 +101,10 @@ def test_what_a_dead_worker_does_not_give_is_told_apart_from_what_came_too_late(
         plan=lambda n: BatchPlan(n, 3, 12, seed=0),
     )  # fmt: skip
     table = pd.DataFrame({"role": ["server", "worker"] * 2, "samples": [40, 13, 20, 9]})
-    found = _samples_unused(options, table, 47, [{"rank": 2, "step": 5}])
+    found = samples_unused(options, table, 47, [{"rank": 2, "step": 5}])
     # in the second epoch worker 2 has a part of the first step only; each of its parts is of 4 samples
     assert found == {"samples_unused": 7 + 27, "samples_unused_of_dead_workers": 4 + 4 + 4}
-    assert "34 of 94, 12 of them the parts of dead workers" in _unused_line(found, 94)
+    assert "34 of 94, 12 of them the parts of dead workers" in unused_line(found, 94)
     for other in (ParamServer(), AsyncParamServer()):
         options.strategy = other
-        assert set(_samples_unused(options, table, 47, []).values()) == {None}
+        assert set(samples_unused(options, table, 47, []).values()) == {None}

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from records.events import Recorder
+from records.recorder import Recorder
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
 
 SGD = partial(torch.optim.SGD, lr=1.0)

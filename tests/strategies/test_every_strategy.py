@@ -40,7 +40,7 @@ from tests.strategies.loops import (
     trajectories,
     with_workers,
 )
-from training.loop import REPORTER
+from training.evaluation import REPORTER
 from training.names import check_class, strategy_class
 from training.options import Options, names_with_strategy_defaults, option_names
 from training.run import expendable

@@ -15,7 +15,7 @@ from tests.ranks import LIMIT, launch, wait_until
 from tests.strategies.loops import Rank, Task, accuracy, describe, exact, fit, variants
 from tests.strategies.runs import N_TRAIN, SMALL, made
 from training import Options
-from training.loop import REPORTER
+from training.evaluation import REPORTER
 from transports.base import Transport
 
 Kind = type[Strategy]

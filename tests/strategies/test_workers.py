@@ -18,7 +18,8 @@ from strategies.common.workers import SERVER, Workers
 from tests.ranks import LIMIT, launch, virtual_time, wait_until
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Act, PushingWorkers, Scripted, start
-from transports.base import ANY, Transport, WaitTimeout
+from transports.base import ANY, Transport
+from transports.messages import WaitTimeout
 
 
 def serve(transport: Transport, after_update: Callable[[], None] = lambda: None) -> tuple[Replica, Descent, Workers]:

@@ -155,7 +155,7 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
 def test_a_strategys_own_default_yields_to_what_is_given(tmp_path: Path, parsed: list[Options], name: str) -> None:
     same = ("--strategy", name, "--device", "cpu", "--results_dir", str(tmp_path))
     for option, default in KINDS[name].traits.defaults.items():
-        common = next(field.default for panel in PANELS for field in dataclasses.fields(panel) if field.name == option)
+        common = getattr(Options(), option)
         for given_value, expected in ((None, default), (str(common), common), (str(default), default)):
             more = () if given_value is None else (f"--{option}", given_value)
             assert said(*same, *more)[0] == 0

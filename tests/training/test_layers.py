@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from launchers.devices import as_before
-from records.events import Recorder
+from records.recorder import Recorder
 from strategies import Replica
 from tests.ranks import run
 from training.layers import choose_threads, shares_of

@@ -23,11 +23,13 @@ from tests.ranks import LIMIT, launch, wait_until
 from tests.runs import KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of
 from tests.strategies.runs import made
 from training.checks import resolve
-from training.loop import Job, build_model, train_rank
+from training.loop import Task, train_rank
+from training.made import build_model
 from training.options import Options
 from training.run import run
 from transports.base import Transport
 from workloads import datasets
+from workloads.options import DataOptions
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 
@@ -135,7 +137,7 @@ def evaluating(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return Evaluating(input_shape[0], n_classes)
 
 
-def long_evaluation(transport: Transport, report: Any, job: Job, heard: Path, stops: bool) -> int:
+def long_evaluation(transport: Transport, report: Any, job: Task, heard: Path, stops: bool) -> int:
     """Be a rank of a run; the file `heard` comes to be when rank 1 has been told more often than in one time-out."""
     Evaluating.heard, Evaluating.stops = heard, stops
     recv, told = transport.recv, 0
@@ -151,13 +153,13 @@ def long_evaluation(transport: Transport, report: Any, job: Job, heard: Path, st
 
     if transport.rank == 1:
         transport.recv = counting  # type: ignore[method-assign, assignment]
-    train_rank(transport, report, job, datasets.load(job.options.dataset, "."))
+    train_rank(transport, report, job, datasets.load(job.options))
     return told
 
 
 def evaluate_long(folder: Path, timeout: float, stops: bool) -> list[int]:
     one = resolve(small(folder, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=timeout))
-    return launch(long_evaluation, 2, Job(one, folder, folder), folder / "heard", stops,
+    return launch(long_evaluation, 2, Task(one, folder, folder), folder / "heard", stops,
                   timeout=timeout, on_report=lambda rank, value: None)  # fmt: skip
 
 
@@ -174,7 +176,7 @@ def test_a_rank_that_is_stopped_amid_evaluation_is_found(tmp_path: Path) -> None
 
 
 def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alone() -> None:
-    data = datasets.load("tests.workload:moons", ".")
+    data = datasets.load(DataOptions(dataset="tests.workload:moons"))
     options = Options(dataset="tests.workload:moons", model="tests.workload:linear", seed=3)
     before = torch.get_rng_state()
     first, second = (build_model(options, data).state_dict()["weight"] for _ in range(2))

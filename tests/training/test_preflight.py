@@ -14,10 +14,10 @@ from checkpoints.folder import latest
 from compression.fp16 import Float16
 from compression.none import NoCodec
 from records.errors import UsageError
+from records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies import STRATEGIES, Strategy
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.downpour import Downpour
-from strategies.common.base import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import virtual_time

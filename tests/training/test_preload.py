@@ -21,7 +21,8 @@ import training.command_line, training.preload
 from strategies.common.descent import is_elementwise
 from training.optimizers import OPTIMIZERS, factory
 from workloads import datasets
-datasets.load("digits", "data")
+from workloads.options import DataOptions
+datasets.load(DataOptions())
 for name in ("sgd", "adam", "adamw", "rmsprop"):
     assert is_elementwise(factory(name, 0.1, 0.9, 0.0, ()))
 sys.exit(str(sorted(sys.modules)))

@@ -25,12 +25,13 @@ from tests.strategies.runs import BATCH_NORM
 from tests.strategies.runs import made as made_virtually
 from training import run
 from training.checks import resolve
-from training.run import _remarks
+from training.report import remarks
 from virtual_time.cluster import Compute
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from virtual_time.transport import Simulated
 from workloads import datasets, models
+from workloads.options import DataOptions
 
 HEADER = (
     "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
@@ -65,7 +66,7 @@ def test_trains_digits_to_95_percent(tmp_path: Path, strategy: str, n_gpus: int)
     assert facts["options"]["strategy"] == strategy
     assert facts["samples_per_s"] > 0
 
-    data = datasets.load("digits", "data")
+    data = datasets.load(DataOptions())
     model = models.build("mlp", data.input_shape, data.n_classes)
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     x, y = data.fetch(torch.arange(data.n_test), "test")
@@ -174,8 +175,8 @@ def test_that_no_worker_may_die_under_torchrun_is_said(
     if torchrun:
         for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
             monkeypatch.setenv(name, value)
-    remarks = _remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
-    assert any("Under torchrun the death of any process ends the run" in remark for remark in remarks) is said
+    found = remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
+    assert any("Under torchrun the death of any process ends the run" in remark for remark in found) is said
 
 
 # What an interrupt leaves, and what is said of it

@@ -21,7 +21,7 @@ def test_any_gives_what_was_sent_first_whatever_the_rank(kind: str) -> None:
         for rank in order:
             ranks[rank].isend(values[rank], 0, "x")
         messages = [ranks[0].recv(ANY, "x") for _ in order]
-        assert [message.src for message in messages] == order == list(ranks[0].arrivals)
+        assert [message.src for message in messages] == order == list(ranks[0].inbox.arrivals)
         for message in messages:
             message.release()
 

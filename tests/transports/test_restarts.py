@@ -8,7 +8,8 @@ import torch
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, launch
 from tests.transports.samples import die, world
-from transports.base import ANY, PeerLost, PeerReturned, Transport
+from transports.base import ANY, PeerLost, Transport
+from transports.messages import PeerReturned
 
 
 def live_twice(transport: Transport) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs import said
 from tests.transports.samples import pair
-from transports.base import OutOfSharedMemory
+from transports.messages import OutOfSharedMemory
 from transports.segments import remove_segments
 
 

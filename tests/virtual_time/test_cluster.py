@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from compression.topk import TopK
-from records import files
 from records.errors import UsageError
+from records.machine import free_memory
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
@@ -18,8 +18,10 @@ from tests.runs import small
 from training.checks import resolve
 from training.options import Options
 from training.preflight import prepare
+from virtual_time import calibration
 from virtual_time import cluster as clusters
-from virtual_time.cluster import ClusterOptions, Compute, check_memory, count_flops, phase_seconds
+from virtual_time.calibration import count_flops
+from virtual_time.cluster import ClusterOptions, Compute, check_memory, phase_seconds
 from virtual_time.launcher import Death
 from virtual_time.network import OneSwitch, Racks
 from workloads import datasets
@@ -100,7 +102,7 @@ def test_only_a_strategy_that_can_lose_workers_loses_them() -> None:
 
 def case(folder: Path, **changes: Any) -> tuple[Options, Data]:
     options = resolve(small(folder, "ring_all_reduce", n_gpus=2, **changes))
-    return options, datasets.load(options.dataset, options.data_dir)
+    return options, datasets.load(options)
 
 
 def test_a_given_time_is_that_of_the_two_passes(tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def test_phases_are_timed_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     phases = phase_seconds(ClusterOptions(), options, data)
     assert set(phases) == {"data", "forward", "backward", "update"}
     assert min(phases.values()) > 0
-    monkeypatch.setattr(clusters, "time_phases", lambda *_: {"forward": 1.0})
+    monkeypatch.setattr(calibration, "time_phases", lambda *_: {"forward": 1.0})
     assert phase_seconds(ClusterOptions(), options, data) == phases
     other, data = case(tmp_path, batch_size=8)
     assert phase_seconds(ClusterOptions(), other, data) == {"forward": 1.0}, "of another batch, timed itself"
@@ -154,14 +156,14 @@ def test_a_slow_rank_takes_longer_for_its_passes_only(tmp_path: Path) -> None:
 def test_more_ranks_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, data = case(tmp_path)
     check_memory(options, data)
-    monkeypatch.setattr(files, "free_memory", lambda: 2 * 100_048)
+    monkeypatch.setattr(clusters, "free_memory", lambda: 2 * 100_048)
     check_memory(options)
     with pytest.raises(UsageError, match=r"--n_gpus 2: needs about .* GB of memory, and 0.0 GB are free"):
         check_memory(options, data)
 
 
 def test_there_is_some_memory() -> None:
-    assert 2**20 < files.free_memory() < 2**60
+    assert 2**20 < free_memory() < 2**60
 
 
 @pytest.mark.parametrize("chosen", [{"codec": TopK()}, {"strategy": DGS()}], ids=["codec", "strategy"])

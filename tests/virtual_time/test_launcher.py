@@ -10,7 +10,8 @@ import torch
 
 from records.errors import RunFailed
 from tests.ranks import outcome, virtual_time
-from transports.base import ANY, PeerLost, PeerReturned, Transport
+from transports.base import ANY, PeerLost, Transport
+from transports.messages import PeerReturned
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
 

@@ -14,7 +14,7 @@ from transports.base import ANY, Transport
 from transports.link import Card
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch, Racks
-from virtual_time.transport import Deadlock
+from virtual_time.ranks import Deadlock
 
 MS, US = 1e-3, 1e-6  # latency, and what a byte takes, in the cluster of `virtual_time`
 

@@ -2,6 +2,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,16 @@ import torch
 from torch.utils.data import TensorDataset
 
 from records.errors import UsageError
-from workloads.datasets import Data, LazyData, TensorData, load
+from workloads import datasets
+from workloads.datasets import Data, LazyData, TensorData
+from workloads.options import DataOptions
 
 PROJECT = Path(__file__).resolve().parents[2]
 WriteModule = Callable[[str], str]
+
+
+def load(name: str, data_dir: str | Path, seed: int = 0, **options: Any) -> Data:
+    return datasets.load(DataOptions(dataset=name, data_dir=str(data_dir), **options), seed)
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteModule:
 
 def refusal(name: str, data_dir: Path | str = "absent", **options: bool | int) -> str:
     with pytest.raises(UsageError) as caught:
-        load(name, data_dir, **options)  # type: ignore[arg-type]
+        load(name, data_dir, **options)
     message = str(caught.value)
     assert "\n" not in message
     return message

@@ -13,6 +13,7 @@ from records.errors import UsageError
 from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE, write_pictures
 from workloads import datasets, sample_images
 from workloads.images import Files, ImageData, centre_cut, opened, random_cut
+from workloads.options import DataOptions
 
 transforms = pytest.importorskip("torchvision.transforms")
 
@@ -23,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, **options: bool | int) -> ImageData:
-    data = datasets.load("imagefolder", folder, image_size=SIZE, **options)  # type: ignore[arg-type]
+    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, **options))  # type: ignore[arg-type]
     assert isinstance(data, ImageData)
     return data
 
@@ -34,7 +35,7 @@ def every(n: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [SIZE, 25, 64])
 def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(folder: Path, size: int) -> None:
-    data = datasets.load("imagefolder", folder, image_size=size, augment=False)
+    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=size, augment=False))
     assert isinstance(data, ImageData)
     centre = transforms.Compose(
         [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), transforms.PILToTensor()]

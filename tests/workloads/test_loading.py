@@ -28,6 +28,7 @@ from workloads.dali import check_dali
 from workloads.data import Data
 from workloads.images import STD
 from workloads.loading import Loader, fetcher
+from workloads.options import DataOptions
 
 pytest.importorskip("torchvision")
 
@@ -45,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_data(folder: Path, augment: bool) -> Data:
-    return datasets.load("imagefolder", folder, image_size=SIZE, augment=augment, seed=5)
+    return datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, augment=augment), 5)
 
 
 def loader_of(data: Data, name: str, n: int, worker: int | None, device: str = "cpu") -> Loader:
@@ -229,7 +230,7 @@ def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_dali_reads_pictures_in_files_only() -> None:
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
-        check_dali(datasets.load("digits", ""))
+        check_dali(datasets.load(DataOptions()))
 
 
 # On a GPU

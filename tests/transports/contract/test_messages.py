@@ -80,7 +80,7 @@ def arrive_late(transport: Transport) -> Any:
         transport._send(None, 0, "x", 0, sent)
         transport.isend(None, 0, "all are here")
     else:
-        while not transport._inbox.get((1, "x")):
+        while not transport.inbox.queues.get((1, "x")):
             transport.recv(1, "nothing", timeout=0)
         transport.isend(None, 1, "it is here")
         transport.recv(2, "all are here")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.ranks import LIMIT, run
-from transports.base import ANY, Transport, WaitTimeout
+from transports.base import ANY, Transport
+from transports.messages import WaitTimeout
 
 
 def wait_in_vain(transport: Transport) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""Files that appear whole or not at all, and on the disk: written under other names, then renamed."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from records.interrupts import interrupts_wait
+
+AnyPath = str | os.PathLike[str]
+
+
+def check_writable(directory: AnyPath) -> None:
+    """Create `directory` if needed; raise OSError if no file can be written in it."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    # Only writing tells: permission bits say nothing about root, full disks or read-only mounts.
+    with tempfile.TemporaryFile(dir=directory) as file:
+        file.write(b"?")
+
+
+def check_output(path: AnyPath) -> None:
+    """Raise OSError if no file can be written at `path`; it may replace a file, and nothing else that has the name."""
+    path = Path(path)
+    check_writable(path.parent)
+    _check_replaceable(path)
+    with suppress(FileNotFoundError):
+        _temporary(path).stat()  # raises if the name is too long
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    special = path.is_symlink() and Path("/dev") in path.absolute().parents  # /dev/stdout, which may lead to a file
+    if path.exists() and (special or not path.is_file()):  # as /dev/null, which would be a file from then on
+        raise OSError(errno.EEXIST, "it is no file, and must not become one", str(path))
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{os.getpid()}.{path.name}")
+
+
+@contextmanager
+def write_atomically(path: AnyPath) -> Iterator[Path]:
+    """Yield a temporary path (same directory and suffix) to write to; it becomes `path` if the block succeeds.
+
+    If the block raises, the temporary file is removed and an older `path` stays as it was.
+    """
+    with write_together([Path(path)]) as (temporary,):
+        yield temporary
+
+
+@contextmanager
+def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """`write_atomically` for several files: all get their names, or none does.
+
+    An interrupt (SIGINT, SIGTERM, SIGHUP) acts when all have them.
+    """
+    for path in paths:
+        _check_replaceable(path)
+    temporaries = [_temporary(path) for path in paths]
+    try:
+        yield temporaries
+        with interrupts_wait():
+            rename(temporaries, paths)
+    finally:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+
+
+def rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
+    """Give all files their names, on the disk too; if one cannot have it, all paths stay as they were."""
+    for temporary in temporaries:
+        sync(temporary)
+    former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
+    renamed: list[Path] = []
+    try:
+        for path, kept in former.items():
+            _link(path, kept)
+        for temporary, path in zip(temporaries, paths, strict=True):
+            with naming(path):
+                os.replace(temporary, path)
+            renamed.append(path)
+    except BaseException:
+        for path in renamed:
+            if path in former:
+                os.replace(former[path], path)
+            else:
+                path.unlink()
+        raise
+    finally:
+        for kept in former.values():
+            kept.unlink(missing_ok=True)
+    for directory in {path.parent for path in paths}:
+        sync(directory)
+
+
+def _link(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:  # not every file system can
+        shutil.copy2(path, other)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk, so that a power failure does not tear them."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do this
+            raise
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError of the block name the file, not the temporary one, nor none at all as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error

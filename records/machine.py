@@ -1,0 +1,64 @@
+"""What a run ran on: the machine, and the version of the sources."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from records.atomic import AnyPath
+
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+def machine() -> dict[str, Any]:
+    """Return what a run ran on: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
+
+    On a machine with GPUs this starts CUDA in the calling process, so a process that forks must not call it before.
+    """
+    import torch  # here, because reading results must not wait for it
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def free_memory() -> int:
+    """Return how many bytes of this machine's memory are free, caches included."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def git_commit(directory: AnyPath = _PROJECT) -> str | None:
+    """Return the commit checked out in `directory` (by default this project), with "-dirty" if files were changed.
+
+    None without git, or where `directory` is not the root of a repository: what is installed in a virtual environment
+    is not of the repository that the environment lies in.
+    """
+    if not (Path(directory) / ".git").exists():
+        return None
+    command = ["git", "--no-optional-locks", "-C", os.fspath(directory)]
+    command += ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,178 @@
+"""What a run says of itself: its remarks, its records and its summary."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from checkpoints import replay
+from checkpoints.folder import listed
+from launchers import Launcher
+from records import files, tables
+from records.errors import RunFailed
+from records.events import RunEvents
+from records.machine import git_commit, machine
+from records.sources import digests
+from strategies import Strategy
+from strategies.common.builtin import Builtin
+from strategies.common.forms import sources
+from training.evaluation import REPORTER
+from training.options import Options
+from training.result import RankResult
+
+
+def describe_place(options: Options, launcher: Launcher) -> str:
+    """Return in one line what must be known of where the ranks run."""
+    if not launcher.processes:
+        return f"{options.world_size} ranks in {launcher.name}, in one process."
+    if isinstance(options.strategy, Builtin) and (remark := options.strategy.notice(options.n_gpus or 1)):
+        return remark
+    if options.device == "cpu":
+        return f"No GPU in use: {options.world_size} CPU process(es)."
+    gpus = torch.cuda.device_count()
+    if gpus < options.world_size:
+        return f"Warning: {options.world_size} processes share {gpus} GPU(s); timings will show it."
+    return f"{options.world_size} process(es), one GPU each."
+
+
+def _evaluated(strategy: Strategy) -> str:
+    """Return in one line which parameters the accuracy is of, where the replicas may differ."""
+    shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
+    return f"The replicas may differ; the accuracy is that of {shown.removeprefix('Return ')}"
+
+
+def remarks(options: Options, launcher: Launcher) -> list[str]:
+    """Return what else a user should know of the options."""
+    strategy, found = options.strategy, []
+    if not strategy.traits.agree:
+        found.append(_evaluated(strategy))
+    if strategy.traits.workers_may_die and not launcher.restarts:
+        found.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
+    for name, value in options.own_defaults.items():
+        if getattr(options, name) == value:
+            owner = strategy.name if name in strategy.traits.defaults else f"--codec {options.codec.name}"
+            found.append(f"--{name} {value} (the default of {owner})")
+    if strategy.traits.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
+        found.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
+    return found
+
+
+def samples_unused(
+    options: Options, table: pd.DataFrame, n_train: int, deaths: Sequence[Mapping[str, Any]]
+) -> dict[str, int | None]:
+    """Return how many samples, of all epochs, no update has used, and how many of these were parts of dead workers.
+
+    The others came too late, or were skipped. None where other workers give them, or it is not known.
+    """
+    unused = of_the_dead = None
+    traits = options.strategy.traits
+    if traits.workers_may_die and not traits.asynchronous and not options.resume:
+        plan, roles = options.plan(n_train), options.roles
+        unused = int((n_train - table.loc[table["role"] == tables.SERVER, "samples"]).sum())
+        of_the_dead = 0
+        for death in deaths:
+            worker = roles[: death["rank"]].count("worker")
+            for step in range(death["step"], options.epochs * plan.n_steps):
+                start, stop = plan.part_bounds(step % plan.n_steps, worker)
+                of_the_dead += stop - start
+    return {"samples_unused": unused, "samples_unused_of_dead_workers": of_the_dead}
+
+
+def unused_line(unused: Mapping[str, int | None], total: int) -> str:
+    """Return in one line what `samples_unused` found, of so many samples in all."""
+    all_of_them, of_the_dead = unused["samples_unused"], unused["samples_unused_of_dead_workers"]
+    return f"unused samples {all_of_them} of {total}, {of_the_dead} of them the parts of dead workers"
+
+
+def write(options: Options, results: list[RankResult], n_train: int, launcher: Launcher) -> pd.DataFrame:
+    """Write the records and the model; return the table. Raises RunFailed."""
+    assert options.run_name is not None
+    strategy, name = options.strategy, options.strategy.name
+    events = RunEvents(result.events for result in results)
+    table = tables.epoch_table(events, name, options.n_gpus or 1, options.roles)
+    carried_by, bytes_source = launcher.transport, "counted"
+    if isinstance(strategy, Builtin):
+        carried_by, bytes_source = strategy.transport_name, strategy.bytes_source
+        if bytes_source.startswith("not counted"):
+            table[list(tables.MESSAGE_COLUMNS)] = None
+            table = table.astype(tables.COLUMNS)
+    hashes = _hashes(results)
+    deaths = [death for result in results for death in result.deaths]
+    clocks = {result.rank: result.alignment._asdict() for result in results if result.alignment}
+    metadata = {
+        "strategy": name,
+        "n_gpus": options.n_gpus,
+        "processes": options.world_size,
+        "roles": options.roles,
+        **tables.totals(table),
+        "replicas_identical": len(set(hashes.values())) == 1,
+        "parameter_hash": hashes,
+        "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
+        "threads": {result.rank: result.threads for result in results},
+        "deaths": deaths,
+        **samples_unused(options, table, n_train, deaths),
+        "staleness_of": _applied(results),
+        "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
+        "options": options.recorded(),
+        "transport": carried_by,
+        "bytes": bytes_source,
+        "sources": digests(sources(type(strategy))),
+        "remark": describe_place(options, launcher) + ("" if strategy.traits.agree else f" {_evaluated(strategy)}"),
+        **launcher.facts,
+        **({"clocks": clocks} if clocks else {}),
+        "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+        "machine": machine(),
+        "git_commit": git_commit(),
+    }
+    saved = next((result.saved_model for result in results if result.saved_model is not None), None)
+    model = {} if saved is None or options.save is None else {options.save: saved}
+    try:
+        files.write_run(options.results_dir, options.run_name, events, table, metadata, model)
+    except OSError as error:
+        where = error.filename or options.results_dir
+        raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
+    return table
+
+
+def _hashes(results: list[RankResult]) -> dict[int, str]:
+    return {result.rank: result.parameter_hash for result in results}
+
+
+def _applied(results: list[RankResult]) -> str:
+    """Return what a server has applied one by one; "gradient" where there is none."""
+    return next((result.applied for result in results if result.applied), "gradient")
+
+
+def conclude(
+    options: Options, results: list[RankResult], table: pd.DataFrame, n_train: int, quiet: bool, launcher: Launcher
+) -> None:
+    """Show the summary; compare the parameters. Raises RunFailed if some differ that must not."""
+    strategy, hashes = options.strategy, _hashes(results)
+    if not quiet:
+        where = {"device": options.device} if launcher.processes else {"time": "virtual"}
+        world = {"strategy": strategy.name, "n_gpus": options.n_gpus, **where}
+        world |= {"dataset": options.dataset, "model": options.model}
+        print(tables.summary(table, world, _applied(results)))
+        if strategy.traits.asynchronous and (workers := options.roles.count("worker")) > 1:
+            print(
+                f"compare with   --strategy single --workers_like {workers}: one process on the same batches.\n"
+                "               Stale gradients need a smaller --lr the more workers there are."
+            )
+        deaths = [death for result in results for death in result.deaths]
+        if died := sorted({death["rank"] for death in deaths if not death["returned"]}):
+            print(f"died           rank {', '.join(map(str, died))}; the others went on")
+        unused = samples_unused(options, table, n_train, deaths)
+        if unused["samples_unused"]:
+            print(unused_line(unused, options.epochs * n_train))
+        if sizes := {one.rank: one.optimizer_bytes / 1e6 for one in results if one.optimizer_bytes}:
+            print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
+        if options.checkpoint_every and not listed(options.checkpoint_folder):
+            print(f"no checkpoint was written: nobody who writes them came to step {options.checkpoint_every}")
+        print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
+    if options.replay:
+        replay.compare(options.replay, hashes[REPORTER], quiet)
+    if strategy.traits.agree and len(set(hashes.values())) > 1:
+        raise RunFailed(f"the replicas differ at the end, which {strategy.name} must never let happen: {hashes}")

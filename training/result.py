@@ -1,0 +1,66 @@
+"""What a rank of a run returns."""
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from records.events import CarriedEvents, EventFile
+from strategies import Replica, Strategy
+from strategies.common.replica import bytes_of, parameters_from
+from training.evaluation import REPORTER
+from transports.base import Transport
+from transports.messages import Alignment
+
+
+@dataclass
+class RankResult:
+    """What a rank returns: its events, a hash of its module's state; the reporter also the model to be saved."""
+
+    rank: int
+    events: EventFile | CarriedEvents
+    parameter_hash: str
+    optimizer_bytes: int  # the memory of the optimizer's state on this rank
+    saved_model: bytes | None
+    arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
+    deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
+    alignment: Alignment | None  # where the ranks may run on several machines
+    threads: int  # that compute
+    applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
+
+
+def result_of(strategy: Strategy, replica: Replica, transport: Transport, saves: bool) -> RankResult:
+    """Return the result of this rank, which gives back what its training has taken."""
+    saved = None
+    if saves:
+        with transport.recorder.evaluating():
+            shown = strategy.model()
+        if transport.rank == REPORTER:
+            with parameters_from(replica.model, shown):
+                saved = _state_dict_bytes(replica.model)
+    replica.close()
+    events = transport.recorder.close()
+    return RankResult(
+        transport.rank,
+        events if transport.same_machine else events.carry(),
+        hashlib.sha256(bytes_of(replica.tensors()).numpy().tobytes()).hexdigest()[:16],
+        strategy.state_bytes,
+        saved,
+        transport.inbox.arrivals,
+        list(transport.recorder.deaths),
+        transport.alignment,
+        torch.get_num_threads(),
+        transport.recorder.applied,
+    )
+
+
+def _state_dict_bytes(model: nn.Module) -> bytes:
+    # Cloned: the tensors are views of the flat vector, and a view is saved with all that lies behind it.
+    state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()

@@ -1,0 +1,147 @@
+"""The inbox of one rank: what has arrived and was not received yet, who is gone, and the wait for what comes."""
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from transports.messages import Message, PeerLost, PeerReturned, WaitTimeout
+from transports.timing import SLICE_S
+
+ANY = -1
+STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
+Tags = str | tuple[str, ...]
+
+
+class Owner(Protocol):
+    """What an inbox asks of its transport."""
+
+    rank: int
+    peers: list[int]
+    timeout: float
+
+    def _progress(self, src: int, seconds: float) -> None: ...
+
+    def _running(self) -> float: ...
+
+    def may_return(self) -> bool:
+        """See Transport."""
+
+    def compare_steps(self, ended: Message) -> None:
+        """See Transport."""
+
+
+class Inbox:
+    """The messages of one rank, by source and tag, each queue in the order of arrival.
+
+    `gone` are the peers that died or left, and why; `news` is what no `recv` from ANY has raised yet. `over` is a death
+    after which nothing comes from anyone. `arrivals` and `replay`: see Transport.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._peers = owner.peers
+        self._n_arrived = 0
+        self.queues: dict[tuple[int, str], deque[Message]] = {}
+        self.gone: dict[int, str] = {}
+        self.news: deque[PeerLost | PeerReturned] = deque()
+        self.over: PeerLost | None = None
+        self.arrivals = array("H")  # two bytes a message, however long the run
+        self.replay: Iterator[int] | None = None
+
+    def put(self, message: Message, sent: float) -> None:
+        """Take in a message that was `sent` at that time; called in the order of arrival."""
+        self._n_arrived += 1
+        message.order = (sent, self._n_arrived)
+        key = (message.src, message.tag)
+        if key not in self.queues:
+            self.queues[key] = deque()
+        self.queues[key].append(message)
+
+    def pop(self, src: int, tag: Tags) -> Message | None:
+        """Take the first message of `src` (or ANY) with this tag (or one of several); None if there is none."""
+        if src != ANY and isinstance(tag, str):
+            queue = self.queues.get((src, tag))
+            return queue.popleft() if queue else None
+        tags = (tag,) if isinstance(tag, str) else tag
+        if not tags:
+            raise ValueError("recv needs a tag")
+        peers = self._peers if src == ANY else (src,)
+        heads = [queue for peer in peers for one in tags if (queue := self.queues.get((peer, one)))]
+        return min(heads, key=lambda queue: queue[0].order).popleft() if heads else None
+
+    def lose(self, peer: int, why: str, died: bool) -> None:
+        """Note that `peer` is gone."""
+        if peer not in self.gone:
+            self.gone[peer] = why
+            if died:
+                self.news.append(PeerLost(peer, why))
+
+    def forget(self, peer: int) -> None:
+        """Forget what `peer` has sent, and that it is gone."""
+        self.gone.pop(peer, None)
+        self.news = deque(news for news in self.news if news.rank != peer)
+        for key in [key for key in self.queues if key[0] == peer]:
+            del self.queues[key]
+
+    def next_source(self) -> int:
+        """Return from whom the next message from ANY is to be taken: ANY, or the rank that a replay says."""
+        if self.replay is None:
+            return ANY
+        src = next(self.replay, ANY)
+        if src == ANY:
+            raise RuntimeError("the run that is replayed had fewer messages")
+        return src
+
+    def receive(self, src: int, tag: Tags, timeout: float | None) -> Message | None:
+        """Wait for a message, and take it: see `Transport.recv`."""
+        owner = self._owner
+        limit = owner.timeout if timeout is None else timeout
+        remaining, deadline = limit, None
+        if timeout == 0 and src != ANY:
+            owner._progress(src, 0)
+        while (message := self.pop(src, tag)) is None:
+            self.check(src, tag)
+            if timeout == 0:
+                return None
+            if deadline is not None:
+                remaining = deadline - owner._running()
+            else:
+                deadline = owner._running() + limit
+            if remaining <= 0:
+                raise self.overdue(named(tag), src, limit)
+            owner._progress(src, min(remaining, SLICE_S))
+        return message
+
+    def check(self, src: int, tag: Tags) -> None:
+        """Check that a message may yet come. Raises PeerLost, PeerReturned, RunFailed."""
+        self.raise_if_gone(src, tag)
+        if src != ANY and tag != STEPS_TAKEN and (ended := self.queues.get((src, STEPS_TAKEN))):
+            self._owner.compare_steps(ended[0])
+
+    def raise_if_gone(self, src: int, tag: Tags) -> None:
+        """Raise the news, if it is ANY that is waited for, or PeerLost if `src` is gone."""
+        whom = "anyone" if src == ANY else f"rank {src}"
+        if src == ANY and self.news:
+            news = self.news.popleft()
+            if isinstance(news, PeerReturned):
+                raise news
+            src = news.rank
+        elif src == ANY and len(self.gone) == len(self._peers) and not self._owner.may_return():
+            src = next(iter(self.gone), ANY)
+            if src == ANY:
+                raise PeerLost(ANY, "there is no other rank", named(tag))
+        if src in self.gone:
+            raise PeerLost(src, self.gone[src], f"{named(tag)} from rank {src}")
+        if self.over:
+            raise PeerLost(self.over.rank, self.over.why, f"{named(tag)} from {whom}")
+
+    def overdue(self, what: str, src: int, limit: float) -> WaitTimeout:
+        """Return the error of a wait for `what` from `src` (or ANY) that has reached its limit."""
+        ranks = [peer for peer in self._peers if peer not in self.gone] if src == ANY else [src]
+        return WaitTimeout(self._owner.rank, limit, what, ranks)
+
+
+def named(tag: Tags) -> str:
+    """Return a tag, or several, as messages for people name them."""
+    return repr(tag) if isinstance(tag, str) else " or ".join(map(repr, tag))

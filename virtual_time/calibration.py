@@ -1,0 +1,126 @@
+"""How long the phases of a step take: timed on this machine, or counted in floating-point operations."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from compression import Codec, Layout, Setting
+from launchers.devices import as_before, usable_cores, use_share_of_cores
+from records.atomic import write_atomically
+from records.errors import RunFailed, UsageError, one_line
+from records.machine import machine
+from strategies.common.replica import layout_of, trained
+from training.made import build_model
+from training.options import Options
+from transports.timing import now
+from workloads.datasets import Data
+
+T = TypeVar("T")
+_REPEATS = 15
+_WARM_UP = 3
+_LONGEST_S = 3.0  # of a calibration
+
+
+def count_flops(options: Options, data: Data) -> dict[str, float]:
+    """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
+    model, (x, y) = build_model(options, data), _batch(options, data)
+    with FlopCounterMode(display=False) as forward:
+        loss = F.cross_entropy(model(x), y)
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def calibrated(options: Options, data: Data) -> dict[str, float]:
+    """Return what was timed on this machine for such a step, now or in an earlier run."""
+    path = Path(options.results_dir) / "calibration.json"
+    samples = len(part_of_a_step(options, data))
+    own = options.strategy.cost().code
+    about = {
+        "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
+        "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
+        "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
+        "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
+        "torch": torch.__version__, "cpu": machine()["cpu"],
+    }  # fmt: skip
+    key = json.dumps(about)
+    try:
+        known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if key not in known:
+            known[key] = time_phases(options, data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with write_atomically(path) as unfinished:
+                unfinished.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"cannot read or write {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"--results_dir: {path} holds no calibration ({one_line(error)}); delete it") from error
+    phases = known[key]
+    if not isinstance(phases, dict) or not all(type(value) is float and value >= 0 for value in phases.values()):
+        raise UsageError(f"--results_dir: {path} holds no calibration; delete it")
+    return phases
+
+
+def time_phases(options: Options, data: Data) -> dict[str, float]:
+    """Time each phase of a step on one core, alone; return the medians, in seconds."""
+    part = part_of_a_step(options, data)
+    model = build_model(options, data)
+    x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
+    x.grad = torch.zeros_like(x)
+    optimizer = options.make_optimizer()([x])
+    taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
+    encoder, decoder = _codecs(options, layout_of(model), x)
+    out = torch.empty_like(x)
+    if encoder:
+        taken |= {"encode": [], "decode": []}
+
+    def timed(name: str, work: Callable[[], T]) -> T:
+        t0 = now()
+        result = work()
+        taken[name].append(now() - t0)
+        return result
+
+    with as_before():
+        use_share_of_cores(len(usable_cores()))
+        begun = now()
+        for _ in range(_WARM_UP + _REPEATS):
+            inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
+            loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
+            timed("backward", loss.backward)
+            timed("update", optimizer.step)
+            if encoder and decoder:
+                g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained(model)])
+                code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here
+                timed("decode", lambda: decoder.decode(code.data, out))  # noqa: B023 - called here
+            model.zero_grad()
+            if now() - begun > _LONGEST_S and len(taken["data"]) > 1:
+                break
+    return {name: sorted(times)[len(times) // 2] for name, times in taken.items()}
+
+
+def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec | None, Codec | None]:
+    """Return what encodes and what decodes in a run, that of the strategy if it has one of its own."""
+    cost, make = options.strategy.cost(), options.make_codec()
+    if (own := cost.code) is not None:
+        setting = Setting(cost.scope, momentum=options.momentum)
+        ends = own, dataclasses.replace(own)
+        for end, sends in zip(ends, (True, False), strict=True):
+            end.start(layout, like, dataclasses.replace(setting, sends=sends))
+        return ends
+    return (make(layout, like, 0, True), make(layout, like, 0, False)) if make else (None, None)
+
+
+def part_of_a_step(options: Options, data: Data) -> torch.Tensor:
+    """Return the samples that a worker computes in one step: those of the first worker in the first."""
+    plan = options.plan(data.n_train)
+    return plan.batch(1, 0) if options.world_size == 1 else plan.part(1, 0, 0)
+
+
+def _batch(options: Options, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    return data.fetch(part_of_a_step(options, data), "train", torch.device("cpu"), options.torch_dtype)

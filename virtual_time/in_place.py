@@ -1,0 +1,58 @@
+"""A message in virtual time whose receiver reads it in the sender's memory."""
+
+import math
+
+from transports.messages import Message, Work
+from virtual_time.ranks import Member
+
+
+class InPlace(Work):
+    """A message that is read in its sender's memory, at least until its last byte has `left`."""
+
+    def __init__(self, sender: Member, message: Message, dst: int, left: float) -> None:
+        self._sender, self._dst, self._left = sender, dst, left
+        self._message: Message | None = message  # until it is released: there may be very many
+        self._read_from = self._read_until = math.inf  # in virtual time; known when its receiver has released it
+
+    def release(self) -> None:
+        """Note that the receiver reads it no more."""
+        sender = self._sender
+        if self._message is not None:
+            self._read_from = self._message._t0
+            self._message = None
+        self._read_until = sender.ranks.transports[self._dst].clock
+        if sender.waits_for_release:
+            sender.wake(self._read_until)
+
+    @property
+    def done(self) -> bool:
+        """See Work."""
+        return self._sender.clock >= self._left and self._is_free()
+
+    def wait(self) -> None:
+        """See Work."""
+        sender = self._sender
+        t0 = sender.clock
+        sender.clock = max(t0, self._left)
+        while not self._is_free():
+            if self._message is None:
+                sender.clock = self._read_until
+            else:
+                sender.wait_for(self._dst, (), self._message.tag)
+        if sender.clock > t0:
+            sender.recorder.add("wait", t0, sender.clock, peer=self._dst, tag="release")
+
+    def _is_free(self) -> bool:
+        """Whether the receiver is not reading it now; what it has not received yet is given a copy."""
+        sender, message = self._sender, self._message
+        if self._read_until <= sender.clock:
+            return True
+        sender.catch_up()  # who is to receive it by now has received it
+        if message is None or self._read_until < math.inf:
+            return self._read_until <= sender.clock or self._read_from > sender.clock
+        if message._receiver is None and message.tensor is not None:
+            message.tensor = message.tensor.clone()
+            message._give_back = None
+            self._message, self._read_until = None, sender.clock
+            return True
+        return sender.is_gone(self._dst)

@@ -1,0 +1,225 @@
+"""The ranks of a world in virtual time: the clock of each, who waits for whom, and who has left."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from greenlet import getcurrent
+
+from records.errors import RunFailed
+from records.recorder import Recorder
+from transports.base import CLOSED, NO_LIMIT, Transport
+from transports.inbox import ANY, STEPS_TAKEN, Tags, named
+from transports.messages import Message, PeerReturned
+from virtual_time.world import World
+
+DIED = "it died"
+
+
+class Killed(BaseException):
+    """Raised in a rank that is to be dead from here on."""
+
+
+class Deadlock(RunFailed):
+    """Every rank waits for another."""
+
+
+class Ranks:
+    """All ranks of a world, by number, and who has left it."""
+
+    def __init__(self, world: World, world_size: int) -> None:
+        self.world = world
+        self.world_size = world_size
+        self.transports: dict[int, Member] = {}
+        self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
+        self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
+        self.ever_gone: set[int] = set()
+        self.waiting: dict[int, dict[int, Member]] = {}  # who waits, by the rank (or ANY) that they wait for
+        self.returning: set[int] = set()  # who will be started again after its death
+        self.lives = [0] * world_size  # how often each was started again
+        self.hosts: set[int] = set()  # who may let one in that was started again
+        self.after_death: Callable[[int], None] = lambda rank: None
+
+    def leave(self, rank: int, why: str, died: bool) -> None:
+        """Note that a rank is gone, and what it has sent has arrived; who waits for it is told."""
+        self.gone.append((rank, why, died))
+        self.ever_gone.add(rank)
+        for transport in [*self.waiting.get(rank, {}).values(), *self.waiting.get(ANY, {}).values()]:
+            transport.wake(self.world.time)
+        if died:
+            self.after_death(rank)
+
+    def describe_waits(self) -> str:
+        """Return in one line who waits for what from whom."""
+        waits = [f"rank {t.rank} waits for {what}" for t in self.transports.values() if (what := t.waits_for)]
+        more = f" and {len(waits) - 8} more" if len(waits) > 8 else ""
+        return f"deadlock after {self.world.time:.6g} virtual s: {'; '.join(waits[:8])}{more}"
+
+
+class Member(Transport):
+    """One of the ranks, a coroutine with a clock of its own: how its time passes, what it waits for, how it leaves."""
+
+    def __init__(self, ranks: Ranks, rank: int, device: torch.device, recorder: Recorder, rejoined: bool) -> None:
+        self.clock = ranks.world.time
+        super().__init__(rank, ranks.world_size, device, NO_LIMIT, recorder)
+        self.ranks, self.world, self.network = ranks, ranks.world, ranks.world.network
+        self.coroutine = getcurrent()
+        self.rejoined = rejoined
+        self.dies_at = math.inf
+        self._why_gone = ""  # "": it is here
+        self.on_the_way = 0  # messages that it has sent
+        self.recorder.time_passes = self._compute
+        # What it waits for: the rank, and the tags, or that this rank releases a message with this tag.
+        self._wanted: tuple[int, Tags, str | None] | None = None
+        self._departures = len(ranks.gone)  # that this rank knows of
+        self.bytes_allocated = 0
+        for peer, why, _ in ranks.gone:
+            self._lose(peer, why, died=False)
+        if rejoined:
+            for peer in set(self.peers) - ranks.hosts:
+                self._lose(peer, f"rank {rank} was started again, and talks to others only", died=False)
+        ranks.transports[rank] = self
+
+    # Time
+
+    def now(self) -> float:
+        """See Transport: this rank's own clock."""
+        return self.clock
+
+    def sleep(self, seconds: float) -> None:
+        """See Transport."""
+        self.clock += max(0.0, seconds)
+
+    def cpu_seconds(self) -> float:
+        """See Transport: no time passes but that of whole phases."""
+        return 0.0
+
+    @contextmanager
+    def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
+        """See Transport: nobody needs to be told, for no wait has a limit."""
+        yield
+
+    def _compute(self, phase: str, part: float) -> None:
+        """Let the time of a phase pass, at its end."""
+        self.clock += self.ranks.seconds(self.rank, phase, part)
+
+    # Coming and going
+
+    def close(self) -> None:
+        """See Transport."""
+        if not self._closed:
+            self._closed = True
+            self.world.at(self.clock, partial(self._leave, CLOSED))
+
+    def die(self) -> None:
+        """Be dead from now on: what was sent is still delivered, nothing else is done."""
+        if self._why_gone:
+            return
+        self._closed = True
+        self.clock = self.dies_at = max(self.clock, self.world.time)
+        self._waits_no_more()
+        if not self.coroutine.dead:
+            self.world.at(self.world.time, self.coroutine)
+        self._leave(DIED)
+
+    def _leave(self, why: str) -> None:
+        if self._why_gone:
+            return
+        self._why_gone = why
+        if not self.on_the_way:
+            self.ranks.leave(self.rank, why, why == DIED)
+
+    def returned(self, peer: int) -> None:
+        """Hear that a dead peer was started again."""
+        self._notice(peer)
+        self.inbox.news.append(PeerReturned(peer))
+        self.wake(self.world.time)
+
+    def admit(self, peer: int) -> None:
+        """See Transport."""
+        self.inbox.forget(peer)
+
+    def may_return(self) -> bool:
+        """See Transport."""
+        return any(not self.ranks.transports[rank].rejoined for rank in self.ranks.returning)
+
+    def is_gone(self, peer: int) -> bool:
+        """See Transport."""
+        self._notice(peer)
+        return super().is_gone(peer)
+
+    def _notice(self, about: int) -> None:
+        """Take note of who has left, if it concerns a certain rank, or ANY."""
+        gone = self.ranks.gone
+        while (about == ANY or about in self.ranks.ever_gone) and self._departures < len(gone):
+            peer, why, died = gone[self._departures]
+            self._departures += 1
+            if peer != self.rank:
+                self._lose(peer, why, died)
+
+    def arrived(self) -> None:
+        """Note that a message of this rank has arrived."""
+        self.on_the_way -= 1
+        if self._why_gone and not self.on_the_way:
+            self.ranks.leave(self.rank, self._why_gone, self._why_gone == DIED)
+
+    # Waiting
+
+    def take_in(self, message: Message) -> None:
+        """Put a message that has arrived into the inbox."""
+        if self._closed:
+            return
+        self.inbox.put(message, message.order[0])
+        if self._wanted:
+            src, tags, _ = self._wanted
+            of_these = message.tag in (tags, STEPS_TAKEN) or (type(tags) is tuple and message.tag in tags)
+            if of_these and (src == message.src or src == ANY):
+                self.wake(self.world.time)
+
+    def wake(self, at: float) -> None:
+        """Have this rank look again, if it waits."""
+        if self._wanted:
+            self._waits_no_more()
+            self.clock = max(self.clock, at)
+            self.world.at(self.clock, self.coroutine)
+
+    def _waits_no_more(self) -> None:
+        if self._wanted:
+            self.ranks.waiting[self._wanted[0]].pop(self.rank, None)
+            self._wanted = None
+
+    def wait_for(self, src: int, tags: Tags, released: str | None = None) -> None:
+        """Return when something of this kind has arrived, or a message is `released`, or somebody has gone."""
+        self._wanted = (src, tags, released)
+        waiting = self.ranks.waiting.get(src)
+        if waiting is None:
+            waiting = self.ranks.waiting[src] = {}
+        waiting[self.rank] = self
+        self.world.wait()
+        self._check_alive()
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for, for people; empty if it does not wait."""
+        if self._wanted is None:
+            return ""
+        src, tags, released = self._wanted
+        if released is not None:
+            return f"the release of {released!r} by rank {src}"
+        return f"{named(tags)} from {'anybody' if src == ANY else f'rank {src}'}"
+
+    @property
+    def waits_for_release(self) -> bool:
+        """Whether it waits until a message is released."""
+        return self._wanted is not None and self._wanted[2] is not None
+
+    def catch_up(self) -> None:
+        """Let everything happen that does until this rank's time."""
+        self.world.turn(self.clock)
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self.clock >= self.dies_at:
+            raise Killed

@@ -1,0 +1,24 @@
+"""What a loader is asked for, and what it gives."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from workloads.data import Split
+
+
+class Request(NamedTuple):
+    """A batch, or a part of one, that is wanted."""
+
+    indices: Tensor
+    split: Split = "train"
+    epoch: int = 0
+
+
+Answers = Iterator[tuple[Tensor, Tensor]]
+Fetcher = Callable[[Iterator[Request], int], Answers]
+"""Gives for each of some requests, in their order, what `Data.raw` gives; the number is that of samples in the largest.
+
+It may take requests from the iterator before it is asked for their answers.
+"""

@@ -35,6 +35,7 @@ if __name__ == "__main__":
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,13 +43,14 @@ import cloudpickle
 from tyro.conf import Positional
 
 from lessons.judge import draw, play
-from lessons.lab import UNREADABLE, Case, Fault, Figure, Lab, Run
+from lessons.lab import UNREADABLE, Case, Fault, Figure, Lab, Run, counted
 from lessons.labs import LABS
 from lessons.processes import Ranks
 from lessons.rank import Source
 from lessons.real import run_on_processes
-from lessons.report import Report, picture_bytes
-from lessons.spoiled import is_spoiled
+from lessons.report import Report
+from lessons.shown import picture_bytes
+from lessons.transport import is_spoiled
 from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line
 from training.command_line import guarded, parse
@@ -104,15 +106,12 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
         with Ranks(lab, source) as ranks:
             try:
                 for case in (*lab.cases, lab.scored):
-                    tell(f"{case.n} rank{'s' * (case.n > 1)}: ")
+                    tell(f"{counted(case.n, 'rank')}: ")
                     seen = draw(lab, case)
                     with _guarded(case):
                         play(ranks, seen)
-                        is_right = lab.is_right(seen)
-                    if not is_right:
-                        reference = run_solution(lab, seen)
-                        with _guarded(case):
-                            wrong = lab.explain(seen, reference)
+                        wrong = lab.find_fault(seen, partial(run_solution, lab, seen))
+                    if wrong:
                         raise Fault("wrong", wrong + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)
@@ -122,7 +121,7 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
         tell(f"{lab.real.n} real processes: ")
         real = run_on_processes(lab, source)
         with _guarded(real.case):
-            if not lab.is_right(real):
+            if lab.find_fault(real, partial(run_solution, lab, real)):
                 raise Fault("real", f"right in virtual time, but on {real.case.n} real processes the results are "
                                     "others: is something changed that is still being sent, or kept after its "
                                     "release?")  # fmt: skip

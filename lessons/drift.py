@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Picture
 
 from lessons.lab import BANDWIDTH, LATENCY
 from lessons.report import Report
-from lessons.shown import Shown
+from lessons.shown import Shown, new_picture
+from lessons.training import NOT_TRAINED
 from transports.base import Transport
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
@@ -126,7 +126,7 @@ def compare(
     Only if `report` says that the functions are right: a training by others could hang.
     """
     if not report.right:
-        return "not trained: first have the check say that it is right"
+        return NOT_TRAINED
     found = {name: measure(plan, one_process, average, verify, torch.float32) for name, average in averages.items()}
     first, average = next(iter(averages.items()))
     found[f"{first}, float64"] = measure(plan, one_process, average, verify, torch.float64)
@@ -137,15 +137,11 @@ def compare(
 
 def draw(found: dict[str, Drift], steps: int) -> Picture:
     """Draw the distances by step, and a line at the end of each epoch of so many `steps`."""
-    picture = Picture(figsize=(9, 3.4), layout="constrained")
-    FigureCanvasAgg(picture)
-    axes = picture.subplots()
+    picture, axes = new_picture(xlabel="steps; a grey line: the last batch of an epoch",
+                                ylabel="distance from one process\n(part of the largest element)")  # fmt: skip
     for epoch in range(1, EPOCHS + 1):
         axes.axvline(epoch * steps, color="#dddddd", zorder=0)
     for name, drift in found.items():
         axes.semilogy(range(1, len(drift.distances) + 1), [max(d, _LEAST) for d in drift.distances], label=name)
-    axes.set(xlabel="steps; a grey line: the last batch of an epoch",
-             ylabel="distance from one process\n(part of the largest element)")  # fmt: skip
-    axes.spines[["top", "right"]].set_visible(False)
     picture.legend(frameon=False, loc="outside right upper")
     return picture

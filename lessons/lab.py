@@ -5,7 +5,7 @@ import inspect
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
@@ -17,7 +17,6 @@ from strategies.common.forms import closed_form, predict
 
 BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
 Vectors: TypeAlias = dict[str, torch.Tensor]
-
 
 # What reading raises, where a rank has forged what it sent.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
@@ -33,15 +32,16 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One run: on `n` ranks, with vectors of `length` elements."""
+    """One run, on `n` ranks, with vectors of `length` elements; of one `function` alone, if it is named."""
 
     n: int
     length: int
     dtype: torch.dtype = torch.float32
+    function: str = ""
 
     def __str__(self) -> str:
-        kind = "" if self.dtype == torch.float32 else f", {str(self.dtype).removeprefix('torch.')}"
-        return f"N = {self.n}, {self.length} element{'s' if self.length != 1 else ''}{kind}"
+        kind = "" if self.dtype == torch.float32 else f", {name_dtype(self.dtype)}"
+        return self.function or f"N = {self.n}, {counted(self.length, 'element')}{kind}"
 
 
 @dataclass
@@ -133,14 +133,10 @@ class Lab(ABC):
         """
 
     @abstractmethod
-    def is_right(self, run: Run) -> bool:
-        """Whether every rank has ended with the right numbers."""
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+        """Return what is wrong first in the numbers that ranks have ended with, in one line; "" if nothing is.
 
-    @abstractmethod
-    def explain(self, run: Run, reference: Run) -> str:
-        """Return what is wrong first in a run that is not right, in one line.
-
-        `reference` is the run of the solution on the same inputs.
+        `reference()` returns the run of the solution on the same inputs.
         """
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
@@ -165,9 +161,13 @@ class Lab(ABC):
         """Return where in a run a message was sent, in the lab's words: "step 3"."""
         return f"step {self.step_of(message, case)}"
 
-    @abstractmethod
     def label(self, message: Sent, case: Case) -> str:
         """Return what a message carries, in the lab's words: "chunk 1"."""
+        return "an object" if message.vector is None else self.label_vector(message, message.vector, case)
+
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        """Return what a message with a vector carries: by default what its tag says."""
+        return message.tag
 
     def figures(self, run: Run) -> list[Figure]:
         """Return the score of the run of the case `scored`: by default of messages, bytes, rounds and seconds."""
@@ -224,12 +224,33 @@ def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, li
         raise Fault("returned", f"{call} returned a {type(returned).__name__}: with `{word}` in it, a function does "
                                 "nothing when it is called")  # fmt: skip
     if vector.shape != like.shape or vector.dtype != like.dtype:
-        raise Fault("damage", f"{call} has made of its vector {list(like.shape)}, {_name(like)}, one that is "
-                              f"{list(vector.shape)}, {_name(vector)}; {cure}")  # fmt: skip
+        was, became = (f"{list(one.shape)}, {name_dtype(one.dtype)}" for one in (like, vector))
+        raise Fault("damage", f"{call} has made of its vector {was}, one that is {became}; {cure}")
 
 
-def _name(vector: torch.Tensor) -> str:
-    return str(vector.dtype).removeprefix("torch.")
+def check_gradient(g: Any, x: torch.Tensor) -> None:
+    """Check that a student's function has given `update` a gradient of x. Raises Fault."""
+    if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
+        raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
+
+
+def name_dtype(dtype: torch.dtype) -> str:
+    """Return the name of a dtype: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def name_kind(value: Any) -> str:
+    """Return what a value is, in words: "a tensor [3] of float32"."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(name_kind, value))})"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)} of {name_dtype(value.dtype)}"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def counted(n: int, what: str) -> str:
+    """Return a number of things: "1 step", "2 steps"."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def is_close(vector: torch.Tensor, expected: torch.Tensor) -> bool:

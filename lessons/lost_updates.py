@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from lessons import param_server
 from lessons.labs.lost_updates import serve
-from strategies import Cost, Strategy, Traffic, Traits
+from strategies import Cost, Traffic, Traits
 from strategies.collectives import broadcast
 from transports.base import Transport
 
@@ -43,7 +44,7 @@ def apply(x: torch.Tensor, pushed: torch.Tensor) -> None:
 
 
 @dataclass(kw_only=True)
-class Mine(Strategy):
+class Mine(param_server.Mine):
     """Workers take steps of their own; by the functions above they push after each, and fetch after every n_fetch."""
 
     n_fetch: int = 4
@@ -57,10 +58,6 @@ class Mine(Strategy):
     def cost(self, kind: str | None = None) -> Cost:
         """A push after each step; x every n_fetch steps."""
         return Cost(worker=Traffic("1 + 1 / n_fetch", "P"), server=Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch"))
-
-    def roles(self, world_size: int) -> list[str]:
-        """Rank 0 serves, the others work."""
-        return ["server"] + ["worker"] * (world_size - 1)
 
     def setup(self) -> None:
         """Have a base."""

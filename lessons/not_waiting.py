@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies import Cost, Strategy, Traffic, Traits
+from lessons import param_server
+from strategies import Traits
 from strategies.collectives import broadcast
 from transports.base import ANY, Transport  # noqa: F401 - ANY is for your `serve`
 
@@ -51,7 +52,7 @@ def largest_rate(curvature: float, tau: int) -> float:
 
 
 @dataclass(kw_only=True)
-class Mine(Strategy):
+class Mine(param_server.Mine):
     """Rank 0 serves by the function above, all others work."""
 
     s: int | None = None
@@ -59,14 +60,6 @@ class Mine(Strategy):
 
     traits = Traits(asynchronous=True, ranks=(2, None), defaults={"momentum": 0.0})  # late gradients act like momentum
     serve_all = staticmethod(serve)
-
-    def cost(self, kind: str | None = None) -> Cost:
-        """A gradient from each worker, and x to each."""
-        return Cost(worker=Traffic("1", "P"), server=Traffic("N - 1", "(N - 1) P"))
-
-    def roles(self, world_size: int) -> list[str]:
-        """Rank 0 serves, the others work."""
-        return ["server"] + ["worker"] * (world_size - 1)
 
     def setup(self) -> None:
         """Count the samples of an epoch."""

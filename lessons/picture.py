@@ -3,7 +3,7 @@
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lessons.lab import Lab, Run
+from lessons.lab import Lab, Run, counted
 
 _MOST = 200  # messages that are drawn of a run
 _LABELLED = 60  # a run of no more has the label of each message beside its arrow
@@ -44,7 +44,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
                 )  # fmt: skip
         left_out = f", of which {_MOST} are drawn" if len(run.sent) > _MOST else ""
         unread = any(message.arrived is None for message in shown)
-        of_all = f"{_counted(len(run.sent), 'message')}{left_out}, {_counted(run.rounds, 'round')} in the whole run"
+        of_all = f"{counted(len(run.sent), 'message')}{left_out}, {counted(run.rounds, 'round')} in the whole run"
         legend = "; dashed: sent, never received" if unread else ""
         axes.set_title(f"{name}: {of_all}{legend}", loc="left", fontsize=10)
         axes.set(ylim=(run.case.n - 0.5, -0.5), yticks=range(run.case.n))
@@ -56,7 +56,3 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
     alike = f"; each arrow carries {label}" if len(labels) == 1 else ""
     panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}{alike}", parse_math=False)
     return figure
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -4,22 +4,18 @@ In virtual time, on pictures of digits, every worker with batches of the same si
 """
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Sequence
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Picture
 
-import simulate
+from lessons.lab import counted
 from lessons.not_waiting import Mine
 from lessons.report import Report
-from lessons.shown import Shown
-from records import tables
+from lessons.shown import Shown, new_picture
+from lessons.training import NOT_TRAINED, accuracy_of, train_digits
 from records.errors import RunFailed
-from training import Options
 from transports.base import Transport
-from virtual_time.cluster import ClusterOptions
 
 EPOCHS, BATCH = 3, 8
 WORKERS = (1, 4, 16)
@@ -60,18 +56,13 @@ def train(serve: Serve, workers: int, rate: float) -> Trained:
         """Also keeps the staleness of every gradient."""
 
     Measured.serve_all = staticmethod(serve_all)
-    with tempfile.TemporaryDirectory() as folder:
-        options = Options(strategy=Measured(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate,
-                          results_dir=folder, bandwidth="1gbit", latency="50us")  # fmt: skip
-        try:
-            table = simulate.simulate(options, ClusterOptions(compute="10ms"), quiet=True).table
-        except RunFailed as error:
-            if "the loss" not in str(error):
-                raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
-            return Trained(CHANCE, None)
-    accuracy = tables.totals(table)["test_accuracy"]
-    assert accuracy is not None, "every epoch is evaluated"
-    return Trained(accuracy, torch.tensor(late).double().mean().item())
+    try:
+        table, _ = train_digits(Measured(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate)
+    except RunFailed as error:
+        if "the loss" not in str(error):
+            raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
+        return Trained(CHANCE, None)
+    return Trained(accuracy_of(table), torch.tensor(late).double().mean().item())
 
 
 def count_staleness(report: Report, serve: Serve, workers: int) -> str:
@@ -89,7 +80,7 @@ def shrink(report: Report, serve: Serve, largest_rate: Rule, rate: float) -> str
     Only if `report` says that the functions are right: a training by others could hang.
     """
     if not report.right:
-        return "not trained: first have the check say that it is right"
+        return NOT_TRAINED
     lines = []
     for workers in WORKERS:
         smaller = rate * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0)
@@ -104,7 +95,7 @@ def sweep(report: Report, serve: Serve, largest_rate: Rule, border: float) -> Sh
     `border` is the rate that is just too large for one worker. Only if `report` says that the functions are right.
     """
     if not report.right:
-        return "not trained: first have the check say that it is right"
+        return NOT_TRAINED
     found = {workers: [train(serve, workers, rate) for rate in RATES] for workers in WORKERS}
     borders = [border * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0) for workers in WORKERS]
     text = [f"{'rate':>12}" + "".join(f"{rate:>9}" for rate in RATES)]
@@ -116,18 +107,14 @@ def sweep(report: Report, serve: Serve, largest_rate: Rule, border: float) -> Sh
 
 def draw(found: dict[int, list[Trained]], borders: Sequence[float]) -> Picture:
     """Draw the accuracies by rate, and a dotted line at each border."""
-    picture = Picture(figsize=(9, 3.4), layout="constrained")
-    FigureCanvasAgg(picture)
-    axes = picture.subplots()
+    picture, axes = new_picture(
+        xlabel="learning rate; dotted: where the rule sees the border", ylabel="accuracy, %", ylim=(0, 100)
+    )
     for i, ((workers, runs), border) in enumerate(zip(found.items(), borders, strict=True)):
-        plural = "s" if workers > 1 else ""
-        axes.semilogx(
-            RATES, [100 * run.accuracy for run in runs], "o-", color=f"C{i}", label=f"{workers} worker{plural}"
-        )
+        accuracies = [100 * run.accuracy for run in runs]
+        axes.semilogx(RATES, accuracies, "o-", color=f"C{i}", label=counted(workers, "worker"))
         axes.axvline(border, color=f"C{i}", linestyle=":")
     axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
     axes.minorticks_off()
-    axes.set(xlabel="learning rate; dotted: where the rule sees the border", ylabel="accuracy, %", ylim=(0, 100))
-    axes.spines[["top", "right"]].set_visible(False)
     picture.legend(frameon=False, loc="outside right upper")
     return picture

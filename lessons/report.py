@@ -1,8 +1,6 @@
 """What is said of a student's functions: the verdict, the score, the picture; for people and for programs."""
 
-import base64
 import html
-import io
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,6 +10,7 @@ from matplotlib.figure import Figure as Picture
 
 from lessons import picture
 from lessons.lab import UNREADABLE, Figure, Lab, Run
+from lessons.shown import as_html
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 
@@ -74,13 +73,11 @@ class Report:
     def _rows(self) -> list[str]:
         if not self.figures:
             return []
-        rows = [("", "yours", "best known", "")] + [
-            (one.name, shown(one.yours), shown(one.best), one.formula) for one in self.figures
-        ]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        return [
-            f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows
-        ] + [f"({self.lab.scored}, at 1 Gbit/s and 50 us)"]
+        rows = [(one.name, shown(one.yours), shown(one.best), one.formula) for one in self.figures]
+        rows = [("", "yours", "best known", ""), *rows]
+        a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
+        lines = [f"{name:{a}}  {yours:>{b}}  {best:>{c}}  {formula}".rstrip() for name, yours, best, formula in rows]
+        return [*lines, f"({self.lab.scored}, at 1 Gbit/s and 50 us)"]
 
     def _repr_html_(self) -> str:
         """Show all of it in a notebook's cell."""
@@ -94,65 +91,48 @@ class Report:
         if self.printed:
             parts.append(f"<pre>{html.escape(self.printed)}</pre>")
         if self.picture is not None:
-            data = base64.b64encode(picture_bytes(self.picture, "png")).decode()
-            assert self.yours is not None
-            assert self.reference is not None
-            if self.kind == "wrong" and self._schedule(self.yours) == self._schedule(self.reference):
+            yours, reference = self._schedule(self.yours), self._schedule(self.reference)
+            if self.kind == "wrong" and yours == reference:
                 parts.append("<p>Who sends what to whom is as in the reference: look at what is computed.</p>")
-            about = html.escape(f"The messages of your {self.lab.name} above, those of the reference below.")
-            parts.append(f'<img alt="{about}" style="max-width:100%" src="data:image/png;base64,{data}">')
+            about = f"The messages of your {self.lab.name} above, those of the reference below."
+            parts.append(as_html(self.picture, about))
         return "".join(parts)
 
-    def _schedule(self, run: Run) -> list[tuple[int, int, int, str, int]]:
+    def _schedule(self, run: Run | None) -> list[tuple[int, int, int, str, int]]:
         """Return what the picture shows of a run but its times."""
+        assert run is not None, "else there is no picture"
         return sorted((one.rank, one.step, one.dst, self.lab.label(one, run.case), one.nbytes) for one in run.sent)
 
     # For programs
 
     def as_json(self) -> str:
         """Return the scores as JSON."""
-        return json.dumps(self._facts(), indent=1) + "\n"
+        facts = {
+            "lab": self.lab.name, "kind": self.kind, "verdict": self.verdict, "right": self.right,
+            "passed": self.passed, "points": self.points, "case": str(self.lab.scored),
+            "figures": [asdict(one) | {"is_best": one.is_best} for one in self.figures],
+        }  # fmt: skip
+        return json.dumps(facts, indent=1) + "\n"
 
     def as_gradescope(self) -> str:
         """Return the results.json that Gradescope reads: https://gradescope-autograders.readthedocs.io/en/latest/specs/."""
-        tests: list[dict[str, Any]] = [
-            {
-                "name": "right", "score": FOR_RIGHT if self.right else 0, "max_score": FOR_RIGHT,
-                "status": "passed" if self.right else "failed", "output": self.verdict,
-            }
-        ]  # fmt: skip
-        left = 100 - FOR_RIGHT
-        if self.right:
-            share = left / len(self.figures)
-            tests += [
-                {
-                    "name": one.name, "score": share if one.is_best else 0, "max_score": share,
-                    "status": "passed" if one.is_best else "failed",
-                    "output": f"yours {shown(one.yours)}, best known {shown(one.best)} = {one.formula}",
-                }
-                for one in self.figures
-            ]  # fmt: skip
-        else:
-            tests.append(
-                {"name": "cost", "score": 0, "max_score": left, "output": "counted when the results are right"}
-            )
-        return json.dumps({"score": self.points, "output": str(self), "tests": tests}, indent=1) + "\n"
 
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "lab": self.lab.name, "kind": self.kind, "verdict": self.verdict, "right": self.right,
-            "passed": self.passed, "points": self.points,
-            "case": str(self.lab.scored), "figures": [asdict(one) | {"is_best": one.is_best} for one in self.figures],
-        }  # fmt: skip
+        def test(name: str, passed: bool, most: float, output: str) -> dict[str, Any]:
+            return {"name": name, "score": most if passed else 0, "max_score": most,
+                    "status": "passed" if passed else "failed", "output": output}  # fmt: skip
+
+        left = 100 - FOR_RIGHT
+        tests = [test("right", self.right, FOR_RIGHT, self.verdict)]
+        if self.right:
+            tests += [test(one.name, one.is_best, left / len(self.figures),
+                           f"yours {shown(one.yours)}, best known {shown(one.best)} = {one.formula}")
+                      for one in self.figures]  # fmt: skip
+        else:
+            text = "counted when the results are right"
+            tests.append({"name": "cost", "score": 0, "max_score": left, "output": text})
+        return json.dumps({"score": self.points, "output": str(self), "tests": tests}, indent=1) + "\n"
 
 
 def shown(value: float) -> str:
     """Return a figure as people read it."""
     return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
-
-
-def picture_bytes(figure: Picture, kind: str) -> bytes:
-    """Return a figure as a file of this kind: png, svg, pdf."""
-    file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=110)
-    return file.getvalue()

@@ -21,8 +21,9 @@ def coefficients(vector: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[fl
     return [0.0 if abs(a) < 1e-3 else float(a) for a in found]
 
 
-def describe(found: Sequence[float], names: Sequence[str]) -> str:
-    """Return a sum in words: "rank 0 + 2 x rank 1", the names being those of the parts; "(...) / 3" of a mean."""
+def describe(found: Sequence[float], names: Sequence[str] = ()) -> str:
+    """Return a sum in words: "rank 0 + 2 x rank 1"; "(...) / 3" of a mean. `names`: of the parts, if not of ranks."""
+    names = names or [f"rank {k}" for k in range(len(found))]
     used = [a for a in found if a]
     if not used:
         return "nothing of any of them"

@@ -1,7 +1,15 @@
-"""Train a network by a student's functions, in virtual time, beside one process that takes the same batches."""
+"""Train networks on the digits by a student's functions, in virtual time. Raises UsageError, RunFailed.
 
+Nothing is trained by functions that a report does not say to be right: they could hang.
+"""
+
+import json
 import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import simulate
 from lessons.report import Report
@@ -13,30 +21,93 @@ from training.names import make_strategy
 from virtual_time.cluster import ClusterOptions
 
 EPOCHS = 5
+NOT_TRAINED = "not trained: first have the check say that it is right"
+
+
+def train_digits(strategy: Strategy, compute: str = "10ms", **options: Any) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return the table and the record of a training; a step of a worker computes for `compute`.
+
+    `options` are those of `training.Options`, at 1 Gbit/s and 50 us if they do not say otherwise.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        of_links = {"bandwidth": "1gbit", "latency": "50us"}
+        given = Options(strategy=strategy, results_dir=folder, **of_links | options)
+        table = simulate.simulate(given, ClusterOptions(compute=compute), quiet=True).table
+        (record,) = Path(folder).glob("*.json")
+        return table, json.loads(record.read_text(encoding="utf-8"))
+
+
+def accuracy_of(table: pd.DataFrame) -> float:
+    """Return the part of the held-out digits that is told right in the end."""
+    accuracy = tables.totals(table)["test_accuracy"]
+    assert accuracy is not None, "every epoch is evaluated"
+    return accuracy
 
 
 def train(report: Report, strategy: Strategy, n_gpus: int = 4, **changes: Any) -> str:
     """Return in two lines the held-out accuracy on the digits, of `strategy` on `n_gpus` ranks and of one process.
 
-    `changes` are options of both runs. Only if `report` says that the functions are right: a training by others could
-    hang. Raises RunFailed.
+    `changes` are options of both runs.
     """
     if not report.right:
-        return "not trained: first have the check say that it is right"
+        return NOT_TRAINED
+    one = make_strategy("single", workers_like=strategy.count_workers(n_gpus))
     with tempfile.TemporaryDirectory() as folder:
-        one = make_strategy("single", workers_like=strategy.count_workers(n_gpus))
-        alone = run(
-            Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes), quiet=True
-        )
-        options = Options(strategy=strategy, n_gpus=n_gpus, epochs=EPOCHS, results_dir=folder,
-                          bandwidth="1gbit", latency="50us", **changes)  # fmt: skip
-        try:
-            yours = simulate.simulate(options, ClusterOptions(compute="10ms"), quiet=True).table
-        except RunFailed as error:
-            raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
-    lines = []
-    for name, table in ((f"{n_gpus} ranks, by yours", yours), ("one process", alone)):
-        accuracy = tables.totals(table)["test_accuracy"]
-        assert accuracy is not None, "every epoch is evaluated"
-        lines.append(f"{name:<18}  {100 * accuracy:.1f} % of the held-out digits after {EPOCHS} epochs")
-    return "\n".join(lines)
+        given = Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes)
+        alone = run(given, quiet=True)
+    try:
+        yours, _ = train_digits(strategy, n_gpus=n_gpus, epochs=EPOCHS, **changes)
+    except RunFailed as error:
+        raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
+    tables_by_name = {f"{n_gpus} ranks, by yours": yours, "one process": alone}
+    return "\n".join(f"{name:<18}  {100 * accuracy_of(table):.1f} % of the held-out digits after {EPOCHS} epochs"
+                     for name, table in tables_by_name.items())  # fmt: skip
+
+
+def compare(
+    report: Report,
+    strategies: Mapping[str, Strategy],
+    n_gpus: int = 4,
+    epochs: int = 3,
+    lr: float = 0.1,
+    **options: Any,
+) -> pd.DataFrame | str:
+    """Return for each strategy the accuracy on the held-out digits, and the virtual seconds and MB of the training.
+
+    Also the virtual milliseconds a step: the seconds by the steps that the records count, the ends of epochs included.
+    `options`: see `train_digits`.
+    """
+    if not report.right:
+        return NOT_TRAINED
+    rows = {}
+    for name, strategy in strategies.items():
+        table, _ = train_digits(strategy, n_gpus=n_gpus, epochs=epochs, lr=lr, momentum=0.0, **options)
+        totals = tables.totals(table)
+        seconds = totals["seconds"] or 0.0
+        rows[name] = {
+            "accuracy, %": round(100 * accuracy_of(table), 1), "virtual seconds": round(seconds, 3),
+            "MB sent": round((totals["bytes_sent"] or 0) / 1e6, 2),
+            "ms a step": round(1000 * seconds / int(table["step"].max()), 2),
+        }  # fmt: skip
+    return pd.DataFrame(rows).T
+
+
+def train_each(runs: Mapping[str, Strategy], n_gpus: int = 4, epochs: int = 8, **options: Any) -> pd.DataFrame:
+    """Train by each strategy; return a row for each run and epoch, for pictures. `options`: see `train_digits`.
+
+    Columns: run, epoch, the mean loss of training, accuracy (% of the held-out digits), virtual seconds and MB sent by
+    all ranks, both since the start, and state_KB, the optimizer's state on the rank that keeps the most. At 100 Mbit/s.
+    """
+    frames = []
+    for name, strategy in runs.items():
+        table, record = train_digits(strategy, n_gpus=n_gpus, epochs=epochs, bandwidth="100mbit", **options)
+        by_epoch = table.groupby("epoch")
+        frame = pd.DataFrame({
+            "loss": by_epoch["train_loss"].mean(),
+            "accuracy": 100 * by_epoch["test_accuracy"].max(),
+            "seconds": by_epoch["epoch_s"].max().cumsum(),
+            "MB": by_epoch["bytes_sent"].sum().cumsum() / 1e6,
+            "state_KB": max(record["optimizer_bytes"].values()) / 1e3,
+        })  # fmt: skip
+        frames.append(frame.reset_index().assign(run=name))
+    return pd.concat(frames, ignore_index=True)

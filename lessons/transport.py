@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
-from lessons.spoiled import spoil
+from lessons.lab import name_dtype
 from transports.base import ANY, Message, Work
 from transports.messages import Delivered, as_vector
 
 LARGEST = 2**26  # bytes of a message
 MOST_SLEEP = 1_000_000  # virtual seconds
+# What a received vector holds after its release: bytes that no computation gives, and that a result of them keeps.
+_SPOILED = 0xFF  # in all bytes, that is a NaN whose bits are all set, the index -1, or 255
+_ALL_BUT_SIGN = {torch.float32: (torch.int32, 2**31 - 1), torch.float64: (torch.int64, 2**63 - 1)}
 
 
 class Judge:
@@ -58,7 +61,15 @@ def _bits(vector: torch.Tensor) -> torch.Tensor:
 
 def packed(vector: torch.Tensor) -> tuple[str, bytes]:
     """Return a vector's dtype by name, and its bytes."""
-    return str(vector.dtype).removeprefix("torch."), _bits(vector).numpy().tobytes()
+    return name_dtype(vector.dtype), _bits(vector).numpy().tobytes()
+
+
+def is_spoiled(vector: torch.Tensor) -> bool:
+    """Whether an element is a NaN that came from a released vector: additions and multiplications keep its bits."""
+    if vector.dtype not in _ALL_BUT_SIGN:
+        return False
+    integers, ones = _ALL_BUT_SIGN[vector.dtype]
+    return bool(((vector.contiguous().view(integers) & ones) == ones).any())
 
 
 class LabTransport:
@@ -134,7 +145,7 @@ class LabTransport:
             self._held.pop(key, None)
             self._judge.tell("release", src=answer["src"], id=answer["id"])
             if vector is not None:
-                spoil(vector)  # its sender may write there from here on
+                _bits(vector).fill_(_SPOILED)  # its sender may write there from here on
 
         message = Message(answer["src"], answer["tag"], vector, answer["object"], answer["nbytes"], answer["n"],
                           give_back)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, name_dtype, name_kind, normal
 from lessons.labs.codes import COMPRESS, DECOMPRESS, EXCHANGE, STEPS, Part, first_fault, until_of
 
 INDEX_BYTES = 4
@@ -24,25 +24,13 @@ class Compression(Lab):
 
     name = "compression"
     functions = (COMPRESS, DECOMPRESS, EXCHANGE)
-    cases = (
-        Part(1, 24, until=COMPRESS),
-        Part(1, 9, until=COMPRESS),
-        Part(1, 4, until=COMPRESS),
-        Part(1, 24, until=DECOMPRESS),
-        Case(2, 24),
-        Case(3, 24),
-        Case(2, 9),
-        Case(4, 32),
-        Case(3, 4),
-        Case(1, 12),
-        Case(5, 40, torch.float64),
-        Case(3, 5_000),
-    )
+    cases = (Part(1, 24, until=COMPRESS), Part(1, 9, until=COMPRESS), Part(1, 4, until=COMPRESS),
+             Part(1, 24, until=DECOMPRESS), Case(2, 24), Case(3, 24), Case(2, 9), Case(4, 32), Case(3, 4), Case(1, 12),
+             Case(5, 40, torch.float64), Case(3, 5_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """One k; for each rank a residual, and a gradient for each step. The last is zero: what was kept is sent."""
         k = case.length + 3 if case.length < _FEW else chance.randint(case.length // 8 + 1, case.length // 3)
         if case == self.scored:
             k = case.length // 100
@@ -57,7 +45,6 @@ class Compression(Lab):
         return drawn
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Compress alone and decompress, step after step; then exchange, from the same residual again."""
         k, length, until = int(inputs["k"]), case.length, until_of(case)
         begin = f"{case}: rank {transport.rank}"
         result: Vectors = {}
@@ -79,38 +66,27 @@ class Compression(Lab):
             result |= {f"mean{s}": mean.clone(), f"left{s}": left.clone()}
         return result
 
-    def is_right(self, run: Run) -> bool:
-        """No code loses anything, and every rank has the mean of all codes."""
-        return not first_fault(run)
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Look at each rank's codes first, then at their means."""
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
         return first_fault(run)
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """Say how long a code is where k is more than there is."""
         k, length = int(run.inputs[0]["k"]), run.case.length
         if kind == "raised" and k > length:
             return f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
         return ""
 
     def figures(self, run: Run) -> list[Figure]:
-        """Count per step. The best known sends each code once to everybody, as one message."""
-        others, k = run.case.n - 1, int(run.inputs[0]["k"])
-        width = run.case.dtype.itemsize
-        nbytes = others * k * (width + INDEX_BYTES)
-        written = f"(N - 1) k ({width} + {INDEX_BYTES})"
+        others, k, width = run.case.n - 1, int(run.inputs[0]["k"]), run.case.dtype.itemsize
+        nbytes, written = others * k * (width + INDEX_BYTES), f"(N - 1) k ({width} + {INDEX_BYTES})"
+        seconds = LATENCY + nbytes / BANDWIDTH
         return [
             Figure("messages of a rank", max(run.messages) / STEPS, others, "N - 1"),
             Figure("bytes of a rank", max(run.nbytes) / STEPS, nbytes, f"{written}, k = {k}"),
             Figure("rounds", run.rounds / STEPS, 1, "1"),
-            Figure(
-                "virtual seconds", run.seconds / STEPS, LATENCY + nbytes / BANDWIDTH, f"latency + {written} / bandwidth"
-            ),
+            Figure("virtual seconds", run.seconds / STEPS, seconds, f"latency + {written} / bandwidth"),
         ]
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Name whole vectors, long indices, two messages for a code, and the card that all begin with."""
         names, k, width = [one.name for one in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
         longest = max(run.sent, key=lambda message: message.nbytes)
         advice = super().advise(run, missed)
@@ -126,15 +102,10 @@ class Compression(Lab):
                     f"rank r begin with rank r + 1; {advice}")  # fmt: skip
         return advice
 
-    def label(self, message: Sent, case: Case) -> str:
-        """The indices, the values or both, and of which rank; or a whole vector."""
-        if message.vector is None:
-            return "an object"
-        if message.vector.is_floating_point():
-            whole = message.vector.numel() == case.length > 1
-            return "the whole vector" if whole else f"values {message.rank}"
-        packed = message.vector.dtype == torch.uint8
-        return f"code {message.rank}" if packed else f"indices {message.rank}"
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        if vector.is_floating_point():
+            return "the whole vector" if vector.numel() == case.length > 1 else f"values {message.rank}"
+        return f"{'code' if vector.dtype == torch.uint8 else 'indices'} {message.rank}"
 
 
 def _keeping(given: torch.Tensor, begin: str, name: str, call: Callable[[torch.Tensor], Any]) -> Any:
@@ -150,17 +121,21 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
     """Return the indices and the values of a code. Raises Fault if it is none."""
     begin = f"{begin}: compress returned"
     if not (isinstance(code, tuple | list) and len(code) == 2 and all(isinstance(one, torch.Tensor) for one in code)):
-        raise Fault("returned", f"{begin} {_kind(code)}; expected two tensors: (indices, values)")
+        raise Fault("returned", f"{begin} {name_kind(code)}; expected two tensors: (indices, values)")
     indices, values = code
     if indices.dtype == torch.int64:
         raise Fault("returned", f"{begin} indices of int64; expected int32, as they are counted and unpacked: "
                                 "indices.int()")  # fmt: skip
     if indices.dtype != torch.int32:
-        raise Fault("returned", f"{begin} {_kind(indices)} for the indices; expected int32, and they come first")
+        raise Fault("returned", f"{begin} {name_kind(indices)} for the indices; expected int32, and they come first")
     if indices.dim() != 1 or indices.shape != values.shape:
-        raise Fault("returned", f"{begin} {_kind(indices)} and {_kind(values)}; expected as many values as indices")
+        raise Fault(
+            "returned", f"{begin} {name_kind(indices)} and {name_kind(values)}; expected as many values as indices"
+        )
     if values.dtype != case.dtype:
-        raise Fault("returned", f"{begin} values of {_name(values.dtype)}; expected those of g, {_name(case.dtype)}")
+        raise Fault(
+            "returned", f"{begin} values of {name_dtype(values.dtype)}; expected those of g, {name_dtype(case.dtype)}"
+        )
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < case.length:
         raise Fault("returned", f"{begin} an index that is not one of 0 to {case.length - 1}")
     return indices, values
@@ -169,20 +144,8 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
 def _check_vector(vector: Any, case: Case, begin: str, name: str) -> None:
     """Check that a function has returned a vector like g. Raises Fault."""
     if not isinstance(vector, torch.Tensor) or vector.shape != (case.length,) or vector.dtype != case.dtype:
-        expected = f"a vector [{case.length}] of {_name(case.dtype)}"
-        raise Fault("returned", f"{begin}: {name} returned {_kind(vector)}; expected {expected}")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(_kind(one) for one in value)})"
-    if isinstance(value, torch.Tensor):
-        return f"a tensor {list(value.shape)} of {_name(value.dtype)}"
-    return "nothing" if value is None else f"a {type(value).__name__}"
+        expected = f"a vector [{case.length}] of {name_dtype(case.dtype)}"
+        raise Fault("returned", f"{begin}: {name} returned {name_kind(vector)}; expected {expected}")
 
 
 def _has_long_indices(message: Sent, k: int, width: int) -> bool:

@@ -65,17 +65,14 @@ RIGHT: dict[str, tuple[Term, Term]] = {
 WORLDS: dict[str, Callable[[str, Cluster], float]] = {
     "computing took no time, or equally long in all three: servers compute nothing, and fewer workers take longer for "
     "the batch": lambda choice, c: predict(choice, c._replace(compute=0.0)),
-    "messages had no latency: a ring has 2 (N - 1) messages one after the other": lambda choice, c: predict(
-        choice, c._replace(latency=0.0)
-    ),
-    "the bandwidth were bytes a second: it is bits": lambda choice, c: predict(
-        choice, c._replace(bandwidth=8 * c.bandwidth)
-    ),
+    "messages had no latency: a ring has 2 (N - 1) messages one after the other":
+        lambda choice, c: predict(choice, c._replace(latency=0.0)),
+    "the bandwidth were bytes a second: it is bits":
+        lambda choice, c: predict(choice, c._replace(bandwidth=8 * c.bandwidth)),
     "N - 3 quarters passed a card one after the other: a worker's own card takes in four of them before the worker can "
-    "go on, which makes N": lambda choice, c: (
-        predict(choice, c) - (0.75 * c.nbytes / c.bytes_per_second if choice == SERVERS else 0.0)
-    ),
-}
+    "go on, which makes N":
+        lambda choice, c: predict(choice, c) - (choice == SERVERS) * 0.75 * c.nbytes / c.bytes_per_second,
+}  # fmt: skip
 
 
 def vary(cluster: Cluster) -> list[Cluster]:
@@ -95,15 +92,12 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     for times in (1000, 1_000_000):
         if all(near(found, times) for found in of_all):
             return f"{begin}; yours is {times:,} times as long in every cluster: return seconds"
-    latencies = [float(three[1] - three[0]) / one.latency for three, one in zip(estimates, clusters, strict=True)]
-    vectors = [
-        float(three[2] - three[0]) * one.bytes_per_second / one.nbytes
-        for three, one in zip(estimates, clusters, strict=True)
-    ]
+    rows = [*zip(estimates.tolist(), clusters, strict=True)]
+    latencies = [(more - once) / one.latency for (once, more, _), one in rows]
+    vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
     of_latency, of_bytes = RIGHT[choice]
-    if text := _hint(latencies, ns, of_latency, LATENCIES[choice]):
-        return f"{begin}; {text}"
-    if text := _hint(vectors, ns, of_bytes, VECTORS[choice]):
+    text = _hint(latencies, ns, of_latency, LATENCIES[choice]) or _hint(vectors, ns, of_bytes, VECTORS[choice])
+    if text:
         return f"{begin}; {text}"
     which = {True: "which is right", False: "which is not right"}
     of_latency_is, of_bytes_is = (which[near(found[i], right(ns[i]))]
@@ -140,10 +134,8 @@ def fastest(cluster: Cluster) -> str:
 
 def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:
     """Return by cluster how many times as long a step takes as with the fastest."""
-    return [
-        measure(choice, cluster) / measure(fastest(cluster), cluster)
-        for cluster, choice in zip(clusters, chosen, strict=True)
-    ]
+    pairs = zip(clusters, chosen, strict=True)
+    return [measure(choice, cluster) / measure(fastest(cluster), cluster) for cluster, choice in pairs]
 
 
 def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
@@ -152,8 +144,7 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
     worst = max(range(len(found)), key=found.__getitem__)
     cluster, choice = clusters[worst], chosen[worst]
     best = fastest(cluster)
-    text = (f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes "
-            f"{_parts(best, cluster)}")  # fmt: skip
+    text = f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes {_parts(best, cluster)}"
     for what, world in WORLDS.items():
         if list(chosen) == [best_in_theory(one, world) for one in clusters]:
             return f"{text}; you choose as if {what}"

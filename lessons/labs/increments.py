@@ -79,10 +79,13 @@ def count_lost(run: Run) -> str:
     return f". In the server's x, of {found[1].numel()} updates, {', '.join(counted)}" if counted else ""
 
 
+def _pushed(run: Run, k: int) -> list[torch.Tensor]:
+    return [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
+
+
 def explain_minus(run: Run, k: int) -> str:
     """Return which push takes updates of others off, which they then push again; "" if none does."""
-    sent = [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
-    for i, vector in enumerate(sent):
+    for i, vector in enumerate(_pushed(run, k)):
         found = amounts(run, vector)
         taken_off = [j for j in clients(run) if found and j != k and bool((found[1][j - 1] < -_LOOK).any())]
         if taken_off:
@@ -93,8 +96,7 @@ def explain_minus(run: Run, k: int) -> str:
 
 def explain_pushes(run: Run, k: int) -> str:
     """Return what is wrong in a client's pushes, the root of it first; "" if nothing is, or it cannot be told."""
-    expected = pushes_of(run, k)
-    sent = [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
+    expected, sent = pushes_of(run, k), _pushed(run, k)
     if len(sent) < len(expected):
         return f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
     held = [amounts(run, vector) for vector in sent]
@@ -147,10 +149,8 @@ def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[rang
         within |= any(fetches[j] == fetched for j in old)
         could |= any(fetches[j] == fetched for j in range(wanted.start))
     if across and within:
-        return (
-            "it is all that the client has added since it began: base never moves, neither by a push nor a fetch "
-            f"({_REBOUND})"
-        )
+        return ("it is all that the client has added since it began: base never moves, neither by a push nor a fetch "
+                f"({_REBOUND})")  # fmt: skip
     if across and could:
         return "they came back with a fetch: the server has them already; base is to take in what was fetched, too"
     if across:
@@ -221,7 +221,4 @@ def explain_fetches(run: Run, k: int) -> str:
 
 def _named(numbers: list[int]) -> str:
     """Return updates by their numbers, from 1."""
-    if not numbers:
-        return ""
-    word = "update" if len(numbers) == 1 else "updates"
-    return f"{word} {', '.join(str(j + 1) for j in numbers)}"
+    return f"update{'s' * (len(numbers) > 1)} {', '.join(str(j + 1) for j in numbers)}"

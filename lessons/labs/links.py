@@ -3,136 +3,83 @@
 import math
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import (
-    BANDWIDTH,
-    LATENCY,
-    Case,
-    Fault,
-    Figure,
-    Lab,
-    Run,
-    Sent,
-    Vectors,
-    check_in_place,
-    is_close,
-    normal,
-)
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
 from lessons.labs import clusters, estimates
 from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster
+from lessons.labs.ring import run_all_reduce, wrong_ranks
 from lessons.sums import coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
-CHOOSE, ALL_REDUCE, BOTH = "choose", "all_reduce", "choose and all_reduce"
+CHOOSE = "choose"
 _OF_EACH = 3  # clusters for which a choice is the fastest
 _TRIES = 1000  # clusters that are tried before all is drawn anew
 _MARGIN = 1.05  # the next best takes so many times as long, at least
 _ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
-_CURE = "write the mean into `vector`, in place: vector.copy_(...)"
-
-
-@dataclass(frozen=True)
-class Part(Case):
-    """A case of one of the functions."""
-
-    what: str = ALL_REDUCE
-
-    def __str__(self) -> str:
-        return super().__str__() if self.what in (ALL_REDUCE, BOTH) else self.what
 
 
 class Links(Lab):
     """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
 
-    The first three are judged on clusters that are drawn, by what the strategies take there in virtual time.
+    The first three are judged on clusters that are drawn, by what the strategies take there in virtual time. A case
+    that names no function is one of `all_reduce`; the score is of `choose` as well.
     """
 
     name = "links"
-    functions = (*ESTIMATES, CHOOSE, ALL_REDUCE)
-    cases = (
-        Part(1, 0, what="seconds_of_server"),
-        Part(1, 0, what="seconds_of_ring"),
-        Part(1, 0, what=CHOOSE),
-        Part(2, 8),
-        Part(4, 12),
-        Part(8, 40, torch.float64),
-        Part(1, 5),
-        Part(4, 1),
-        Part(2, 0),
-        Part(4, 10_000),
-    )
-    scored = Part(8, 64, what=BOTH)
-    real = Part(4, 1_000)
+    functions = (*ESTIMATES, CHOOSE, "all_reduce")
+    cases = (*(Case(1, 0, function=name) for name in (*ESTIMATES, CHOOSE)), Case(2, 8), Case(4, 12),
+             Case(8, 40, torch.float64), Case(1, 5), Case(4, 1), Case(2, 0), Case(4, 10_000))  # fmt: skip
+    scored = Case(8, 64)
+    real = Case(4, 1_000)
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """Clusters for rank 0, or a vector for each rank, or both."""
-        what = _part(case).what
         inputs = [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
-        if what in ESTIMATES:
-            drawn = [one for cluster in draw_clusters(ESTIMATES[what], chance) for one in estimates.vary(cluster)]
+        if choice := ESTIMATES.get(case.function):
+            drawn = [one for cluster in draw_clusters(choice, chance) for one in estimates.vary(cluster)]
             inputs[0]["clusters"] = torch.tensor(drawn, dtype=torch.float64)
-        elif what in (CHOOSE, BOTH):
+        elif case.function == CHOOSE or case == self.scored:
             inputs[0]["clusters"] = torch.tensor(draw_to_choose(chance), dtype=torch.float64)
         return inputs
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Rank 0: estimate, or choose. All: all-reduce once."""
-        what, result = _part(case).what, {}
+        result = {}
         if "clusters" in inputs:
-            given = clusters_of(inputs)
-            result["answers"] = torch.tensor([_ask(yours, what, one) for one in given], dtype=torch.float64)
-        if what in (ALL_REDUCE, BOTH):
-            vector = transport.allocate(case.length, case.dtype)
-            vector.copy_(inputs["vector"])
-            returned = yours.all_reduce(transport, vector)
-            check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
-            result["vector"] = vector
-        return result
+            answers = [_ask(yours, case.function, one) for one in clusters_of(inputs)]
+            result["answers"] = torch.tensor(answers, dtype=torch.float64)
+        return result if case.function else result | run_all_reduce(yours, transport, case, inputs)
 
-    def is_right(self, run: Run) -> bool:
-        """Whether estimates are as measured, choices as fast as any, and all ranks hold the mean, in the same bits."""
-        what = _part(run.case).what
-        if what in ESTIMATES:
-            return not self._explain_estimates(run)
-        if what in (CHOOSE, BOTH) and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
-            return False
-        return what == CHOOSE or not (wrong_ranks(run) or other_bits(run))
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Say which term of an estimate is wrong, what a choice has left out, or what a vector is made of."""
-        what = _part(run.case).what
-        if what in ESTIMATES:
-            return f"{what}: {self._explain_estimates(run)}"
-        if what in (CHOOSE, BOTH) and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+        function, given = run.case.function, clusters_of(run.inputs[0]) if "clusters" in run.inputs[0] else []
+        if choice := ESTIMATES.get(function):
+            answers = run.results[0]["answers"].view(-1, 3)
+            fault = estimates.explain_estimates(choice, given[::3], answers)
+            return fault and f"{function}: {fault}"
+        if given and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
             return f"choose: {estimates.explain_choices(*choices_of(run))}"
+        if function:
+            return ""
         if wrong := wrong_ranks(run):
-            return self._explain_vector(run, wrong[0])
-        rank, element = other_bits(run)[0]
+            return _explain_vector(run, wrong[0])
+        if not (other := other_bits(run)):
+            return ""
+        rank, element = other[0]
         return (f"all_reduce: {run.case}: all ranks hold the mean, but element {element} has other bits on rank {rank} "
                 "than on rank 0, for they add in another order: let both of a pair add the same two sums")  # fmt: skip
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """Waiting at once for a Work that was not waited for is the next mistake."""
         if kind != "damage" or not run.results:  # without results it is another damage, which has ended the run
             return ""
         return "; two that wait before they receive are a deadlock: send vector.clone(), which nobody changes"
 
-    def label(self, message: Sent, case: Case) -> str:
-        """How much of the vector it carries."""
-        if message.vector is None:
-            return "an object"
-        if message.vector.numel() == case.length:
-            return "the vector"
-        return f"{message.vector.numel()} elements"
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        return "the vector" if vector.numel() == case.length else f"{vector.numel()} elements"
 
     def figures(self, run: Run) -> list[Figure]:
-        """Compare the choices with the fastest, and the all-reduce with recursive doubling."""
         case, found = run.case, estimates.ratios(*choices_of(run))
         rounds = math.log2(case.n)
         best = rounds * (LATENCY + case.length * case.dtype.itemsize / BANDWIDTH)
@@ -144,61 +91,49 @@ class Links(Lab):
         ]
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Say what a message more costs that this network does not count."""
         if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
             return (f"{super().advise(run, missed)}; yours is faster here, for a message costs its sender nothing but "
                     "the time on the card; real cards and processors take a microsecond or more for each")  # fmt: skip
         return super().advise(run, missed)
 
-    def _explain_estimates(self, run: Run) -> str:
-        """Return what is wrong in the estimates of one function; "" if nothing is."""
-        given = clusters_of(run.inputs[0])[::3]
-        return estimates.explain_estimates(
-            ESTIMATES[_part(run.case).what], given, run.results[0]["answers"].view(-1, 3)
-        )
 
-    def _explain_vector(self, run: Run, rank: int) -> str:
-        """Return what a wrong result of the all-reduce is made of."""
-        case = run.case
-        begin = f"all_reduce: {case}: rank {rank} ends with"
-        found = coefficients(run.results[rank]["vector"], [inputs["vector"] for inputs in run.inputs])
-        if found is None:
-            return f"{begin} something else than the mean of all {case.n} ranks"
-        if case.n > 1 and all(abs(a - 1) < 1e-3 for a in found):
-            return f"{begin} the sum; expected the mean: divide by N, once"
-        names, counts = [f"rank {k}" for k in range(case.n)], [case.n * a for a in found]
-        twice = any(round(count) > 1 for count in counts) and all(abs(count - round(count)) < 1e-2 for count in counts)
-        shared = twice and any(abs(a - round(a)) > 1e-3 for a in found)  # a mean: how often each is in its sum
-        text = f"({describe(counts, names)}) / {case.n}" if shared else describe(found, names)
-        if missing := [str(k) for k, a in enumerate(found) if not a]:
-            return (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
-                    "2^s ranks, if both of a pair know different ones")  # fmt: skip
-        if all(abs(a - found[0]) < 1e-3 for a in found):
-            if found[0] < 1 / case.n:
-                return (f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N "
-                        "once, after the last round, or by 2 in each")  # fmt: skip
-            return (f"{begin} {text}; expected each rank once, divided by {case.n}: all parts have come on several "
-                    "ways, or the sum is divided by less")  # fmt: skip
-        return (f"{begin} {text}; expected each rank once, divided by {case.n}: some parts have come on several ways, "
-                "or are divided less often than others")  # fmt: skip
-
-
-def _part(case: Case) -> Part:
-    assert isinstance(case, Part)
-    return case
-
-
-def _ask(yours: SimpleNamespace, what: str, cluster: Cluster) -> float:
+def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
     """Return what a student's function says of a cluster: seconds, or the number of its choice. Raises Fault."""
-    if what in ESTIMATES:
-        said = getattr(yours, what)(cluster.n, cluster.nbytes, cluster.bandwidth, cluster.latency)
+    if function in ESTIMATES:
+        said = getattr(yours, function)(cluster.n, cluster.nbytes, cluster.bandwidth, cluster.latency)
         if isinstance(said, bool) or not isinstance(said, (int, float)) or not abs(said) <= sys.float_info.max:
-            raise Fault("returned", f"{what} returned {said!r}; expected seconds, a number")
+            raise Fault("returned", f"{function} returned {said!r}; expected seconds, a number")
         return float(said)
     said = yours.choose(*cluster)
     if not isinstance(said, str) or said not in CHOICES:
         raise Fault("returned", f"choose returned {said!r}; expected one of {', '.join(map(repr, CHOICES))}")
     return list(CHOICES).index(said)
+
+
+def _explain_vector(run: Run, rank: int) -> str:
+    """Return what a wrong result of the all-reduce is made of."""
+    case = run.case
+    begin = f"all_reduce: {case}: rank {rank} ends with"
+    found = coefficients(run.results[rank]["vector"], [inputs["vector"] for inputs in run.inputs])
+    if found is None:
+        return f"{begin} something else than the mean of all {case.n} ranks"
+    if case.n > 1 and all(abs(a - 1) < 1e-3 for a in found):
+        return f"{begin} the sum; expected the mean: divide by N, once"
+    counts = [case.n * a for a in found]
+    twice = any(round(count) > 1 for count in counts) and all(abs(count - round(count)) < 1e-2 for count in counts)
+    shared = twice and any(abs(a - round(a)) > 1e-3 for a in found)  # a mean: how often each is in its sum
+    text = f"({describe(counts)}) / {case.n}" if shared else describe(found)
+    if missing := [str(k) for k, a in enumerate(found) if not a]:
+        return (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
+                "2^s ranks, if both of a pair know different ones")  # fmt: skip
+    if all(abs(a - found[0]) < 1e-3 for a in found):
+        if found[0] < 1 / case.n:
+            return (f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N "
+                    "once, after the last round, or by 2 in each")  # fmt: skip
+        return (f"{begin} {text}; expected each rank once, divided by {case.n}: all parts have come on several "
+                "ways, or the sum is divided by less")  # fmt: skip
+    return (f"{begin} {text}; expected each rank once, divided by {case.n}: some parts have come on several ways, "
+            "or are divided less often than others")  # fmt: skip
 
 
 def clusters_of(inputs: Vectors) -> list[Cluster]:
@@ -210,12 +145,6 @@ def choices_of(run: Run) -> tuple[list[Cluster], list[str]]:
     """Return the clusters, and what was chosen for each."""
     names = list(CHOICES)
     return clusters_of(run.inputs[0]), [names[int(i)] for i in run.results[0]["answers"].tolist()]
-
-
-def wrong_ranks(run: Run) -> list[int]:
-    """Return the ranks that have ended with something else than the mean."""
-    mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0).to(run.case.dtype)
-    return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], mean)]
 
 
 def other_bits(run: Run) -> list[tuple[int, int]]:

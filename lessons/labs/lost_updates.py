@@ -9,23 +9,8 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
-from lessons.labs.increments import (
-    BLOCKS,
-    FETCH,
-    PUSH,
-    SERVER,
-    STEP,
-    UPDATES,
-    clients,
-    count_lost,
-    explain_fetches,
-    explain_minus,
-    explain_pushes,
-    explain_server,
-    fetches_of,
-    increments_of,
-    pushes_of,
-)
+from lessons.labs import increments
+from lessons.labs.increments import BLOCKS, FETCH, PUSH, SERVER, STEP, UPDATES, clients, increments_of
 from transports.base import ANY
 
 LONGEST_S = 300e-6  # before a client does the next thing; a message takes 50 us and more
@@ -64,19 +49,17 @@ class LostUpdates(Lab):
     real = Case(4, 1_000)
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """The same x for all; for each client its increments, what it does in turn, and when."""
         x = normal(case.length, case.dtype, chance)
         inputs = [{"x": x}]
         for _ in range(1, case.n):
             blocks = [*chance.sample(BLOCKS, len(BLOCKS)), (PUSH, FETCH)]
             actions = torch.tensor([action for block in blocks for action in block])
             delays = torch.tensor([chance.uniform(0, LONGEST_S) for _ in actions], dtype=torch.float64)
-            increments = normal(UPDATES * case.length, case.dtype, chance)
-            inputs.append({"x": x, "increments": increments, "actions": actions, "delays": delays})
+            steps = normal(UPDATES * case.length, case.dtype, chance)
+            inputs.append({"x": x, "increments": steps, "actions": actions, "delays": delays})
         return inputs
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Serve, or be a client; return the server's x at the end, a client's x after each of its fetches."""
         x = inputs["x"].clone()
         if transport.rank == SERVER:
 
@@ -86,12 +69,12 @@ class LostUpdates(Lab):
 
             serve(transport, x, apply)
             return {"x": x}
-        increments = inputs["increments"].view(UPDATES, case.length)
+        steps = inputs["increments"].view(UPDATES, case.length)
         base, fetched, made = x.clone(), [], 0
         for action, delay in zip(inputs["actions"].tolist(), inputs["delays"].tolist(), strict=True):
             transport.sleep(delay)
             if action == STEP:
-                x.add_(increments[made])
+                x.add_(steps[made])
                 made += 1
             elif action == PUSH:
                 before = x.clone()
@@ -105,23 +88,18 @@ class LostUpdates(Lab):
         transport.isend(None, SERVER, "goodbye")
         return {"fetched": torch.stack(fetched)}
 
-    def is_right(self, run: Run) -> bool:
-        """Each update is in the server's x once, and after a fetch a client's x is as it should be."""
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
         total = run.inputs[SERVER]["x"] + sum(increments_of(run, k).sum(0) for k in clients(run))
-        if not is_close(run.results[SERVER]["x"], total):
-            return False
-        return not any(explain_fetches(run, k) for k in clients(run))
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Look at what was pushed first, then at the server's x, then at what each client has after a fetch."""
-        looks = [*(partial(explain_minus, run, k) for k in clients(run)),
-                 *(partial(explain_pushes, run, k) for k in clients(run)), partial(explain_server, run),
-                 *(partial(explain_fetches, run, k) for k in clients(run))]  # fmt: skip
-        found = next((text for look in looks if (text := look())), "the server's x is not x + the sum of all updates")
-        return f"{run.case}: {found}{count_lost(run)}"
+        fetched = next((text for k in clients(run) if (text := increments.explain_fetches(run, k))), "")
+        if is_close(run.results[SERVER]["x"], total) and not fetched:
+            return ""
+        looks = [partial(look, run, k) for look in (increments.explain_minus, increments.explain_pushes)
+                 for k in clients(run)]  # fmt: skip
+        found = next((text for look in looks if (text := look())), "") or increments.explain_server(run) or fetched
+        found = found or "the server's x is not x + the sum of all updates"
+        return f"{run.case}: {found}{increments.count_lost(run)}"
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """Name a tag that the server does not take, or what no client has asked for."""
         if kind not in ("deadlock", "unread"):
             return ""
         tags = {one.tag for one in run.sent if one.dst == SERVER}
@@ -131,14 +109,12 @@ class LostUpdates(Lab):
         return "" if "fetch" in tags else "; no client has sent 'fetch', which the server answers with 'parameters'"
 
     def label(self, message: Sent, case: Case) -> str:
-        """What it is for; from the server it is x."""
         return "x" if message.rank == SERVER else message.tag
 
     def figures(self, run: Run) -> list[Figure]:
-        """Count the messages: a push is one vector to the server, a fetch one back; nothing else needs to be sent."""
         size = run.case.length * run.case.dtype.itemsize
-        pushes = [len(pushes_of(run, k)) for k in clients(run)]
-        fetches = [len(fetches_of(run, k)) for k in clients(run)]
+        pushes = [len(increments.pushes_of(run, k)) for k in clients(run)]
+        fetches = [len(increments.fetches_of(run, k)) for k in clients(run)]
         most = max(p + f + 1 for p, f in zip(pushes, fetches, strict=True))
         return [
             Figure("messages of a client", max(run.messages[1:]), most, "pushes + fetches + a goodbye"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, normal
 from lessons.labs.late_words import explain_descend, explain_rates
 from lessons.labs.not_waiting_words import LR, explain_serve, explain_waits, served
 
@@ -20,18 +20,15 @@ _STEPS = 40  # of `descend`
 
 @dataclass(frozen=True)
 class Task(Case):
-    """One run of one function: of `serve` on `n` ranks with the bound s, of the others on one.
+    """One run of `serve` on `n` ranks with the bound s.
 
     `alike`: all workers have about the same pace, so that gradients come close upon each other.
     """
 
-    function: str = "serve"
     s: int | None = None
     alike: bool = False
 
     def __str__(self) -> str:
-        if self.function != "serve":
-            return self.function
         return super().__str__() + ("" if self.s is None else f", s = {self.s}")
 
 
@@ -44,25 +41,14 @@ class NotWaiting(Lab):
 
     name = "not_waiting"
     functions = ("serve", "descend", "largest_rate")
-    cases = (
-        Task(3, 8),
-        Task(4, 12),
-        Task(2, 6),
-        Task(4, 12, torch.float64),
-        Task(4, 100_000, alike=True),
-        Task(3, 8, s=1),
-        Task(4, 12, s=0),
-        Task(5, 10, s=2),
-        Task(1, 1, torch.float64, function="descend"),
-        Task(1, 1, torch.float64, function="largest_rate"),
-    )
+    cases = (Task(3, 8), Task(4, 12), Task(2, 6), Task(4, 12, torch.float64), Task(4, 100_000, alike=True),
+             Task(3, 8, s=1), Task(4, 12, s=0), Task(5, 10, s=2), Case(1, 1, torch.float64, function="descend"),
+             Case(1, 1, torch.float64, function="largest_rate"))  # fmt: skip
     scored = Task(4, 100)
     real = Task(4, 50, s=1)
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """The same x for all; for each worker its c_k, its pace and number of steps. Else what one rank is asked."""
-        assert isinstance(case, Task)
-        if case.function != "serve":
+        if not isinstance(case, Task):
             taus = [2, 0, 1, chance.randint(3, 5), chance.randint(6, 9)]
             curvatures = [chance.choice([0.5, 2.0]) * chance.uniform(0.7, 1.3) for _ in taus]
             rates = [chance.uniform(0.1, 0.3) for _ in taus]
@@ -78,67 +64,58 @@ class NotWaiting(Lab):
         ]  # fmt: skip
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Serve, or work; or answer what the case asks."""
-        assert isinstance(case, Task)
-        if case.function == "serve":
-            return (
-                _serve(yours.serve, transport, case, inputs) if transport.rank == SERVER else _work(transport, inputs)
-            )
-        asked = zip(inputs["rates"].tolist(), inputs["curvatures"].tolist(), inputs["taus"].tolist(), strict=True)
+        if isinstance(case, Task):
+            is_server = transport.rank == SERVER
+            return _serve(yours.serve, transport, case, inputs) if is_server else _work(transport, inputs)
+        asked = _asked(inputs)
         if case.function == "descend":
             return {f"x{i}": _numbers(_call(yours.descend, "descend", rate, curvature, tau, _STEPS), "descend")
                     for i, (rate, curvature, tau) in enumerate(asked)}  # fmt: skip
         rates = [_call(yours.largest_rate, "largest_rate", curvature, tau) for _, curvature, tau in asked]
         return {"rates": _numbers(rates, "largest_rate")}
 
-    def is_right(self, run: Run) -> bool:
-        """Whether nothing is found that is wrong."""
-        return not self._explain(run)
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """See `not_waiting_words`."""
-        return self._explain(run)
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+        if isinstance(run.case, Task):
+            return explain_serve(served(run), run.case.s)
+        asked = _asked(run.inputs[0])
+        if run.case.function == "descend":
+            found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))
+            return next((text for text in found if text), "")
+        return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """Say what a Fault does not: whom a server should have answered, what takes too long, what is right."""
-        case = run.case
-        assert isinstance(case, Task)
-        done = [*self.functions[: self.functions.index(case.function)]]
-        if case.s is not None:
+        function = run.case.function or "serve"
+        s = run.case.s if isinstance(run.case, Task) else None
+        done = [*self.functions[: self.functions.index(function)]]
+        if s is not None:
             done = ["serve without a bound"]  # the cases with a bound come behind those without
         right = f"; right so far: {', '.join(done)}" if done else ""
         if kind == "damage":
             return f"; or send a copy, x.clone(), so that nobody waits{right}"
-        if kind == "loop" and case.function == "largest_rate":
+        if kind == "loop" and function == "largest_rate":
             return f"; largest_rate may take a second, so try fewer rates, or fewer steps of descend with each{right}"
-        text = explain_waits(run, case.s) if kind in ("deadlock", "unread") else ""
-        if not text and kind == "deadlock" and case.function == "serve":
+        text = explain_waits(run, s) if kind in ("deadlock", "unread") else ""
+        if not text and kind == "deadlock" and function == "serve":
             text = _explain_end(run)
         return (f"; {text}" if text else "") + right
 
     def explain_unread(self, run: Run, message: Sent) -> str:
-        """Say who is still there when the server has returned."""
         end = _explain_end(run) if message.dst == SERVER else ""
-        return (
-            f"{run.case}: rank 0 never received {message.tag!r} {message.step} of rank {message.rank}: {end}"
-            if end
-            else ""
-        )
+        begin = f"{run.case}: rank 0 never received {message.tag!r} {message.step} of rank {message.rank}"
+        return end and f"{begin}: {end}"
 
     def place(self, message: Sent, case: Case) -> str:
-        """The server counts its answers, a worker its steps."""
         return f"{'answer' if message.rank == SERVER else 'step'} {message.step}"
 
     def label(self, message: Sent, case: Case) -> str:
-        """From a worker a gradient, from the server the parameters."""
-        if message.vector is None:
-            return message.tag if message.rank != SERVER else "an object"
-        if message.vector.numel() != case.length:
-            return f"{message.vector.numel()} elements"
+        return message.tag if message.vector is None and message.rank != SERVER else super().label(message, case)
+
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        if vector.numel() != case.length:
+            return f"{vector.numel()} elements"
         return "x" if message.rank == SERVER else "g"
 
     def figures(self, run: Run) -> list[Figure]:
-        """Count what the server sends, and how long the fastest worker takes, which nobody should make wait."""
         workers = {rank: inputs for rank, inputs in enumerate(run.inputs) if rank != SERVER}
         gradients = sum(int(inputs["steps"]) for inputs in workers.values())
         size = run.case.length * run.case.dtype.itemsize
@@ -153,16 +130,10 @@ class NotWaiting(Lab):
             Figure("seconds of the fastest worker", done, alone, formula),
         ]
 
-    def _explain(self, run: Run) -> str:
-        case, inputs = run.case, run.inputs[0]
-        assert isinstance(case, Task)
-        if case.function == "serve":
-            return explain_serve(served(run), case.s)
-        asked = [*zip(inputs["rates"].tolist(), inputs["curvatures"].tolist(), inputs["taus"].tolist(), strict=True)]
-        if case.function == "descend":
-            found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))
-            return next((text for text in found if text), "")
-        return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
+
+def _asked(inputs: Vectors) -> list[tuple[float, float, int]]:
+    """Return the rates, curvatures and stalenesses that `descend` and `largest_rate` are called with."""
+    return [*zip(*(inputs[name].tolist() for name in ("rates", "curvatures", "taus")), strict=True)]
 
 
 def _explain_end(run: Run) -> str:
@@ -189,9 +160,7 @@ def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vector
     used: list[torch.Tensor] = []
 
     def update(g: Any) -> None:
-        if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
-            given = f"{list(g.shape)} of {g.dtype}" if isinstance(g, torch.Tensor) else f"a {type(g).__name__}"
-            raise Fault("update", f"update was given {given}; expected a gradient, {list(x.shape)} of {x.dtype}")
+        check_gradient(g, x)
         before.append(x.clone())
         used.append(g.clone())
         x.sub_(LR * g)

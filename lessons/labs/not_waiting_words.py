@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lessons.lab import Run, Sent, is_close
+from lessons.lab import Run, Sent, counted, is_close
 from lessons.sums import coefficients, describe
 
 LR = 0.1
@@ -59,7 +59,7 @@ def explain_serve(seen: Served, s: int | None) -> str:
             old = seen.version_of(seen.before[i])
             back = "on an x that update had not made"
             if old is not None and old < i:
-                back = f"on version {old}, though there had been {_counted(i, 'update')}: what is between is lost"
+                back = f"on version {old}, though there had been {counted(i, 'update')}: what is between is lost"
             return f"{begin} update {i + 1} was made {back}; x is changed by `update`, and by nobody else"
         found = [k for k, j in due.items() if j < seen.steps[k] and is_close(g, seen.had[k][j] - seen.c[k])]
         if not found:
@@ -119,11 +119,11 @@ def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | No
         ahead = {m: j + 1 - count for m, count in counts.items() if count < seen.steps[m]}
         if s is not None and ahead and max(ahead.values()) > s:
             slowest = max(ahead, key=lambda m: ahead[m])
-            return (f"{begin} rank {k} was answered when it was {_counted(ahead[slowest], 'step')} ahead of rank "
+            return (f"{begin} rank {k} was answered when it was {counted(ahead[slowest], 'step')} ahead of rank "
                     f"{slowest}; the bound is {s}")  # fmt: skip
         if s is None and (late := versions[i] - i - 1):
             return (f"{begin} rank {k} got version {versions[i]}; its gradient made version {i + 1}, and it had to "
-                    f"wait for {_counted(late, 'update')} of others: answer at once")  # fmt: skip
+                    f"wait for {counted(late, 'update')} of others: answer at once")  # fmt: skip
     return ""
 
 
@@ -171,7 +171,7 @@ def explain_waits(run: Run, s: int | None) -> str:
             if s is None:
                 return f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
             of = "the slowest" if len(present) == len(answers) else "the slowest that is still at work"
-            allowed = f"it is {_counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
+            allowed = f"it is {counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
             if k == own:
                 return f"rank {k} is held back, though {allowed}"
             if message.tag != "gradient":
@@ -224,7 +224,3 @@ def _in_steps(order: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
         ahead.append(done[k] - min(done.values()))
         taken.append(done[k])
     return counts
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'s' if n != 1 else ''}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
-from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, mean_of_all, plan_of
-from lessons.labs.replicas import ask, draw_replicas, explain_verdicts, name_kind
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, name_kind, normal
+from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, plan_of
+from lessons.labs.replicas import ask, draw_replicas, explain_verdicts
 from lessons.labs.ring import Ring
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
@@ -20,18 +20,15 @@ LR = 0.1
 
 @dataclass(frozen=True)
 class Task(Case):
-    """One run of one function: of `average` on `n` ranks, of the others on one.
+    """One run of `average` on `n` ranks, of which `empty` have no sample.
 
-    `empty` ranks have no sample. `broken`: the gradient of a rank that has samples is NaN in one element.
+    `broken`: the gradient of a rank that has samples is NaN in one element.
     """
 
-    function: str = "average"
     empty: int = 0
     broken: bool = False
 
     def __str__(self) -> str:
-        if self.function != "average":
-            return self.function
         return super().__str__() + (f", {self.empty} of the ranks without a sample" if self.empty else "")
 
 
@@ -40,34 +37,22 @@ class Oracle(Lab):
 
     name = "oracle"
     functions = ("cut", "one_process", "average", "verify")
-    cases = (
-        Task(1, 1, function="cut"),
-        Task(1, 64, function="one_process"),
-        Task(3, 12),
-        Task(4, 24, empty=1),
-        Task(4, 10, empty=3),
-        Task(3, 12, broken=True),
-        Task(2, 8, torch.float64),
-        Task(5, 45, torch.float64, empty=2),
-        Task(1, 5),
-        Task(4, 3),
-        Task(3, 10_000),
-        Task(1, 48, function="verify"),
-        Task(1, 48, torch.float64, function="verify"),
-    )
+    cases = (Case(1, 1, function="cut"), Case(1, 64, function="one_process"),
+             Task(3, 12), Task(4, 24, empty=1), Task(4, 10, empty=3), Task(3, 12, broken=True),
+             Task(2, 8, torch.float64), Task(5, 45, torch.float64, empty=2), Task(1, 5), Task(4, 3), Task(3, 10_000),
+             Case(1, 48, function="verify"), Case(1, 48, torch.float64, function="verify"))  # fmt: skip
     scored = Task(4, 40_000)
     real = Task(3, 1_000, empty=1)
     strategy = RingAllReduce()
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """For `average`: g and n of each rank. For the others what the one rank is to give them."""
-        assert isinstance(case, Task)
         if case.function == "cut":
             return [{"sizes": torch.tensor([*_sizes(chance)]).flatten()}]
         if case.function == "one_process":
             return [_draw_plan(case, chance)]
         if case.function == "verify":
             return [draw_replicas(case, chance)]
+        assert isinstance(case, Task)
         inputs = [{"g": normal(case.length, case.dtype, chance), "n": torch.tensor([n])}
                   for n in chance.sample(range(8, 48), case.n)]  # fmt: skip
         for rank in chance.sample(range(case.n), case.empty):
@@ -77,8 +62,6 @@ class Oracle(Lab):
         return inputs
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Call the function of the case."""
-        assert isinstance(case, Task)
         if case.function == "cut":
             sizes = inputs["sizes"].reshape(-1, 3).tolist()
             return {f"{name}{i}": vector for i, (n_samples, B, N) in enumerate(sizes)
@@ -95,38 +78,27 @@ class Oracle(Lab):
                                     "g, in place, and return the number of all ranks' samples, an int")  # fmt: skip
         return {"g": g, "total": torch.tensor([total])}
 
-    def is_right(self, run: Run) -> bool:
-        """Compare with what one process computes, or knows."""
-        case = run.case
-        assert isinstance(case, Task)
-        if case.function != "average":
-            return not self._explain_alone(run)
-        mean, n = mean_of_all(run)
-        first = run.results[0]["g"]
-        nan = mean.isnan()
-        return all(
-            is_close(result["g"][~nan], mean[~nan])
-            and bool(result["g"][nan].isnan().all())
-            and torch.equal(result["g"][~nan], first[~nan])  # bit for bit
-            and int(result["total"]) == n
-            for result in run.results
-        )
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Say it in the words of the function."""
-        assert isinstance(run.case, Task)
-        return explain_average(run) if run.case.function == "average" else self._explain_alone(run)
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+        inputs, result = run.inputs[0], run.results[0]
+        match run.case.function:
+            case "cut":
+                sizes = inputs["sizes"].reshape(-1, 3).tolist()
+                found = (explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
+                         for i, (n_samples, B, N) in enumerate(sizes))  # fmt: skip
+                return next((text for text in found if text), "")
+            case "one_process":
+                return explain_one_process(inputs, result)
+            case "verify":
+                return explain_verdicts(inputs, result)
+        return explain_average(run)
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """At a hole, say what is right so far; of a rank without samples, that it is one."""
-        case = run.case
-        assert isinstance(case, Task)
         if kind == "hole":
-            done = self.functions[: self.functions.index(case.function)]
+            done = self.functions[: self.functions.index(run.case.function or "average")]
             return f"; right so far: {', '.join(done)}" if done else ""
-        if kind not in ("deadlock", "raised", "unread") or not case.empty:
+        empty = [rank for rank, inputs in enumerate(run.inputs) if not run.case.function and not int(inputs["n"])]
+        if kind not in ("deadlock", "raised", "unread") or not empty:
             return ""
-        empty = [rank for rank, inputs in enumerate(run.inputs) if not int(inputs["n"])]
         named = f"rank{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
         silent = [rank for rank in empty if not run.of_rank(rank)]
         if kind != "raised" and silent and len(run.sent) > len(silent):
@@ -134,30 +106,16 @@ class Oracle(Lab):
                     "take part, with a weight of 0")  # fmt: skip
         return f"; {named} had no sample"
 
-    def label(self, message: Sent, case: Case) -> str:
-        """A chunk of the ring, mostly."""
-        return Ring().label(message, case)
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        return Ring().label_vector(message, vector, case)
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Name messages that carry nothing but n."""
+        advice = super().advise(run, missed)
         short = next((message for message in run.sent if message.vector is None or message.vector.numel() == 1), None)
         if short is None:
-            return super().advise(run, missed)
-        return (f"rank {short.rank} sends a number in a message of its own; n can travel beside the vector, as `n`; "
-                f"{super().advise(run, missed)}")  # fmt: skip
-
-    def _explain_alone(self, run: Run) -> str:
-        """Return what is wrong with a function that needs no other rank; "" if nothing is."""
-        case, inputs, result = run.case, run.inputs[0], run.results[0]
-        assert isinstance(case, Task)
-        if case.function == "cut":
-            sizes = inputs["sizes"].reshape(-1, 3).tolist()
-            found = (explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
-                     for i, (n_samples, B, N) in enumerate(sizes))  # fmt: skip
-            return next((text for text in found if text), "")
-        if case.function == "one_process":
-            return explain_one_process(inputs, result)
-        return explain_verdicts(inputs, result)
+            return advice
+        text = "sends a number in a message of its own; n can travel beside the vector, as `n`"
+        return f"rank {short.rank} {text}; {advice}"
 
 
 # What is drawn
@@ -168,14 +126,8 @@ def _sizes(chance: random.Random) -> list[tuple[int, int, int]]:
     N = chance.randint(3, 5)
     B = 3 * N + chance.randint(1, N - 1)
     batches = chance.randint(3, 5)
-    return [
-        (batches * 3 * N, 3 * N, N),
-        (batches * B, B, N),
-        (batches * B + B // 2, B, N),
-        (batches * B + chance.randint(1, N - 1), B, N),
-        (N - 1, B, N),
-        (batches * B + 1, B, 1),
-    ]
+    return [(batches * 3 * N, 3 * N, N), (batches * B, B, N), (batches * B + B // 2, B, N),
+            (batches * B + chance.randint(1, N - 1), B, N), (N - 1, B, N), (batches * B + 1, B, 1)]  # fmt: skip
 
 
 def _draw_plan(case: Case, chance: random.Random) -> Vectors:
@@ -223,8 +175,7 @@ def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vector
         return x - samples[torch.as_tensor(chosen if isinstance(chosen, torch.Tensor) else list(chosen)).long()].mean(0)
 
     def update(g: Any) -> None:
-        if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
-            raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
+        check_gradient(g, x)
         before.append(x.clone())
         used.append(g.clone())
         x.sub_(LR * g)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lessons.lab import Run, Vectors, is_close
+from lessons.lab import Run, Vectors, is_close, name_dtype
 from lessons.sums import coefficients, describe
 
 RANKS = 3  # that the plan of one_process is cut for
@@ -20,7 +20,7 @@ def mean_of_all(run: Run) -> tuple[torch.Tensor, int]:
 
 
 def explain_average(run: Run) -> str:
-    """Return what is wrong with the means that ranks have ended with."""
+    """Return what is wrong with the means that ranks have ended with; "" if nothing is."""
     case = run.case
     mean, n = mean_of_all(run)
     nan = mean.isnan()
@@ -47,13 +47,12 @@ def explain_average(run: Run) -> str:
         short = next((one for one in run.sent if one.vector is not None and one.vector.is_floating_point()
                       and one.vector.element_size() < case.dtype.itemsize), None)  # fmt: skip
         if short is not None and short.vector is not None:
-            kind, wide = (str(dtype).removeprefix("torch.") for dtype in (short.vector.dtype, case.dtype))
+            kind, wide = name_dtype(short.vector.dtype), name_dtype(case.dtype)
             return (f"{samples}: rank {short.rank} sent {kind}, and rank {rank} ends with a mean that has lost digits; "
                     f"expected {wide} all the way")  # fmt: skip
         finite = [run.inputs[k]["g"][~nan] for k in having]
-        return (
-            f"{samples}: rank {rank} ends with {_weights(g[~nan], finite, [ns[k] for k in having], having, case.n, n)}"
-        )
+        weights = _weights(g[~nan], finite, [ns[k] for k in having], having, case.n, n)
+        return f"{samples}: rank {rank} ends with {weights}"
     for rank, g in enumerate(results):
         if not torch.equal(g[~nan], results[0][~nan]):
             differing = int((g[~nan] != results[0][~nan]).sum())
@@ -63,7 +62,7 @@ def explain_average(run: Run) -> str:
     for rank, result in enumerate(run.results):
         if int(result["total"]) != n:
             return f"{samples}: average returned {int(result['total'])} on rank {rank}; expected the sum of all n, {n}"
-    return f"{samples}: something else than the mean"
+    return ""
 
 
 def _weights(

@@ -1,22 +1,21 @@
 """Lab 1: a synchronous parameter server. After each step all ranks hold the x of one process."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
-from lessons.spoiled import is_spoiled
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, check_in_place, is_close, normal
 from lessons.sums import coefficients, describe
+from lessons.transport import is_spoiled
 from strategies.synchronous_server.param_server import ParamServer
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3
 _LOOK = 1e-2  # how exactly float32 tells what an update was made of
-
 _CURE = "write the new parameters into x, in place: x.copy_(...)"
 
 
@@ -36,12 +35,10 @@ class Server(Lab):
     carries_objects = False
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """The same x for all; for each worker its c_k."""
         x = normal(case.length, case.dtype, chance)
         return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Take the steps; return x after each, and on the server how many updates each has made."""
         x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
         x.copy_(inputs["x"])
         parameter = torch.nn.Parameter(x)  # shares the memory of x
@@ -51,8 +48,7 @@ class Server(Lab):
         for step in range(STEPS):
 
             def update(gradient: torch.Tensor, step: int = step) -> None:
-                if not isinstance(gradient, torch.Tensor) or gradient.shape != x.shape or gradient.dtype != x.dtype:
-                    raise Fault("update", f"update was given {_kind(gradient)}; expected {_kind(x)}: a gradient")
+                check_gradient(gradient, x)
                 if is_spoiled(gradient):
                     raise Fault("update", "update was given NaN, which is what received.vector holds after its "
                                           "release: use it inside the with block, or copy it")  # fmt: skip
@@ -73,29 +69,18 @@ class Server(Lab):
             result[f"x{step + 1}"] = x.clone()
         return result | {"updates": updates}
 
-    def is_right(self, run: Run) -> bool:
-        """Every rank holds the x of one process after every step, and the server has made one update in each."""
-        xs = one_process(run)
-        same = all(is_close(result[f"x{s}"], xs[s]) for result in run.results for s in range(1, len(xs)))
-        return same and bool((run.results[0]["updates"] == 1).all())
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Look at the server's updates first, then at what each worker holds, step by step."""
-        case = run.case
-        xs = one_process(run)
-        for s in range(1, STEPS + 1):
-            begin = f"N = {case.n}, step {s}:"
-            if text := self._explain_updates(run, s):
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+        xs = one_process(run.inputs[1:], STEPS)
+        for s in range(1, STEPS + 1):  # in each the server's updates first, then what each rank holds
+            if text := _explain_updates(run, s):
                 return text
-            if not is_close(run.results[0][f"x{s}"], xs[s]):
-                return f"{begin} {self._explain_server(run, xs, s)}"
-            for rank in range(1, case.n):
-                if not is_close(run.results[rank][f"x{s}"], xs[s]):
-                    return f"{begin} {self._explain_worker(run, xs, s, rank)}"
-        return "the results differ from those of one process"
+            for rank, result in enumerate(run.results):
+                if not is_close(result[f"x{s}"], xs[s]):
+                    why = _explain_worker(run, xs, s, rank) if rank else _explain_server(run, xs, s)
+                    return f"N = {run.case.n}, step {s}: {why}"
+        return ""
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """In a deadlock, say who has sent nothing in the step, or was sent nothing."""
         if kind != "deadlock":
             return ""
         workers = range(1, run.case.n)
@@ -108,8 +93,7 @@ class Server(Lab):
         return ""
 
     def explain_unread(self, run: Run, message: Sent) -> str:
-        """Count what was sent and received in a step, if all steps are alike; the server's updates come first."""
-        if run.results and (text := self._explain_updates(run, 1)):
+        if run.results and (text := _explain_updates(run, 1)):
             return text
         rank, dst, what = message.rank, message.dst, self.label(message, run.case)
         alike = [one for one in run.of_rank(rank) if (one.dst, one.tag) == (dst, message.tag)]
@@ -130,11 +114,9 @@ class Server(Lab):
                 f"it received {received}")  # fmt: skip
 
     def step_of(self, message: Sent, case: Case) -> int:
-        """The server sends N - 1 messages in a step, a worker one, if they send what they should."""
         return message.step if message.rank else 1 + (message.step - 1) // (case.n - 1)
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Say so if the server sends x to a worker only when another has received it."""
         advice = super().advise(run, missed)
         for one, other in pairwise(message for message in run.sent if message.rank == 0):
             since = [m for m in run.sent if m.dst == 0 and m.arrived is not None and one.sent < m.arrived <= other.sent]
@@ -143,84 +125,77 @@ class Server(Lab):
         return advice
 
     def figures(self, run: Run) -> list[Figure]:
-        """Count per step. A step takes from the server's first answer to that of the next, so that steps overlap."""
         answers = [message.sent for message in run.of_rank(0)]
         seconds = (answers[-1] - answers[0]) / (STEPS - 1)
         return self.compare(max(run.messages) / STEPS, max(run.nbytes) / STEPS, run.rounds / STEPS, seconds)
 
-    def label(self, message: Sent, case: Case) -> str:
-        """From a worker a gradient, from the server the parameters, if it is so long."""
-        if message.vector is None:
-            return "an object"
-        if message.vector.numel() != case.length:
-            return f"{message.vector.numel()} elements"
-        copied = "" if message.span is not None or message.rank == 0 else "a copy of "
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        if vector.numel() != case.length:
+            return f"{vector.numel()} elements"
         if message.rank == 0:
             return "x"
-        return f"{copied}x" if message.span is not None and message.span[0] == 0 else f"{copied}g"
-
-    def _explain_updates(self, run: Run, s: int) -> str:
-        made = int(run.results[0]["updates"][s - 1])
-        if made == 1:
-            return ""
-        return (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
-                f"{run.case.n - 1} gradients")  # fmt: skip
-
-    def _explain_server(self, run: Run, xs: list[torch.Tensor], s: int) -> str:
-        """Return what gradient the server's update was made with, or that x was changed after it."""
-        if any(one.became is not None and one.vector is not None and is_close(one.vector, xs[s])
-               for one in run.of_rank(0)):  # fmt: skip
-            return "rank 0 sent the new x, and then changed it: only update changes x"
-        case, workers = run.case, range(1, run.case.n)
-        # Whatever comes before is right, so the momentum is that of one process.
-        momentum = torch.zeros_like(xs[0])
-        gradients = {k: xs[0] - run.inputs[k]["c"] for k in workers}
-        for before in range(1, s):
-            momentum = MOMENTUM * momentum + torch.stack(list(gradients.values())).mean(0)
-            gradients = {k: xs[before] - run.inputs[k]["c"] for k in workers}
-        used = (xs[s - 1] - run.results[0][f"x{s}"]) / LR - MOMENTUM * momentum
-        if used.abs().max() < _LOOK:
-            return "the server left x as it was"
-        found = coefficients(used, list(gradients.values()))
-        if found is None:
-            return "the server's x is another than that of one process"
-        if all(abs(a - 1) < _LOOK for a in found) and case.n > 2:
-            return "the server took the sum of the gradients; expected their mean"
-        if all(abs(a - 1 / case.n) < _LOOK for a in found):
-            return (f"the server divided by {case.n}; there are {case.n - 1} gradients, since rank 0 has none: divide "
-                    f"by {case.n - 1}")  # fmt: skip
-        text = describe(found, [f"g of rank {k}" for k in workers])
-        return f"the server's gradient was {text}; expected the mean of all {case.n - 1}"
-
-    def _explain_worker(self, run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
-        """Return what a worker holds instead of the server's x."""
-        x, c = run.results[rank][f"x{s}"], run.inputs[rank]["c"]
-        arrived = any(message.dst == rank and message.arrived is not None for message in run.sent)
-        if is_close(x, xs[s - 1]):
-            if any(one.became is not None and is_close(one.became, xs[s]) for one in run.of_rank(0)):
-                return "rank 0 sent x and then updated it: send x after the update"
-            why = "the x from before the step" if arrived else "its old x, for nothing came from the server"
-            return f"rank {rank} holds {why}; expected the server's new x: send it after the update, and copy it into x"
-        found = coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]) if run.case.length >= 2 else None
-        if found is not None:
-            return (f"rank {rank} has made a step with its own gradient besides; only the server updates, a worker "
-                    "takes its x as it is")  # fmt: skip
-        return f"rank {rank} holds another x than the server"
+        return "a copy of g" if message.span is None else "g" if message.span[0] else "x"
 
 
-def one_process(run: Run) -> list[torch.Tensor]:
-    """Return x before the first step and after each, as one process computes it from all the gradients."""
-    x = run.inputs[0]["x"].clone()
+def _explain_updates(run: Run, s: int) -> str:
+    """Return that the server made another number of updates than one in step s; "" if it made one."""
+    made = int(run.results[0]["updates"][s - 1])
+    if made == 1:
+        return ""
+    return (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
+            f"{run.case.n - 1} gradients")  # fmt: skip
+
+
+def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
+    """Return what gradient the server's update was made with, or that x was changed after it."""
+    if any(one.became is not None and one.vector is not None and is_close(one.vector, xs[s])
+           for one in run.of_rank(0)):  # fmt: skip
+        return "rank 0 sent the new x, and then changed it: only update changes x"
+    case, workers = run.case, range(1, run.case.n)
+    # Whatever comes before is right, so the momentum is that of one process.
+    momentum = torch.zeros_like(xs[0])
+    gradients = {k: xs[0] - run.inputs[k]["c"] for k in workers}
+    for before in range(1, s):
+        momentum = MOMENTUM * momentum + torch.stack(list(gradients.values())).mean(0)
+        gradients = {k: xs[before] - run.inputs[k]["c"] for k in workers}
+    used = (xs[s - 1] - run.results[0][f"x{s}"]) / LR - MOMENTUM * momentum
+    if used.abs().max() < _LOOK:
+        return "the server left x as it was"
+    found = coefficients(used, list(gradients.values()))
+    if found is None:
+        return "the server's x is another than that of one process"
+    if all(abs(a - 1) < _LOOK for a in found) and case.n > 2:
+        return "the server took the sum of the gradients; expected their mean"
+    if all(abs(a - 1 / case.n) < _LOOK for a in found):
+        return (f"the server divided by {case.n}; there are {case.n - 1} gradients, since rank 0 has none: divide "
+                f"by {case.n - 1}")  # fmt: skip
+    text = describe(found, [f"g of rank {k}" for k in workers])
+    return f"the server's gradient was {text}; expected the mean of all {case.n - 1}"
+
+
+def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
+    """Return what a worker holds instead of the server's x."""
+    x, c = run.results[rank][f"x{s}"], run.inputs[rank]["c"]
+    arrived = any(message.dst == rank and message.arrived is not None for message in run.sent)
+    if is_close(x, xs[s - 1]):
+        if any(one.became is not None and is_close(one.became, xs[s]) for one in run.of_rank(0)):
+            return "rank 0 sent x and then updated it: send x after the update"
+        why = "the x from before the step" if arrived else "its old x, for nothing came from the server"
+        return f"rank {rank} holds {why}; expected the server's new x: send it after the update, and copy it into x"
+    found = coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]) if run.case.length >= 2 else None
+    if found is not None:
+        return (f"rank {rank} has made a step with its own gradient besides; only the server updates, a worker "
+                "takes its x as it is")  # fmt: skip
+    return f"rank {rank} holds another x than the server"
+
+
+def one_process(workers: Sequence[Vectors], steps: int) -> list[torch.Tensor]:
+    """Return x before the first step and after each, as one process computes it from the workers' gradients x - c."""
+    x = workers[0]["x"].clone()
     optimizer = torch.optim.SGD([parameter := torch.nn.Parameter(x)], lr=LR, momentum=MOMENTUM)
     xs = [x.clone()]
-    for _ in range(STEPS):
-        parameter.grad = torch.stack([x - inputs["c"] for inputs in run.inputs[1:]]).mean(0)
+    for _ in range(steps):
+        parameter.grad = torch.stack([x - inputs["c"] for inputs in workers]).mean(0)
         optimizer.step()
         xs.append(x.clone())
     return xs
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__}"
-    return f"a vector {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"

@@ -6,37 +6,25 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Vectors, normal
+from lessons.lab import Case, Fault, Vectors, name_kind, normal
 
 REPLICAS = 3  # of a trial
 TOLERANCE = 1e-4
 _VERDICTS = {  # what verify must say of replicas, and why
-    "alike, and a rounding away from the oracle": (
-        True,
-        "float32 sums in another order have other last bits: ask for closeness, not for the same bits",
-    ),
-    "alike, and in an element near 0 a rounding away from the oracle": (
-        True,
-        "rounding there is small beside the vector's largest element, not beside the element itself",
-    ),
-    "not alike: one element of one replica has another last bit": (
-        False,
-        "replicas that take the same steps have the same bits; a difference of one bit says that they do not",
-    ),
-    "alike, and 1 % away from the oracle": (
-        False,
-        "that all ranks agree does not make them right: mean of means, on all of them alike, agrees too",
-    ),
+    "alike, and a rounding away from the oracle":
+        (True, "float32 sums in another order have other last bits: ask for closeness, not for the same bits"),
+    "alike, and in an element near 0 a rounding away from the oracle":
+        (True, "rounding there is small beside the vector's largest element, not beside the element itself"),
+    "not alike: one element of one replica has another last bit":
+        (False, "replicas that take the same steps have the same bits; a difference of one bit says that they do not"),
+    "alike, and 1 % away from the oracle":
+        (False, "that all ranks agree does not make them right: mean of means, on all of them alike, agrees too"),
     "NaN, all of them": (False, "NaN is close to nothing"),
-    "alike, and in one element 100 tolerances more or less than the oracle": (
-        False,
-        "a distance has no sign: take .abs() of the difference",
-    ),
-    "alike, and a rounding away from an oracle that is negative in all elements": (
-        True,
-        "the largest element is the largest in size: .abs().max()",
-    ),
-}
+    "alike, and in one element 100 tolerances more or less than the oracle":
+        (False, "a distance has no sign: take .abs() of the difference"),
+    "alike, and a rounding away from an oracle that is negative in all elements":
+        (True, "the largest element is the largest in size: .abs().max()"),
+}  # fmt: skip
 _, _NEAR_0, _NOT_ALIKE, _FAR, _NAN, _ONE_FAR, _NEGATIVE = range(len(_VERDICTS))
 
 
@@ -68,11 +56,8 @@ def draw_replicas(case: Case, chance: random.Random) -> Vectors:
             xs[rank, i] = torch.nextafter(xs[rank, i], torch.tensor(torch.inf, dtype=case.dtype))
         oracles.append(oracle)
         trials.append(xs.flatten())
-    return {
-        "oracles": torch.cat(oracles),
-        "kinds": torch.tensor([kind for _, kind in drawn]),
-        "replicas": torch.cat(trials),
-    }
+    kinds = torch.tensor([kind for _, kind in drawn])
+    return {"oracles": torch.cat(oracles), "kinds": kinds, "replicas": torch.cat(trials)}
 
 
 def ask(verify: Callable[..., Any], inputs: Vectors, case: Case) -> Vectors:
@@ -94,13 +79,6 @@ def explain_verdicts(inputs: Vectors, result: Vectors) -> str:
         if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
             return f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
     return ""
-
-
-def name_kind(value: Any) -> str:
-    """Return what a function has returned, in words."""
-    if not isinstance(value, torch.Tensor):
-        return "nothing" if value is None else f"a {type(value).__name__}"
-    return f"a vector {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
 
 
 def _tolerance(case: Case) -> float:

@@ -1,13 +1,13 @@
 """Lab 2: the ring all-reduce. Every rank ends with the mean of all ranks' vectors."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
+from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, name_dtype, normal
 from lessons.sums import coefficients, describe
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
@@ -19,45 +19,24 @@ class Ring(Lab):
 
     name = "ring"
     functions = ("all_reduce",)
-    cases = (
-        Case(3, 12),
-        Case(4, 24),
-        Case(2, 8),
-        Case(4, 10),
-        Case(7, 45, torch.float64),
-        Case(1, 5),
-        Case(4, 3),
-        Case(3, 1),
-        Case(2, 0),
-        Case(3, 10_000),
-    )
+    cases = (Case(3, 12), Case(4, 24), Case(2, 8), Case(4, 10), Case(7, 45, torch.float64), Case(1, 5), Case(4, 3),
+             Case(3, 1), Case(2, 0), Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     strategy = RingAllReduce()
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """A vector for each rank."""
         return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """All-reduce once."""
-        vector = transport.allocate(case.length, case.dtype)
-        vector.copy_(inputs["vector"])
-        returned = yours.all_reduce(transport, vector)
-        check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
-        return {"vector": vector}
+        return run_all_reduce(yours, transport, case, inputs)
 
-    def is_right(self, run: Run) -> bool:
-        """All hold the mean."""
-        return not wrong_ranks(run)
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Find a sum in the wrong chunk, then the first wrong message; else say what the result is made of."""
-        wrong = wrong_ranks(run)[0]
-        return added_to_what_is_sent(run) or first_wrong_message(run, reference) or self._explain_result(run, wrong)
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+        if not (wrong := wrong_ranks(run)):
+            return ""
+        return added_to_what_is_sent(run) or first_wrong_message(run, reference()) or _explain_result(run, wrong[0])
 
     def comment(self, kind: str, run: Run, reference: Run) -> str:
-        """At a hole, say whether the messages so far are right. Where there is one rank, say that it sends nothing."""
         if kind == "raised" and run.case.n == 1 and not run.sent:
             return "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps"
         if kind != "hole" or not run.sent:
@@ -68,12 +47,9 @@ class Ring(Lab):
         missing = f", but only {most} of each rank; share-reduce sends N - 1 = {phase}" if most < phase else ""
         return f"; the messages so far are right{missing}"
 
-    def label(self, message: Sent, case: Case) -> str:
-        """The chunk, if it is one."""
-        if message.vector is None:
-            return "an object"
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if message.span is None:
-            return f"a copy of {message.vector.numel()} elements"
+            return f"a copy of {vector.numel()} elements"
         _, start, stop = message.span
         if (start, stop) == (0, case.length) and case.n > 1:
             return "the whole vector"
@@ -81,42 +57,47 @@ class Ring(Lab):
         return f"chunk {spans.index((start, stop))}" if (start, stop) in spans else f"elements {start} to {stop - 1}"
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Name another dtype, whole vectors, and uneven chunks."""
-        case = run.case
+        case, advice = run.case, super().advise(run, missed)
         for message in run.sent:
             if message.vector is not None and message.vector.dtype != case.dtype:
-                kinds = [str(dtype).removeprefix("torch.") for dtype in (message.vector.dtype, case.dtype)]
-                return f"rank {message.rank} sends {kinds[0]}; the vector is {kinds[1]}; {super().advise(run, missed)}"
+                sent, given = name_dtype(message.vector.dtype), name_dtype(case.dtype)
+                return f"rank {message.rank} sends {sent}; the vector is {given}; {advice}"
         longest = max(run.sent, key=lambda message: message.nbytes)
         if missed[0].name == "bytes of a rank" and longest.nbytes >= case.length * case.dtype.itemsize:
             what = "the whole vector" if longest.nbytes == case.length * case.dtype.itemsize else "more than the vector"
-            return f"rank {longest.rank} sends {what} at once; {super().advise(run, missed)}"
+            return f"rank {longest.rank} sends {what} at once; {advice}"
         even = max(stop - start for start, stop in chunk_spans(case))
         if longest.vector is not None and longest.vector.numel() > even:
             return (f"the chunks differ in length: {longest.vector.numel()} elements in the longest, {even} if all are "
-                    f"alike; {super().advise(run, missed)}")  # fmt: skip
-        return super().advise(run, missed)
+                    f"alike; {advice}")  # fmt: skip
+        return advice
 
-    def _explain_result(self, run: Run, rank: int) -> str:
-        """Return what a wrong result is made of, chunk by chunk."""
-        case, result = run.case, run.results[rank]["vector"]
-        begin = f"{case}: rank {rank} ends with"
-        parts = [inputs["vector"] for inputs in run.inputs]
-        if not torch.isfinite(result).all():
-            return f"{begin} NaN or infinity"
-        for c, (start, stop) in enumerate(chunk_spans(case)):
-            found = coefficients(result[start:stop], [part[start:stop] for part in parts])
-            if found is None:
-                continue
-            if all(abs(a - 1 / case.n) < 1e-3 for a in found):
-                continue  # this chunk is right
-            if all(abs(a - 1) < 1e-3 for a in found):
-                return f"{begin} the sum; expected the mean: divide by N, once"
-            names = [f"rank {k}" for k in range(case.n)]
-            missing = [str(k) for k, a in enumerate(found) if not a]
-            without = f", without the part of rank {', '.join(missing)}" if missing else ""
-            return f"{begin} {describe(found, names)} in chunk {c}{without}; expected the mean of all {case.n} ranks"
-        return f"{begin} something else than the mean of all {case.n} ranks"
+
+def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+    """All-reduce the input's vector once; return it. Raises Fault."""
+    vector = transport.allocate(case.length, case.dtype)
+    vector.copy_(inputs["vector"])
+    returned = yours.all_reduce(transport, vector)
+    check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
+    return {"vector": vector}
+
+
+def _explain_result(run: Run, rank: int) -> str:
+    """Return what a wrong result is made of, chunk by chunk."""
+    case, result = run.case, run.results[rank]["vector"]
+    begin = f"{case}: rank {rank} ends with"
+    if not torch.isfinite(result).all():
+        return f"{begin} NaN or infinity"
+    for c, (start, stop) in enumerate(chunk_spans(case)):
+        found = coefficients(result[start:stop], [inputs["vector"][start:stop] for inputs in run.inputs])
+        if found is None or all(abs(a - 1 / case.n) < 1e-3 for a in found):
+            continue  # nothing is known of this chunk, or it is right
+        if all(abs(a - 1) < 1e-3 for a in found):
+            return f"{begin} the sum; expected the mean: divide by N, once"
+        missing = [str(k) for k, a in enumerate(found) if not a]
+        without = f", without the part of rank {', '.join(missing)}" if missing else ""
+        return f"{begin} {describe(found)} in chunk {c}{without}; expected the mean of all {case.n} ranks"
+    return f"{begin} something else than the mean of all {case.n} ranks"
 
 
 def wrong_ranks(run: Run) -> list[int]:
@@ -200,13 +181,11 @@ def _wrong_content(run: Run, message: Sent, rank: int, step: int, mirrored: bool
     found = coefficients(message.vector, [inputs["vector"][start:stop] for inputs in run.inputs])
     sign = -1 if mirrored else 1
     wanted = {(rank - sign * i) % case.n for i in range(min(step, case.n - 1) + 1)}
-    names = [f"rank {k}" for k in range(case.n)]
-    expected = describe([float(k in wanted) for k in range(case.n)], names)
+    expected = describe([float(k in wanted) for k in range(case.n)])
     if found is None:
         return f"with something in it that is no sum of parts; expected {expected}"
-    scale = max((abs(a) for a in found), default=0.0)
-    least = min(abs(found[k]) for k in wanted)
+    scale, least = max(map(abs, found), default=0.0), min(abs(found[k]) for k in wanted)
     if {k for k, a in enumerate(found) if a} == wanted and abs(scale - least) < 1e-2 * scale:
         return ""
     hint = "; in share-only a chunk is finished: copy it, do not add" if step > case.n - 1 else ""
-    return f"that holds {describe(found, names)}; expected {expected}{hint}"
+    return f"that holds {describe(found)}; expected {expected}{hint}"

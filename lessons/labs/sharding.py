@@ -1,7 +1,7 @@
 """Lab 8: the optimizer's state cut over the ranks. After each step all ranks hold the x of one process."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,27 +24,17 @@ class Sharding(Lab):
 
     name = "sharding"
     functions = ("step",)
-    cases = (
-        Case(3, 12),
-        Case(2, 6),
-        Case(4, 24),
-        Case(4, 10),
-        Case(5, 33, torch.float64),
-        Case(1, 6),
-        Case(4, 3),
-        Case(3, 10_000),
-    )
+    cases = (Case(3, 12), Case(2, 6), Case(4, 24), Case(4, 10), Case(5, 33, torch.float64), Case(1, 6), Case(4, 3),
+             Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     strategy = ShardedRing()
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        """The same x for all; for each rank its c_k."""
         x = normal(case.length, case.dtype, chance)
         return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Take the steps; return x and g after each, what the optimizer was given in it, and how much it holds."""
         x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
         x.copy_(inputs["x"])
         optimizer = Optimizer(x, g, transport.rank)
@@ -59,24 +49,16 @@ class Sharding(Lab):
             result[f"calls{s}"] = torch.tensor([optimizer.calls, optimizer.of_copies])
         return result | {"state": torch.tensor(optimizer.elements)}
 
-    def is_right(self, run: Run) -> bool:
-        """Every rank holds the x of one process after every step, by updates of every element."""
-        return not first_fault(run)
-
-    def explain(self, run: Run, reference: Run) -> str:
-        """Look at what each rank has updated, and with what; then at what it holds."""
+    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
         return first_fault(run)
 
     def figures(self, run: Run) -> list[Figure]:
-        """Count messages per step; and the numbers that the optimizer keeps on the rank that keeps the most."""
         case, state = run.case, max(int(result["state"]) for result in run.results)
-        costs = self.compare(
-            max(run.messages) / STEPS, max(run.nbytes) / STEPS, run.rounds / STEPS, run.seconds / STEPS
-        )
+        whole = max(run.messages), max(run.nbytes), run.rounds, run.seconds
+        costs = self.compare(*(one / STEPS for one in whole))
         return [Figure("state of a rank", state, -(-case.length // case.n), "elements / N"), *costs]
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Name an optimizer that keeps too much, and a gradient that is gathered beside x."""
         names, advice = [one.name for one in missed], super().advise(run, missed)
         if "state of a rank" in names:
             rank = max(range(run.case.n), key=lambda rank: int(run.results[rank]["state"]))
@@ -86,12 +68,9 @@ class Sharding(Lab):
             return f"the mean gradient is sent on to others, who need only the new x; {advice}"
         return advice
 
-    def label(self, message: Sent, case: Case) -> str:
-        """The chunk, and of what."""
-        if message.vector is None:
-            return "an object"
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if message.span is None:
-            return f"a copy of {message.vector.numel()} elements"
+            return f"a copy of {vector.numel()} elements"
         number, start, stop = message.span
         of = "xg"[number] if number < 2 else "your own vector"
         if (start, stop) == (0, case.length) and case.n > 1:

@@ -1,14 +1,12 @@
 """The optimizer of lab 8, which knows what of x it was given, and what is wrong first where that was not right."""
 
-from typing import Any
-
 import torch
 
-from lessons.lab import Case, Fault, Run, Sent
+from lessons.lab import Case, Fault, Run, Sent, name_kind
+from lessons.labs.param_server import LR, MOMENTUM, one_process
 from lessons.labs.ring import chunk_spans
 from lessons.sums import coefficients, describe
 
-LR, MOMENTUM = 0.1, 0.9
 STEPS = 2  # momentum is seen in the second
 
 
@@ -39,20 +37,18 @@ class Optimizer:
     def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
         begin = f"rank {self._rank}: update was given"
+        given = f"{begin} {name_kind(part)} and {name_kind(gradient)}"
         if not (isinstance(part, torch.Tensor) and isinstance(gradient, torch.Tensor)):
-            raise Fault(
-                "update", f"{begin} {_kind(part)} and {_kind(gradient)}; expected a slice of x and its gradient"
-            )
+            raise Fault("update", f"{given}; expected a slice of x and its gradient")
         if part.shape != gradient.shape or part.dtype != gradient.dtype or part.dim() != 1:
-            raise Fault("update", f"{begin} {_kind(part)} and {_kind(gradient)}; expected vectors of one length and "
-                                  "dtype, a slice of x and the gradient of its elements")  # fmt: skip
+            raise Fault("update", f"{given}; expected vectors of one length and dtype, a slice of x and the gradient "
+                                  "of its elements")  # fmt: skip
         self.calls += 1
         if not part.numel():
             return
         if _start(part, self._g) is not None:
-            raise Fault(
-                "update", f"{begin} a slice of g to be updated; update(part, gradient): the slice of x comes first"
-            )
+            text = "a slice of g to be updated; update(part, gradient): the slice of x comes first"
+            raise Fault("update", f"{begin} {text}")
         start = _start(part, self._x)
         if start is None:
             self.of_copies += 1
@@ -82,18 +78,12 @@ def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
     return start if inside else None
 
 
-def _kind(value: Any) -> str:
-    if not isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__}"
-    return f"a tensor {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
-
-
 # In the judge
 
 
 def first_fault(run: Run) -> str:
     """Return what is wrong first, in one line; "" if nothing is."""
-    xs = one_process(run)
+    xs = one_process(run.inputs, STEPS)
     for s in range(1, STEPS + 1):
         begin = f"{run.case}, step {s}"
         for rank in range(run.case.n):
@@ -112,21 +102,8 @@ def is_finished_gradient(message: Sent, run: Run) -> bool:
     if message.vector is None or message.span is None or not message.vector.numel():
         return False
     _, start, stop = message.span
-    for x in one_process(run)[:-1]:
-        mean = _mean(run, x)[start:stop]
-        if _same(message.vector, mean) or _same(message.vector, mean * run.case.n):
-            return True
-    return False
-
-
-def one_process(run: Run) -> list[torch.Tensor]:
-    """Return x before the first step and after each, as one process computes it from all the gradients."""
-    xs = [run.inputs[0]["x"].clone()]
-    optimizer = _new_optimizer(x := xs[0].clone())
-    for _ in range(STEPS):
-        _take_step(optimizer, _mean(run, x))
-        xs.append(x.clone())
-    return xs
+    means = [_mean(run, x)[start:stop] for x in one_process(run.inputs, STEPS)[:-1]]
+    return any(_is_finished(message.vector, mean, run) for mean in means)
 
 
 def _mean(run: Run, x: torch.Tensor) -> torch.Tensor:
@@ -139,6 +116,11 @@ def _same(vector: torch.Tensor, expected: torch.Tensor) -> bool:
     if vector.shape != expected.shape or vector.dtype != expected.dtype:
         return False
     return bool(((vector - expected).abs() <= (1e-10 if vector.dtype == torch.float64 else 1e-4)).all())
+
+
+def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
+    """Whether a vector is the mean of all gradients, or their sum."""
+    return _same(vector, mean) or _same(vector, run.case.n * mean)
 
 
 def _spans(case: Case) -> list[tuple[int, int, int]]:
@@ -167,11 +149,10 @@ def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
         if all(abs(a - 1) < 1e-2 for a in found):
             return f"{begin} the sum of the gradients; expected their mean: divide by {case.n}, once"
         if all(a == 0 for k, a in enumerate(found) if k != rank) and found[rank]:
-            text = f"{begin} its own gradient of it; expected the mean of all {case.n}"
+            what = "its own gradient of it"
         else:
-            text = (f"{begin} {describe(found, [f'g of rank {k}' for k in range(case.n)])}; expected the mean of all "
-                    f"{case.n}")  # fmt: skip
-        return text + _where_finished(run, rank, s, mean, c)
+            what = describe(found, [f"g of rank {k}" for k in range(case.n)])
+        return f"{begin} {what}; expected the mean of all {case.n}{_where_finished(run, rank, s, mean, c)}"
     return "updated x with something else than the mean gradient"
 
 
@@ -179,8 +160,7 @@ def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: in
     """Return which chunk of a rank's g is a finished sum, or mean, after the step in which it updated one."""
     g = run.results[rank][f"g{s}"]
     for c, start, stop in _spans(run.case):
-        part, wanted = g[start:stop], mean[start:stop]
-        if _same(part, wanted) or _same(part, wanted * run.case.n):
+        if _is_finished(g[start:stop], mean[start:stop], run):
             if c == updated:
                 return ". When it was updated, the sum of that chunk was not finished: reduce-scatter first"
             return f". On this rank the reduced chunk is chunk {c}: update that one"
@@ -198,10 +178,8 @@ def _wrong_parts(run: Run, s: int) -> str:
                 "length, as those of torch.tensor_split do")  # fmt: skip
     if common := _first_elements(updated.sum(0) > 1):
         first, second = (updated.sum(0) > 1).logical_and(updated).any(1).nonzero().flatten().tolist()[:2]
-        return (
-            f"ranks {first} and {second} both updated {common} of x, so both keep their state: a "
-            "rank is to update its own part only, and to get the others from those who have updated them"
-        )
+        return (f"ranks {first} and {second} both updated {common} of x, so both keep their state: a rank is to "
+                "update its own part only, and to get the others from those who have updated them")  # fmt: skip
     return ""
 
 
@@ -216,13 +194,13 @@ def _first_elements(which: torch.Tensor) -> str:
 
 def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
     """Return what a rank holds in place of the x of one process."""
-    result, mean, n = run.results[rank], _mean(run, xs[s - 1]), run.case.n
+    result, mean = run.results[rank], _mean(run, xs[s - 1])
     for c, start, stop in _spans(run.case):
         x = result[f"x{s}"][start:stop]
         if _same(x, xs[s][start:stop]):
             continue
         old = xs[s - 1][start:stop]
-        if _same(x, mean[start:stop]) or _same(x, n * mean[start:stop]):
+        if _is_finished(x, mean[start:stop], run):
             return f"holds gradients in chunk {c} of x; what is gathered after the update are the parameters"
         if not _same(x, old):
             return f"holds another x than one process in chunk {c}"
@@ -231,8 +209,7 @@ def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
             came = message.dst == rank and message.span == (0, start, stop)
             if came and message.vector is not None and _same(message.vector, old):
                 return f"{begin}, for rank {message.rank} sent it so: update first, then gather"
-        g = result[f"g{s}"][start:stop]
-        if _same(g, mean[start:stop]) or _same(g, n * mean[start:stop]):
+        if _is_finished(result[f"g{s}"][start:stop], mean[start:stop], run):
             return (f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that "
                     "chunk: gather the parameters, not the gradients")  # fmt: skip
         return f"{begin}: nobody has sent it the new one; gather the chunks of x after the update"

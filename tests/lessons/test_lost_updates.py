@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons.compare import compare
 from lessons.lab import Case, Run
 from lessons.labs import LABS
 from lessons.labs.increments import UPDATES, clients, fetches_of, pushes_of
@@ -16,6 +15,7 @@ from lessons.lost_updates import Mine
 from lessons.report import Report
 from lessons.solutions import lost_updates
 from lessons.survivors import count_survivors
+from lessons.training import compare
 from transports.base import Transport
 
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons.lab import Case, Run, Vectors
-from lessons.labs.shards import STEPS, Optimizer, first_fault, one_process
+from lessons.labs.param_server import one_process
+from lessons.labs.shards import STEPS, Optimizer, first_fault
 
 
 def made(n: int, length: int, cuts: list[int], seed: int) -> Run:
@@ -17,7 +18,7 @@ def made(n: int, length: int, cuts: list[int], seed: int) -> Run:
     inputs = [{"x": x, "c": torch.randn(length, generator=generator, dtype=torch.float64)} for _ in range(n)]
     run = Run(Case(n, length, torch.float64), inputs)
     bounds = [0, *sorted(cut % (length + 1) for cut in cuts[: n - 1]), length]
-    xs = one_process(run)
+    xs = one_process(run.inputs, STEPS)
     for start, stop in pairwise(bounds):
         result: Vectors = {}
         for s in range(1, STEPS + 1):

@@ -9,8 +9,7 @@ MISTAKES = [
             ("torch.add(base, unpushed, out=x)",
              "torch.add(base, unpushed, out=x)\n    x.add_(sum(pushed))\n    base.add_(sum(pushed))\n"
             "    pushed.clear()")),
-    Mistake("goes_on_without_its_steps", "wrong",
-            "of its own, not pushed yet: the client goes on without its own work",
+    Mistake("goes_on_without_its_steps", "wrong", "of its own, not pushed yet: the client goes on without its own work",
             ("torch.add(base, unpushed, out=x)", "x.copy_(base)\n    base.sub_(unpushed)")),
     Mistake("moves_base_by_fetch_only", "wrong",
             "again, already pushed; what is pushed is to be taken off: a push is to", ("    base.copy_(x)\n", ""),
@@ -20,8 +19,7 @@ MISTAKES = [
     base.copy_(x)
     transport.isend(x - base, SERVER, "push")
 """),
-    Mistake("names_a_new_x", "wrong",
-            "with a minus: a fetch has put them into base, and not into x (`x = ...` names a",
+    Mistake("names_a_new_x", "wrong", "with a minus: a fetch has put them into base, and not into x (`x = ...` names a",
             ("torch.add(base, unpushed, out=x)", "x = base + unpushed")),
     Mistake("names_new_tensors", "wrong",
             "its x is as before: `x = ...` names a new tensor; write into x (copy_, add_)",

@@ -20,8 +20,7 @@ MISTAKES = [
     g.copy_(total).div_(n)
     return n
 """),
-    Mistake("asks_for_the_same_bits", "wrong",
-            "verify returned False for replicas that are alike, and a rounding away",
+    Mistake("asks_for_the_same_bits", "wrong", "verify returned False for replicas that are alike, and a rounding away",
             """def verify(xs, oracle, tolerance):
     return all(torch.equal(x, oracle) for x in xs)
 """),
@@ -103,8 +102,7 @@ MISTAKES = [
             ("(B, n_samples - start)", "(B, n_samples - start) // N"),
             ("range(start + size * k // N, start + size * (k + 1) // N) for k in range(N)",
              "range(start + size * k, start + size * (k + 1)) for k in range(N)")),
-    Mistake("makes_a_new_g", "wrong",
-            "rank 0's g is as it was; write the mean into g, in place: `g = ...` makes a new",
+    Mistake("makes_a_new_g", "wrong", "rank 0's g is as it was; write the mean into g, in place: `g = ...` makes a new",
             """def average(transport, g, n):
     g = g * n if n else torch.zeros_like(g)
     total = ring_all_reduce(g, transport, n)

@@ -58,8 +58,7 @@ MISTAKES = [
     Mistake("answers_each_g_to_all", "unread", "step 1: the server made 2 updates; expected 1",
             (ADD, 'update(received.vector)\n        for peer in transport.peers:\n            transport.isend(x, peer, '
                   '"parameters")'), (UPDATE_AND_SEND, "")),
-    Mistake("updates_what_it_has_sent", "wrong",
-            "step 1: rank 0 sent x and then updated it: send x after the update",
+    Mistake("updates_what_it_has_sent", "wrong", "step 1: rank 0 sent x and then updated it: send x after the update",
             (UPDATE_AND_SEND, f"    for worker in transport.peers:\n        {SEND_X}\n{UPDATE}")),
     Mistake("changes_what_it_has_sent", "wrong", "rank 0 sent the new x, and then changed it",
             (SEND_X, f"{SEND_X}\n    x.zero_()")),

@@ -25,8 +25,7 @@ MISTAKES = [
             '        sent.append(transport.isend(g_chunks[(r + 1 - s) % N], right, "mean"))\n'
             '        transport.recv(left, "mean").copy_to(g_chunks[(r - s) % N])\n'
             "    own = (r + 1) % N  # whose sum is finished here")),
-    Mistake("gathers_gradients", "wrong",
-            "its g holds the finished gradient there, but its optimizer has no state for",
+    Mistake("gathers_gradients", "wrong", "its g holds the finished gradient there, but its optimizer has no state for",
             ("own = (r + 1) % N  # whose sum is finished here",
              "for s in range(N - 1):\n"
             '        sent.append(transport.isend(g_chunks[(r + 1 - s) % N], right, "mean"))\n'

@@ -12,8 +12,8 @@ from lessons import check, rates
 from lessons.labs import LABS
 from lessons.labs.late_words import explain_descend, explain_rates
 from lessons.labs.not_waiting import Task
+from lessons.picture import Shown
 from lessons.report import Report
-from lessons.shown import Shown
 from lessons.solutions import not_waiting
 from tests.lessons.mistakes import write
 from tests.lessons.threads import judge_changed

@@ -12,8 +12,8 @@ from lessons.drift import Drift, Softmax, compare, measure
 from lessons.labs import LABS
 from lessons.labs.oracle import Task
 from lessons.labs.oracle_words import explain_cut
+from lessons.picture import Shown
 from lessons.report import Report
-from lessons.shown import Shown
 from lessons.solutions import oracle
 from tests.lessons.mistakes import defined, mistakes_of, solution
 from tests.lessons.threads import judge_changed

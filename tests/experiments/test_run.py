@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import lost_updates, report, run, simulated, store
+from experiments import draw_whole, lost_updates, measured, report, run, simulated, store
 from experiments.cases import FAMILY, LOST_UPDATES, RING_TRACE, TIMELINES, Comparison, Family
-from experiments.measured import CLUSTER, EXPERIMENTS
+from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.simulated import Case, Rows, Simulated
 from experiments.store import Store
 from records.errors import RunFailed, UsageError
@@ -280,6 +280,10 @@ def test_a_quick_run_and_its_notebooks(tmp_path: Path, experiment: str) -> None:
         learned = [entry["test_accuracy"] for name, entry in entries.items() if name.startswith("cnn")]
         assert min(learned) > 0.6, "a quick run teaches something"
         assert (tmp_path / RING_TRACE).exists()
+    if experiment == WHOLE:  # its notebook is of 64 workers too
+        for draw in (draw_whole.summary, draw_whole.slow, draw_whole.axis, draw_whole.distances, draw_whole.meters):
+            draw(measured.simulated(WHOLE, tmp_path)).draw_without_rendering()
+        return
     for path in report.NOTEBOOKS:
         if experiment in report.experiments_of(path):
             report.execute(path, tmp_path)

@@ -20,6 +20,7 @@ from tests.strategies.loops import (
     accuracy,
     describe,
     exact,
+    fit,
     is_virtual,
     start,
     trajectories,
@@ -172,7 +173,7 @@ EVERY_ENGINE = [
 
 @pytest.mark.parametrize("on", EVERY_ENGINE)
 def test_the_transport_does_not_decide_the_result(determined: Kind, on: str) -> None:
-    task = Task(exact(determined), with_workers(determined, 3))
+    task = Task(exact(determined), fit(determined, 4))
     expected = start(determined, trajectories, len(task.roles), [task])
     assert run(on, trajectories, len(task.roles), [task]) == expected
 

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessons import check
 from lessons.drift import Drift, Softmax, compare, measure
 from lessons.labs import LABS
 from lessons.labs.oracle import Task
@@ -19,7 +18,6 @@ from lessons.training import NOT_TRAINED
 from tests.lessons.mistakes import defined, mistakes_of, solution
 from tests.lessons.threads import judge_changed
 
-SOLVED = (check.SOLUTIONS / "oracle.py").read_text()
 LAB = LABS["oracle"]
 
 

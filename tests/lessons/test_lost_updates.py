@@ -22,9 +22,13 @@ VALUES = defined(solution("lost_updates", *mistakes_of("lost_updates")["pushes_v
 
 
 def strategy_by(functions: Any) -> Mine:
-    given = {name: staticmethod(getattr(functions, name)) for name in ("push", "fetch", "apply")}
-    strategy: Mine = dataclass(kw_only=True)(type("By", (Mine,), given))()
-    return strategy
+    @dataclass(kw_only=True)
+    class By(Mine):
+        push = staticmethod(functions.push)
+        fetch = staticmethod(functions.fetch)
+        apply = staticmethod(functions.apply)
+
+    return By()
 
 
 @settings(max_examples=20, deadline=None)

@@ -45,11 +45,11 @@ from tyro.conf import Positional
 from lessons.judge import draw, play
 from lessons.lab import UNREADABLE, Case, Fault, Figure, Lab, Run, counted
 from lessons.labs import LABS
+from lessons.picture import picture_bytes
 from lessons.processes import Ranks
 from lessons.rank import Source
 from lessons.real import run_on_processes
 from lessons.report import Report
-from lessons.shown import picture_bytes
 from lessons.transport import is_spoiled
 from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line

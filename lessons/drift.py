@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure as Picture
 
 from lessons.lab import BANDWIDTH, LATENCY
+from lessons.picture import Shown, new_picture
 from lessons.report import Report
-from lessons.shown import Shown, new_picture
 from lessons.training import NOT_TRAINED
 from transports.base import Transport
 from virtual_time.launcher import VirtualTime

@@ -153,13 +153,9 @@ class Lab(ABC):
         """
         return ""
 
-    def step_of(self, message: Sent, case: Case) -> int:
-        """Return the number of a step, from 1, as the lab counts: by default that of the message on its rank."""
-        return message.step
-
     def place(self, message: Sent, case: Case) -> str:
-        """Return where in a run a message was sent, in the lab's words: "step 3"."""
-        return f"step {self.step_of(message, case)}"
+        """Return where in a run a message was sent, in the lab's words: "step 3"; by default it counts messages."""
+        return f"step {message.step}"
 
     def label(self, message: Sent, case: Case) -> str:
         """Return what a message carries, in the lab's words: "chunk 1"."""

@@ -1,5 +1,12 @@
-"""The messages of a run in virtual time: yours above the reference's, a lane for each rank."""
+"""Pictures in a notebook: of the messages of a run in virtual time, yours above the reference's, and others."""
 
+import base64
+import html
+import io
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -9,6 +16,44 @@ _MOST = 200  # messages that are drawn of a run
 _LABELLED = 60  # a run of no more has the label of each message beside its arrow
 _LABELLED_ALIKE = 20  # the same, where all messages have one label
 _COLOURS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1", "#b3565f", "#4f8f97", "#8a7a4d", "#6b6b6b")
+
+
+@dataclass(frozen=True, repr=False)
+class Shown:
+    """Lines of text, and below them a picture, which `about` describes for those who cannot see it."""
+
+    text: str
+    picture: Figure
+    about: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text)}</pre>{as_html(self.picture, self.about)}"
+
+
+def as_html(figure: Figure, about: str) -> str:
+    """Return a figure as an image of HTML, with its description."""
+    data = base64.b64encode(picture_bytes(figure, "png")).decode()
+    return f'<img alt="{html.escape(about)}" style="max-width:100%" src="data:image/png;base64,{data}">'
+
+
+def picture_bytes(figure: Figure, kind: str) -> bytes:
+    """Return a figure as a file of this kind: png, svg, pdf."""
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=110)
+    return file.getvalue()
+
+
+def new_picture(**properties: Any) -> tuple[Figure, Axes]:
+    """Return a figure, and its axes with these properties."""
+    picture = Figure(figsize=(9, 3.4), layout="constrained")
+    FigureCanvasAgg(picture)
+    axes = picture.subplots()
+    axes.set(**properties)
+    axes.spines[["top", "right"]].set_visible(False)
+    return picture, axes
 
 
 def draw(lab: Lab, yours: Run, reference: Run) -> Figure:

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Picture
 
 from lessons.lab import counted
 from lessons.not_waiting import Mine
+from lessons.picture import Shown, new_picture
 from lessons.report import Report
-from lessons.shown import Shown, new_picture
 from lessons.training import NOT_TRAINED, accuracy_of, train_digits
 from records.errors import RunFailed
 from transports.base import Transport

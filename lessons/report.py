@@ -10,7 +10,6 @@ from matplotlib.figure import Figure as Picture
 
 from lessons import picture
 from lessons.lab import UNREADABLE, Figure, Lab, Run
-from lessons.shown import as_html
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 
@@ -95,7 +94,7 @@ class Report:
             if self.kind == "wrong" and yours == reference:
                 parts.append("<p>Who sends what to whom is as in the reference: look at what is computed.</p>")
             about = f"The messages of your {self.lab.name} above, those of the reference below."
-            parts.append(as_html(self.picture, about))
+            parts.append(picture.as_html(self.picture, about))
         return "".join(parts)
 
     def _schedule(self, run: Run | None) -> list[tuple[int, int, int, str, int]]:

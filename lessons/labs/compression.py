@@ -40,7 +40,7 @@ class Compression(Lab):
             if case.length < _OF_WHOLE_NUMBERS:
                 vectors = [vector.mul(2).round() for vector in vectors]
             residual, *gradients = vectors
-            gradients[-1].zero_()
+            gradients[-1].zero_()  # so only what was kept is sent
             drawn.append({"kept0": residual, "k": torch.tensor([k])} | {f"g{s}": g for s, g in enumerate(gradients, 1)})
         return drawn
 

@@ -10,7 +10,7 @@ import torch
 
 from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, normal
 from lessons.labs.late_words import explain_descend, explain_rates
-from lessons.labs.not_waiting_words import LR, explain_serve, explain_waits, served
+from lessons.labs.not_waiting_words import LR, explain_serve, explain_waits
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -76,7 +76,7 @@ class NotWaiting(Lab):
 
     def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
         if isinstance(run.case, Task):
-            return explain_serve(served(run), run.case.s)
+            return explain_serve(run, run.case.s)
         asked = _asked(run.inputs[0])
         if run.case.function == "descend":
             found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))

@@ -6,7 +6,6 @@ took what came first, and answered as soon as it could.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -17,40 +16,27 @@ LR = 0.1
 _SOON = 1e-9  # seconds: what happens at once
 
 
-@dataclass(frozen=True)
 class Served:
-    """What a server has done, and what it had to do with."""
+    """What a server has done, and what it had to do with, as the ranks have ended with it."""
 
-    run: Run
-    before: torch.Tensor  # [updates + 1, P]: x before each update, and at the end
-    used: torch.Tensor  # [updates, P]
-    staleness: list[int | float]
-    had: dict[int, torch.Tensor]  # by worker: [steps + 1, P]
-    c: dict[int, torch.Tensor]
-
-    @property
-    def steps(self) -> dict[int, int]:
-        """How many steps each worker has taken."""
-        return {k: len(xs) - 1 for k, xs in self.had.items()}
+    def __init__(self, run: Run) -> None:
+        P, server, workers = run.case.length, run.results[0], range(1, run.case.n)
+        self.run = run
+        self.before = server["before"].reshape(-1, P)  # [updates + 1, P]: x before each update, and at the end
+        self.used = server["used"].reshape(-1, P)  # [updates, P]
+        self.staleness = [int(late) if late.is_integer() else late for late in server["staleness"].tolist()]
+        self.had = {k: run.results[k]["had"].reshape(-1, P) for k in workers}  # [steps + 1, P]
+        self.c = {k: run.inputs[k]["c"] for k in workers}
+        self.steps = {k: len(xs) - 1 for k, xs in self.had.items()}  # how many each worker has taken
 
     def version_of(self, x: torch.Tensor) -> int | None:
         """Return which version of x this is; None if it is none."""
         return next((v for v, one in enumerate(self.before) if is_close(x, one)), None)
 
 
-def served(run: Run) -> Served:
-    """Return what the ranks have ended with, in its form."""
-    P, server = run.case.length, run.results[0]
-    workers = range(1, run.case.n)
-    staleness = [int(late) if late.is_integer() else late for late in server["staleness"].tolist()]
-    return Served(
-        run, server["before"].reshape(-1, P), server["used"].reshape(-1, P), staleness,
-        {k: run.results[k]["had"].reshape(-1, P) for k in workers}, {k: run.inputs[k]["c"] for k in workers},
-    )  # fmt: skip
-
-
-def explain_serve(seen: Served, s: int | None) -> str:
+def explain_serve(run: Run, s: int | None) -> str:
     """Return what is wrong first in what a server has done; "" if nothing is."""
+    seen = Served(run)
     begin = f"{seen.run.case}:"
     order: list[tuple[int, int]] = []  # worker and step of the gradients, as they were applied
     due = dict.fromkeys(seen.had, 0)
@@ -138,9 +124,8 @@ def _explain_old(seen: Served, order: Sequence[tuple[int, int]], versions: Seque
         made += sum(abs(time - at) <= _SOON for time in came) == 1
         if versions[i] < made:
             since = "the x of when it was held back" if versions[i] == i + 1 else "an older x"
-            return (
-                f"rank {k} was answered after update {made}, but with version {versions[i]}, {since}; send the x of now"
-            )
+            got = f"version {versions[i]}, {since}"
+            return f"rank {k} was answered after update {made}, but with {got}; send the x of now"
     return ""
 
 

@@ -113,8 +113,9 @@ class Server(Lab):
         return (f"N = {run.case.n}: rank {rank} sent rank {dst} {len(alike)} messages {message.tag!r} in all, of which "
                 f"it received {received}")  # fmt: skip
 
-    def step_of(self, message: Sent, case: Case) -> int:
-        return message.step if message.rank else 1 + (message.step - 1) // (case.n - 1)
+    def place(self, message: Sent, case: Case) -> str:
+        # The server sends N - 1 messages in a step, a worker one, if they send what they should.
+        return f"step {message.step if message.rank else 1 + (message.step - 1) // (case.n - 1)}"
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         advice = super().advise(run, missed)

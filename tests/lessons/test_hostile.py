@@ -86,24 +86,26 @@ def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text:
     assert text in found.verdict.replace("rank 1 raised", "rank 0 raised").replace("rank 2 raised", "rank 0 raised")
 
 
+ENDLESS = [
+    (body("while True:\n    pass"), "of mine.py"),
+    (body("while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"), "of mine.py"),
+    (body("while True:\n    print('still here')"), "without end"),
+    (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "rank"),
+    ("while True:\n    pass\n", "of mine.py"),
+    (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
+    (body("for i in range(9):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
+    (
+        body("import struct\nos.write(transport._judge._pipe.fileno(), struct.pack('!i', 99))\ntime.sleep(99)"),
+        "of mine",
+    ),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        (body("while True:\n    pass"), "of mine.py"),
-        (body("while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"), "of mine.py"),
-        (body("while True:\n    print('still here')"), "without end"),
-        (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "rank"),
-        ("while True:\n    pass\n", "of mine.py"),
-        (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
-        (body("for i in range(9):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
-        (
-            body("import struct\nos.write(transport._judge._pipe.fileno(), struct.pack('!i', 99))\ntime.sleep(99)"),
-            "of mine.py",
-        ),
-    ],
+    ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.end_to_end) for one in ENDLESS[1:])],
     ids=named,
-)
+)  # fmt: skip
 def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> None:
     found = judged(tmp_path, source)
     assert (found.kind, found.points) == ("loop", 0), found.verdict

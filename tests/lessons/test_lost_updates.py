@@ -2,9 +2,9 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,38 +16,19 @@ from lessons.report import Report
 from lessons.solutions import lost_updates
 from lessons.survivors import count_survivors
 from lessons.training import compare
-from transports.base import Transport
+from tests.lessons.mistakes import defined, mistakes_of, solution
+
+VALUES = defined(solution("lost_updates", *mistakes_of("lost_updates")["pushes_values"].changes))
 
 
-def push_value(transport: Transport, x: torch.Tensor, base: torch.Tensor) -> None:
-    transport.isend(x.clone(), 0, "push")
+def strategy_by(functions: Any) -> Mine:
+    @dataclass(kw_only=True)
+    class By(Mine):
+        push = staticmethod(functions.push)
+        fetch = staticmethod(functions.fetch)
+        apply = staticmethod(functions.apply)
 
-
-def fetch_value(transport: Transport, x: torch.Tensor, base: torch.Tensor) -> None:
-    transport.isend(None, 0, "fetch")
-    transport.recv(0, "parameters").copy_to(x)
-
-
-def write_over(x: torch.Tensor, pushed: torch.Tensor) -> None:
-    x.copy_(pushed)
-
-
-@dataclass(kw_only=True)
-class Increments(Mine):
-    """By the solution."""
-
-    push = staticmethod(lost_updates.push)
-    fetch = staticmethod(lost_updates.fetch)
-    apply = staticmethod(lost_updates.apply)
-
-
-@dataclass(kw_only=True)
-class Values(Mine):
-    """By values."""
-
-    push = staticmethod(push_value)
-    fetch = staticmethod(fetch_value)
-    apply = staticmethod(write_over)
+    return By()
 
 
 @settings(max_examples=20, deadline=None)
@@ -67,7 +48,7 @@ def test_every_client_meets_every_trap(seed: int) -> None:
 
 
 def test_of_values_those_of_one_client_are_left_and_of_increments_all() -> None:
-    values = count_survivors(push_value, fetch_value, write_over, clients=(1, 2, 5), rounds=10)
+    values = count_survivors(VALUES.push, VALUES.fetch, VALUES.apply, clients=(1, 2, 5), rounds=10)
     assert values["kept"].tolist() == [10, 10, 10]
     assert values["updates"].tolist() == [10, 20, 50]
     each = [[int(one) for one in text.split(", ")] for text in values["of each client"]]
@@ -79,7 +60,9 @@ def test_of_values_those_of_one_client_are_left_and_of_increments_all() -> None:
 
 def test_a_training_by_increments_is_better_and_sends_as_much() -> None:
     right = Report(LABS["lost_updates"], "right", "")
-    table = compare(right, {"increments": Increments(), "values": Values()}, n_gpus=5, epochs=2, lr=0.03)
+    table = compare(
+        right, {"increments": strategy_by(lost_updates), "values": strategy_by(VALUES)}, n_gpus=5, epochs=2, lr=0.03
+    )
     assert not isinstance(table, str)
     assert table["accuracy, %"]["increments"] > table["accuracy, %"]["values"] + 20
     assert table["MB sent"]["increments"] == table["MB sent"]["values"]
@@ -88,4 +71,4 @@ def test_a_training_by_increments_is_better_and_sends_as_much() -> None:
 
 def test_nothing_is_trained_by_functions_that_are_not_right() -> None:
     wrong = Report(LABS["lost_updates"], "wrong", "")
-    assert compare(wrong, {"values": Values()}) == "not trained: first have the check say that it is right"
+    assert compare(wrong, {"values": Mine()}) == "not trained: first have the check say that it is right"

@@ -12,8 +12,8 @@ from lessons import check, rates
 from lessons.labs import LABS
 from lessons.labs.late_words import explain_descend, explain_rates
 from lessons.labs.not_waiting import Task
+from lessons.picture import Shown
 from lessons.report import Report
-from lessons.shown import Shown
 from lessons.solutions import not_waiting
 from tests.lessons.mistakes import write
 from tests.lessons.threads import judge_changed
@@ -177,6 +177,5 @@ def test_the_sweep_is_a_table_and_a_picture(monkeypatch: pytest.MonkeyPatch) -> 
 def test_nothing_is_trained_by_functions_that_are_not_right() -> None:
     hole = Report(LABS["not_waiting"], "hole", "still to be written")
     assert rates.count_staleness(hole, not_waiting.serve, 3).startswith("nothing yet")
-    for found in (rates.shrink(hole, not_waiting.serve, not_waiting.largest_rate, 0.4),
-                  rates.sweep(hole, not_waiting.serve, not_waiting.largest_rate, 0.8)):  # fmt: skip
-        assert found == "not trained: first have the check say that it is right"
+    for train in (rates.shrink, rates.sweep):
+        assert train(hole, not_waiting.serve, not_waiting.largest_rate, 0.4) == rates.NOT_TRAINED

@@ -7,18 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessons import check
 from lessons.drift import Drift, Softmax, compare, measure
 from lessons.labs import LABS
 from lessons.labs.oracle import Task
 from lessons.labs.oracle_words import explain_cut
+from lessons.picture import Shown
 from lessons.report import Report
-from lessons.shown import Shown
 from lessons.solutions import oracle
+from lessons.training import NOT_TRAINED
 from tests.lessons.mistakes import defined, mistakes_of, solution
 from tests.lessons.threads import judge_changed
 
-SOLVED = (check.SOLUTIONS / "oracle.py").read_text()
 LAB = LABS["oracle"]
 
 
@@ -34,8 +33,8 @@ def test_n_in_messages_of_its_own_is_right_and_costs_more() -> None:
 
 
 def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more() -> None:
-    changes = (("collectives import ring_all_reduce", "collectives import gather_and_add as ring_all_reduce"),)
-    found = judge_changed("oracle", *changes)
+    change = "collectives import ring_all_reduce", "collectives import gather_and_add as ring_all_reduce"
+    found = judge_changed("oracle", change)
     assert (found.kind, found.points) == ("costly", 80)
 
 
@@ -132,6 +131,4 @@ def test_the_comparison_is_text_and_a_picture() -> None:
     assert str(found).count("verified, all 15 steps") == 2
     assert 'src="data:image/png;base64,' in found._repr_html_()
     hole = Report(LAB, "hole", "still to be written")
-    assert compare(hole, PLAN, oracle.one_process, oracle.verify, {}) == (
-        "not trained: first have the check say that it is right"
-    )
+    assert compare(hole, PLAN, oracle.one_process, oracle.verify, {}) == NOT_TRAINED

@@ -30,7 +30,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
                           capture_output=True, text=True, timeout=2 * LIMIT, check=False)  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_commands_for_students_run_as_printed(tmp_path: Path) -> None:
     commands = re.findall(r"^    (cp .*|python .*)$", TEXT, re.MULTILINE)
     copy, check, train = [command.partition("#")[0].strip() for command in commands]
@@ -52,7 +52,7 @@ def test_the_commands_for_students_run_as_printed(tmp_path: Path) -> None:
     assert json.loads(record.read_text())["replicas_identical"]
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_autograder_of_gradescope_writes_its_results(tmp_path: Path) -> None:
     for folder in ("submission", "results", "source"):
         (tmp_path / folder).mkdir()
@@ -72,7 +72,7 @@ def test_the_cell_for_nbgrader_passes_a_right_function_and_no_other() -> None:
         exec(NBGRADER, {"all_reduce": HOPS_ONCE})
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(("function", "points"), [("solutions.ring", 1), ("", 0)])
 def test_nbgrader_grades_the_cell(function: str, points: int) -> None:
     utils = pytest.importorskip("nbgrader.utils")
@@ -109,7 +109,7 @@ def test_the_test_for_otter_passes_a_right_function_and_no_other() -> None:
         found["test_ring"](HOPS_ONCE)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_otter_grades_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     otter = pytest.importorskip("otter")
     monkeypatch.chdir(tmp_path)  # where it writes a log

@@ -162,6 +162,8 @@ def serve(address: str) -> None:
     import torch
 
     torch.set_num_threads(1)
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        from mpi4py import MPI  # noqa: F401 - begun by all ranks at once, since it waits for all of them
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(address)
         connection = Connection(end.detach())

@@ -1,4 +1,4 @@
-"""Have Dask place the ranks, one in each worker: on workers of its own on this machine, or on those of a cluster.
+"""Let Dask place the ranks, one in each worker: on workers of its own on this machine, or on those of a cluster.
 
 This process is Dask's client: it sends the work to the workers and gets the results, see `dask_ranks.py`.
 """

@@ -85,7 +85,7 @@ def _work(place: Place, pickled: bytes) -> Any:
 
 
 def _report(place: Place) -> Callable[[Any], None]:
-    """Return what a rank reports by. It raises RunFailed when nobody waits for the rank any more."""
+    """Return what a rank reports by. It raises RunFailed when the launcher no longer waits for the rank."""
     worker = get_worker()
     key = worker.get_current_task()
 

@@ -1,4 +1,4 @@
-"""What the environment of a process says of who has started it."""
+"""Which launcher has started this process, by its environment."""
 
 import os
 

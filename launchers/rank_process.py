@@ -1,4 +1,4 @@
-"""One rank's process: what surrounds its work, and how its launcher hears of the result."""
+"""One rank's process: what surrounds its work, and how its launcher gets the result."""
 
 import os
 import signal

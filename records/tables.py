@@ -281,7 +281,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
 
 
 def show(text: str) -> None:
-    """Print a command's result; whoever reads may stop reading at any line."""
+    """Print a command's result; the reader may close the pipe at any line."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -30,8 +30,8 @@ from strategies.synchronous_server.sharded_param_server import ShardedParamServe
 
 GROUPS: dict[str, tuple[type[Strategy], ...]] = {
     "One process": (Single,),
-    "A server, and all keep step": (ParamServer, ShardedParamServer, BackupWorkers),
-    "A server, and nobody waits for the slowest": (
+    "A server that waits": (ParamServer, ShardedParamServer, BackupWorkers),
+    "A server that does not wait": (
         AsyncParamServer,
         InconsistentReads,
         Downpour,
@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
     ),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
-"""By a strategy and an option that it had: the strategy that this is now."""
+"""The strategy to take in place of a strategy with this option."""
 STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for group in GROUPS.values() for strategy in group}
 
 __all__ = [

@@ -45,6 +45,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The long tests first, so that none is left when the others are done; with `--strategy`, only those of one."""
+    for item in items:
+        if any(map(item.get_closest_marker, ("chaos", "end_to_end", "exhaustive"))):
+            item.add_marker("slow")  # `-m "not slow"` leaves them out too
     if chosen := chosen_strategy(config):
         keep_those_of(chosen, config, items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

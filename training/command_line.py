@@ -91,7 +91,7 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
     own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
     for option in _names_given(given):
         if new := INSTEAD.get((strategy.name, option.removeprefix("no_"))):
-            raise UsageError(f"--{option}: {strategy.name} does not have it any more; take --strategy {new}")
+            raise UsageError(f"--{option}: {strategy.name} has no such option; take --strategy {new}")
         owners = owners_of(option.removeprefix("no_")) or owners_of(option)
         if option.removeprefix("no_") not in (*own, *option_names()) and option not in own and owners:
             chosen_codec = f" --codec {codec.name}" if dataclasses.fields(codec) else ""
@@ -192,7 +192,7 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
         try:
             work()
         finally:
-            over = True  # what is said of it now is not to be interrupted, as by an mpirun that ends all ranks
+            over = True  # an mpirun that ends all ranks must not interrupt the message that follows
 
     for number in INTERRUPTS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it

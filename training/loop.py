@@ -32,7 +32,7 @@ _REPORT_S = 0.1
 
 @dataclass(frozen=True)
 class Task:
-    """What all ranks of a run are told: its options, and where they write, on the machine of the first process."""
+    """The task of all ranks: the options of the run, and the folders of the first process's machine."""
 
     options: Options
     folder: Path  # of what the run has not finished
@@ -198,7 +198,7 @@ class _Rank:
         return total, n
 
     def after_update(self) -> None:
-        """On a server: what is to be done after each of its updates."""
+        """Do what follows each update of a server."""
         self.after_step(self.strategy.descent.version)
 
     def after_step(self, step: int) -> None:

@@ -38,9 +38,7 @@ def check_class(strategy: type[Strategy]) -> type[Strategy]:
     for name in strategy.traits.defaults:
         if name not in names_with_strategy_defaults():
             known = ", ".join(names_with_strategy_defaults())
-            raise UsageError(
-                f"--strategy {strategy.name}: cannot have a default of its own for {name}, but for {known}"
-            )
+            raise UsageError(f"--strategy {strategy.name}: may set defaults of {known} only, not of {name}")
     return strategy
 
 

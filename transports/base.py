@@ -36,7 +36,7 @@ class Transport(ABC):
     machines.
     `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
     `owes` is what this rank must still call before its work ends: the launchers look at it. `steps` are those that it
-    has begun, where all ranks take the same number: who waits for one that has ended with fewer is told at once.
+    has begun, where all ranks take the same number: waiting for a rank that has ended with fewer raises RunFailed.
     `inbox.arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs
     of an asynchronous algorithm differ in. With `inbox.replay`, such an order, messages are taken in that order again.
     The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
@@ -106,14 +106,14 @@ class Transport(ABC):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zeroed vector [numel] on `device` whose slices peers can read in place.
 
-        Concerns this rank alone: a peer hears of the vector with the first message that carries a slice of it.
+        Only this rank calls it: peers learn of the vector by the first message that carries a slice of it.
         """
 
     @abstractmethod
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
         """Return one vector [numel] in one memory, zeroed, writable by all of `ranks`, which all call this.
 
-        The lowest of them creates it and waits for nobody; the others wait for it. Raises RuntimeError on a transport
+        The lowest of them creates it without waiting; the others wait for it. Raises RuntimeError on a transport
         without shared memory.
         """
 
@@ -189,7 +189,7 @@ class Transport(ABC):
         """Return the next message with `tag` (or one of several) of rank `src` (or of ANY): the first that was sent.
 
         `timeout` seconds instead of the transport's own limit; 0 polls: None if there is nothing yet. Raises
-        PeerLost (for ANY once a dead peer, and when nobody is left), PeerReturned (for ANY), WaitTimeout.
+        PeerLost (for ANY: once a dead peer, and when no peer is left), PeerReturned (for ANY), WaitTimeout.
         """
         t0 = self.now()
         self._check_open()
@@ -276,7 +276,7 @@ class Transport(ABC):
         return self.inbox.receive(src, tag, timeout)
 
     def compare_steps(self, ended: Message) -> None:
-        """Check that who has sent STEPS_TAKEN has taken the steps that this rank has begun. Raises RunFailed."""
+        """Check that the sender of STEPS_TAKEN took as many steps as this rank has begun. Raises RunFailed."""
         if ended.n < self.steps:
             raise RunFailed(
                 f"rank {ended.src} took {ended.n:g} steps before finish(), and rank {self.rank} has begun {self.steps}"

@@ -8,7 +8,7 @@ _KEPT = 16  # vectors; a burst of messages leaves no more
 
 
 class Buffers:
-    """Vectors that nobody uses now."""
+    """Vectors that are free for reuse."""
 
     def __init__(self) -> None:
         self._free: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}

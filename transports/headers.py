@@ -48,7 +48,7 @@ _KINDS = tuple(Kind)
 
 
 class Header(NamedTuple):
-    """What is said of a message: `numel` elements of `dtype` follow it (of an object: bytes)."""
+    """The header of a message: `numel` elements of `dtype` follow it (of an object: bytes)."""
 
     kind: Kind
     tag: str = ""

@@ -1,4 +1,4 @@
-"""The inbox of one rank: what has arrived and was not received yet, who is gone, and the wait for what comes."""
+"""The inbox of one rank: messages that have arrived and were not received, lost peers, and the wait for more."""
 
 from array import array
 from collections import deque
@@ -85,7 +85,7 @@ class Inbox:
             del self.queues[key]
 
     def next_source(self) -> int:
-        """Return from whom the next message from ANY is to be taken: ANY, or the rank that a replay says."""
+        """Return the sender of the next message that a receive from ANY takes: ANY, or in a replay a rank."""
         if self.replay is None:
             return ANY
         src = next(self.replay, ANY)

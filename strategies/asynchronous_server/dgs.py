@@ -79,7 +79,7 @@ class DGS(Served):
         if self.is_server:
             self.differences = {k: Difference(density=self.density) for k in self.transport.peers}
             room = torch.empty_like(x)
-            # Whoever is sent x lacks nothing: checkpoints need none of these.
+            # A worker that receives x starts without a difference, so checkpoints need none of these.
             self.keep("room", room, saved=False)
             for k, end in self.differences.items():
                 end.start(layout, x, Setting(scope))

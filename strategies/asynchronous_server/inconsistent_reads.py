@@ -27,7 +27,7 @@ class InconsistentReads(AsyncParamServer):
     """The asynchronous server, whose workers read x in its memory, without a lock, while it may be written."""
 
     def cost(self, kind: str | None = None) -> Cost:
-        """A worker is told that it may read, and reads."""
+        """A worker gets a message, then reads x in the server's memory."""
         return Cost(worker=Traffic("1", "G"), server=Traffic("2 (N - 1)", "(N - 1) P"))
 
     def check(self, run: RunSize) -> None:

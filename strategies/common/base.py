@@ -140,7 +140,7 @@ class Strategy(ABC):
         return checked
 
     def _comparing(self, finish: Callable[[], None]) -> Callable[[], None]:
-        """Return `finish`, which first compares the steps of all ranks where nobody has planned them."""
+        """Return `finish`, which first compares the steps of all ranks, unless a plan has fixed them."""
 
         def checked() -> None:
             all_in_step = not self.traits.asynchronous and set(self.roles(self.transport.world_size)) == {"worker"}
@@ -172,9 +172,9 @@ class Strategy(ABC):
                 self.replica.others = others
 
     def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
-        """Know that the next backward pass ends the gradient, the mean over `n_samples`, that `step` is to take.
+        """Prepare for the backward pass that completes the gradient of the next `step`, the mean over `n_samples`.
 
-        A loop that does not call it loses no more than what an algorithm does during the backward pass.
+        Optional in a loop: without it an algorithm does nothing during the backward pass.
         """
 
     @abstractmethod
@@ -192,7 +192,7 @@ class Strategy(ABC):
     def finish(self) -> None:  # noqa: B027 - there may be nothing to do
         """End an epoch, or the training: send what is unsent, average the buffers. All ranks call it.
 
-        Afterwards `model()` is good, and training may continue.
+        Afterwards `model()` may be called, and training may continue.
         """
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:

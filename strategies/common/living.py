@@ -84,7 +84,7 @@ class Living:
             try:
                 message = self._transport.recv(k, tag)
             except PeerLost:
-                self.bury(k)
+                self.mark_dead(k)
                 continue
             yield message
 
@@ -95,12 +95,12 @@ class Living:
             try:
                 works.append((k, self._transport.isend(vector, k, tag, n=n)))
             except PeerLost:
-                self.bury(k)
+                self.mark_dead(k)
         for k, work in works:
             try:
                 work.wait()
             except PeerLost:
-                self.bury(k)
+                self.mark_dead(k)
 
     def poll(self, tags: tuple[str, ...]) -> Message | None:
         """Return the first message of these tags that has come from any rank; None if there is none."""
@@ -122,10 +122,10 @@ class Living:
     def _lose(self, lost: PeerLost) -> None:
         if self._transport.is_gone(ROOT):
             raise lost
-        self.bury(lost.rank)
+        self.mark_dead(lost.rank)
 
-    def bury(self, k: int) -> None:
-        """Rank k is dead: it takes part no more."""
+    def mark_dead(self, k: int) -> None:
+        """Leave rank k out of all that follows: it has died."""
         if k in self.alive:
             self.alive.remove(k)
             if self._transport.rank == ROOT:

@@ -43,9 +43,9 @@ class Replica:
         self._adopted: Message | None = None
         self._recorder = transport.recorder
         self._on_gradient: Callable[[int], None] | None = None
-        self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # of the pass, while one is told
+        self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while `on_gradient` calls
         self._untold: list[int] = []
-        self.collected = False  # whether `collect` was called; whoever asks sets it back
+        self.collected = False  # whether `collect` was called since the caller last set this to False
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
             view.copy_(tensor.detach())
@@ -63,7 +63,7 @@ class Replica:
         return self.model
 
     def begin_piece(self, n_samples: int, n_of_all: int, is_last: bool) -> None:
-        """Know that one of the pieces follows in which a step's gradient is computed, and whether it `is_last`.
+        """Announce the next piece of a step's gradient, and whether it `is_last`.
 
         The step has `n_samples` of the `n_of_all` in the global batch.
         """
@@ -116,10 +116,10 @@ class Replica:
     # During the backward pass
 
     def on_gradient(self, call: Callable[[int], None]) -> None:
-        """Have `call` told, in every backward pass, the number of each parameter whose gradient has just become whole.
+        """Call `call(i)` in every backward pass as soon as the gradient of parameter i is complete.
 
-        In the order in which they do, the last layer's first; a parameter that takes no part is not told. In virtual
-        time the pass takes no time by itself: see `pass_layers`.
+        The last layer comes first; a parameter that takes no part is left out. In virtual time the calls follow the
+        pass: see `pass_layers`.
         """
         self._on_gradient = call
         is_virtual = self._recorder.time_passes is not None
@@ -128,13 +128,13 @@ class Replica:
             parameter.register_post_accumulate_grad_hook(lambda _, i=i, tell=tell: tell(i))
 
     def call_on_gradient(self, i: int) -> None:
-        """Tell who wants to know that the gradient of parameter `i` is whole."""
-        assert self._on_gradient is not None, "only where somebody asked"
+        """Call what `on_gradient` was given: the gradient of parameter `i` is complete."""
+        assert self._on_gradient is not None, "on_gradient was not called"
         with self.interruption():
             self._on_gradient(i)
 
     def pass_layers(self) -> None:
-        """At the end of a backward pass in virtual time: let its time pass gradient by gradient, and tell of each.
+        """At the end of a backward pass in virtual time: spend its time gradient by gradient, and call for each.
 
         Not in the pass itself: other ranks, whose passes run in the same thread, have their turns meanwhile.
         """
@@ -145,7 +145,7 @@ class Replica:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody is told of gradients."""
+        """Whether `on_gradient` was called."""
         return self._on_gradient is not None
 
     def zero_grad(self) -> None:

@@ -1,4 +1,4 @@
-"""A strategy behind the two calls of an optimizer, for a training script of one's own.
+"""A strategy behind the two calls of an optimizer, for your own training loop.
 
     def rank(transport):
         model = make_model()

@@ -175,7 +175,7 @@ class Workers:
     # Replying
 
     def take_waiting(self, ready: Callable[[int], bool] = lambda k: True) -> Iterator[int]:
-        """Yield the workers that wait for a reply and are `ready` for it, by rank: each is to be sent one now."""
+        """Yield, by rank, the workers that wait for a reply and are `ready` for it; the caller sends each one."""
         for k in sorted(self.waiting):
             if ready(k):
                 self.waiting.remove(k)

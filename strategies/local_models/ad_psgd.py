@@ -119,7 +119,7 @@ class ADPSGD(Drifting):
                 request.wait()
                 self.replica.x.add_(answer.vector).div_(2)
         except PeerLost:
-            self.living.bury(partner)
+            self.living.mark_dead(partner)
 
     def offer(self) -> None:
         """Active: send x_i to a random neighbour that is alive, if there is one. Passive: the vector apart <- x_j."""
@@ -132,7 +132,7 @@ class ADPSGD(Drifting):
                 self.asked = partner, self.transport.isend(self.replica.x, partner, REQUEST)
                 return
             except PeerLost:
-                self.living.bury(partner)
+                self.living.mark_dead(partner)
 
     def answer(self, request: Message) -> None:
         """Passive: send x_j; x_j <- (x_j + x_i) / 2. If i is dead, x_j stays."""
@@ -143,7 +143,7 @@ class ADPSGD(Drifting):
             try:
                 self.sent[i] = self.transport.isend(self.answers[i].copy_(self.apart), i, ANSWER)
             except PeerLost:
-                self.living.bury(i)
+                self.living.mark_dead(i)
                 return
             self.apart.add_(request.vector).div_(2)
 

@@ -116,7 +116,7 @@ class Hogwild(Strategy):
         return updates
 
     def finish(self) -> None:
-        """Wait for all that are alive: nobody writes x any more until rank 0 has measured. Average the buffers."""
+        """Wait until all living ranks have stopped writing x and rank 0 has measured. Average the buffers."""
         written = self.lost.written if self.lost else None
         all_lived = self.living.add(written, "increments")
         if self.transport.rank == ROOT:
@@ -130,7 +130,7 @@ class Hogwild(Strategy):
             self.replica.counts = counts
 
     def measure(self, all_lived: bool) -> None:
-        """On rank 0, while nobody writes: the lost updates of the epoch."""
+        """Measure on rank 0, while no rank writes: the lost updates of the epoch."""
         if self.lost:
             share = self.lost.share(self.total_x())
             meters = self.transport.recorder.meters

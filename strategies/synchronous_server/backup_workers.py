@@ -39,7 +39,7 @@ class BackupWorkers(Served):
         return replace(super().cost(kind), path=path)
 
     def check(self, run: RunSize) -> None:
-        """A step must wait for somebody."""
+        """A step waits for at least one worker."""
         between(self, "n_backup", 0)
         if self.n_backup >= run.workers:
             raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")

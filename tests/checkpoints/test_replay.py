@@ -9,7 +9,6 @@ import pytest
 from checkpoints import replay
 from records.errors import RunFailed, UsageError
 from records.files import load_metadata
-from strategies import STRATEGIES
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import made, said, small
@@ -95,7 +94,3 @@ def test_other_parameters_are_told_with_what_differs(
     (tmp_path / "run.json").write_text(json.dumps(record))
     with pytest.raises(RunFailed, match=r"torch 0\.1 then"):
         replay.compare(str(tmp_path / "run"), "another", quiet=True)
-
-
-def test_the_replayed_strategies_are_among_all() -> None:
-    assert {strategy.name for strategy in REPLAYED} < set(STRATEGIES)

@@ -72,7 +72,6 @@ def test_one_strategy_of_the_table(tmp_path: Path) -> None:
             "test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy[strategies/all_red",
         ),
         ("records/test_page.py", "test_every_strategy_has_a_page[sharded_ring]"),
-        ("launchers/test_every_strategy.py", "test_it_ends_as_on_shared_memory"),
     ):
         assert [one for one in collected if one[0] == file and one[1].startswith(test)], (file, test)
 

@@ -136,7 +136,7 @@ RING = HEAD + '@dataclass(kw_only=True)\nclass Mine(RingAllReduce):\n    """Mine
         (RING + "    k: int\n", "its option k has no default; give it one"),
         (
             RING + '    traits = Traits(defaults={"epochs": 5})\n',
-            "cannot have a default of its own for epochs, but for batch_size,",
+            "may set defaults of batch_size,",
         ),
     ],
 )

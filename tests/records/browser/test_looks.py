@@ -1,0 +1,135 @@
+"""A page fits its window, has its colours, and is drawn in time."""
+
+import colorsys
+import io
+import re
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from records import page
+from records.events import PHASES
+from records.timeline import COLOURS, load
+from tests.browser import Browser
+from tests.records.browser.helpers import MARKS, moment, press
+
+pytestmark = MARKS
+
+
+def pixels(browser: Browser) -> np.ndarray:
+    browser.frame()
+    return np.asarray(Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("L"), dtype=float)
+
+
+def test_dark_and_light_are_what_the_user_prefers_or_chooses(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "ring_all_reduce.html", dark=True)
+    dark = pixels(browser)
+    assert np.median(dark) < 60
+    assert dark.std() > 10, "something is drawn"
+    browser.element("#theme").click()
+    assert np.median(pixels(browser)) > 200
+    browser.element("#theme").click()
+    assert np.abs(pixels(browser) - dark).mean() < 2
+    browser.prefer(dark=False)
+    browser.until("return document.documentElement.dataset.theme === 'light'")
+    assert np.median(pixels(browser)) > 200
+
+
+@pytest.mark.parametrize("width", [480, 900, 1600])
+def test_nothing_is_wider_than_the_window(browser: Browser, pages: Path, width: int) -> None:
+    for name in ("ring_all_reduce", "both"):
+        browser.open(pages / f"{name}.html", width=width)
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_a_finger_meets_every_button(browser: Browser, pages: Path) -> None:
+    browser.open(pages / "ring_all_reduce.html", width=390)
+    sizes = browser.run(
+        "return [...document.querySelectorAll('header button, #bar button, select, summary, #scrub')]"
+        ".map((one) => one.getBoundingClientRect()).map(({ width, height }) => Math.min(width, height))"
+    )
+    assert len(sizes) >= 14
+    assert min(sizes) >= 44
+
+
+def test_no_chunk_has_the_hue_of_a_phase() -> None:
+    style = (Path(page.__file__).with_name("page.css")).read_text()
+    chunks = re.findall(r"--chunk-\d: (#\w{6})", style)
+    assert len(chunks) == 2 * 7
+    phases = [hue for hue, saturation in map(hue_of, COLOURS.values()) if saturation > 0.1]
+    for chunk in chunks:
+        assert all(min(abs(hue_of(chunk)[0] - hue), 360 - abs(hue_of(chunk)[0] - hue)) >= 20 for hue in phases), chunk
+
+
+def hue_of(colour: str) -> tuple[float, float]:
+    """The hue (degrees) and the saturation of a colour."""
+    hue, _, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+    return 360 * hue, saturation
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["ring_all_reduce", "both", "async_param_server"])
+def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name: str, dark: bool) -> None:
+    browser.open(pages / f"{name}.html", dark=dark)
+    browser.element("#messages summary").click()
+    browser.element("#help summary").click()
+    for _ in range(3):
+        browser.element("#next").click()
+    browser.frame()
+    browser.run((resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
+    found = browser.driver.execute_async_script("axe.run().then(arguments[0])")
+    assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]] == []
+    assert len(found["passes"]) > 15
+    assert browser.element("#now").get_attribute("aria-live") == "polite"
+
+
+def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, pages: Path, tmp_path: Path) -> None:
+    path, events, metadata = load(str(pages / "ring_all_reduce.1"))
+    body = events[events["phase"].isin(PHASES)]
+    length, n = body["t1"].max(), -(-50_000 // len(body))
+    steps = body["step"].max() + 1
+    parts = [
+        body.assign(t0=body["t0"] + i * length, t1=body["t1"] + i * length, step=body["step"] + i * steps)
+        for i in range(n)
+    ]
+    many = pd.concat(parts, ignore_index=True)[:50_000]
+    (tmp_path / "many.html").write_text(page.make_page([page.Run(path, many, metadata)]))
+    browser.open(tmp_path / "many.html")
+    assert browser.run("return page.times.length") == 50_000
+    few = browser.run("return page.drawn.bars")
+    assert 10 < few < 1000, "what is in view"
+    browser.element("#fit").click()
+    browser.frame()
+    bars, arrows = browser.run("return [page.drawn.bars, page.drawn.arrows]")
+    width = browser.run("return page.lanes[0].width")
+    assert 500 < bars <= 2 * 4 * width, "at most some for each pixel of a lane"
+    assert 500 < arrows <= 4 * 4 * width
+    frames = browser.run("return page.drawn.frames")
+    for key in ("+", "+", "-", "-"):
+        press(browser, key)
+        browser.frame()
+    drawn = browser.run("return page.drawn.frames") - frames
+    assert 4 <= drawn <= 8, "a frame for each change, and none without one"
+    browser.frame()
+    assert browser.run("return page.drawn.frames") == frames + drawn
+    browser.element("#last").click()
+    assert moment(browser)[1] == 50_000
+
+
+def test_it_shows_in_the_cell_of_a_notebook(browser: Browser, pages: Path, tmp_path: Path) -> None:
+    cell = page.show(pages / "ring_all_reduce.1")._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><title>notebook</title><div>{cell}</div>")
+    browser.open(tmp_path / "notebook.html", ready=False)
+    browser.driver.switch_to.frame(browser.element("iframe"))
+    try:
+        browser.until("return !!globalThis.page && page.drawn.frames > 0")
+        passed = moment(browser)[1]
+        browser.element("#next").click()
+        assert moment(browser)[1] == passed + 1
+        assert re.search(r"rank \d", browser.text("#now"))
+    finally:
+        browser.driver.switch_to.default_content()

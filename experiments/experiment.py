@@ -5,6 +5,7 @@
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ def attempt(make: Callable[[], Any]) -> Any:
             return Failed(" ".join(str(error).split()))
 
 
-class Experiment:
+class Experiment(ABC):
     """Runs, where their results are kept, and further files. A run is an Options, or a Case."""
 
     files: Mapping[str, Callable[[Path], object]] = {}  # by name: what makes each
@@ -55,19 +56,20 @@ class Experiment:
         return []
 
     def tuned(self, kept: Any, quick: bool) -> Any:
-        """Return the learning rates that the runs of the grid found."""
+        """Return the learning rates that the runs of the grid found; None without a grid."""
+        return None
 
+    @abstractmethod
     def finals(self, rates: Any, quick: bool) -> list[Any]:
         """Return the runs that are shown, with these learning rates; seed by seed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, folder: Path, quick: bool) -> Any:
         """Return what is kept; it says whether it `has` a run, and can `add` one. Raises UsageError if damaged."""
-        raise NotImplementedError
 
+    @abstractmethod
     def results(self, kept: Any, runs: list[Any], common: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         """Yield each run with its result, or Failed. `common`: device, data_dir and results_dir."""
-        raise NotImplementedError
 
     def label(self, one: Any) -> str:
         """Return the name of a run."""

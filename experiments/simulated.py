@@ -4,6 +4,7 @@ import json
 import math
 import os
 import tempfile
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -119,15 +120,13 @@ def _as_cases(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
 class Simulated(Experiment):
     """An experiment of Cases, nearly all in virtual time. A loss that becomes nan is a result: no accuracy."""
 
-    sizes: tuple[
-        dict[str, Any], dict[str, Any]
-    ]  # what all runs share, and quick ones: dataset, train_size, epochs, model
+    sizes: tuple[dict[str, Any], dict[str, Any]]  # the options that all runs share, and all quick runs
     constants: Mapping[str, Any] = {}  # written beside the rows
     cluster = ClusterOptions()
 
+    @abstractmethod
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
-        raise NotImplementedError
 
     def machines(self, case: Case) -> ClusterOptions:
         """Return the cluster of a run in virtual time."""

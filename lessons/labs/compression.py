@@ -34,12 +34,13 @@ class Compression(Lab):
         k = case.length + 3 if case.length < _FEW else chance.randint(case.length // 8 + 1, case.length // 3)
         if case == self.scored:
             k = case.length // 100
-        drawn = []
+        drawn, sent_by_all = [], chance.randrange(case.length)
         for _ in range(case.n):
             vectors = [normal(case.length, case.dtype, chance) for _ in range(STEPS + 1)]
             if case.length < _OF_WHOLE_NUMBERS:
                 vectors = [vector.mul(2).round() for vector in vectors]
             residual, *gradients = vectors
+            gradients[0][sent_by_all] = 10  # so a sum is not what a division by the number of senders gives
             gradients[-1].zero_()  # so only what was kept is sent
             drawn.append({"kept0": residual, "k": torch.tensor([k])} | {f"g{s}": g for s, g in enumerate(gradients, 1)})
         return drawn

@@ -29,6 +29,7 @@ from tests.launchers.dask_cluster import QUIET
 from tests.launchers.engines import dask_client, of_worker
 from tests.launchers.test_failures import Victim
 from tests.ranks import LIMIT, wait_until
+from tests.runs import ROOT
 from transports.base import Transport
 from transports.rendezvous import serve_store
 
@@ -262,11 +263,19 @@ def test_a_scheduler_that_does_not_answer() -> None:
             dask.launch(Job(get_rank, 2, timeout=0.5), scheduler=address)
 
 
+WITHOUT_THE_PROJECT = f"""
+import runpy, sys
+sys.path = [folder for folder in sys.path if folder not in ("", {str(ROOT)!r})]
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+runpy.run_module("distributed.cli.dask_worker", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.slow
 def test_workers_that_cannot_import_the_project(tmp_path: Path) -> None:
     with distributed.LocalCluster(n_workers=0, processes=False, protocol="tcp", **QUIET) as empty:
         address = empty.scheduler_address
-        line = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
+        line = [sys.executable, "-c", WITHOUT_THE_PROJECT, address, "--no-nanny", "--nthreads", "1"]
         with subprocess.Popen(line, cwd=tmp_path, env=environment_of_others(), stderr=subprocess.DEVNULL) as worker:
             try:
                 assert wait_until(lambda: bool(empty.scheduler.workers))

@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pictures(tmp_path_factory.mktemp("pictures"))
 
 
-def load(folder: Path, **options: bool | int) -> ImageData:
-    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, **options))  # type: ignore[arg-type]
+def load(folder: Path, seed: int = 0, **options: Any) -> ImageData:
+    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, **options), seed)
     assert isinstance(data, ImageData)
     return data
 

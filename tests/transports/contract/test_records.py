@@ -1,8 +1,4 @@
-"""Barrier, ledger and events of the transports, and any schedule of messages, on every transport.
-
-Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
-make it; nothing sleeps and hopes.
-"""
+"""Barrier, ledger and events of the transports, and any schedule of messages, on every transport. Above each test stands what its ranks run."""
 
 import itertools
 import random

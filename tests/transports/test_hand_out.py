@@ -1,4 +1,7 @@
-"""Memory is handed out with the first message that needs it: whoever does not wait for a rank does not notice it. Above each test stands what its ranks run."""
+"""Memory is handed out with the first message that needs it: whoever does not wait for a rank does not notice it.
+
+Above each test stands what its ranks run.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""What `transports.base` promises of messages, tried on every transport, with real processes where it has them. Above each test stands what its ranks run."""
+"""What `transports.base` promises of messages, tried on every transport, with real processes where it has them.
+
+Above each test stands what its ranks run.
+"""
 
 from typing import Any
 

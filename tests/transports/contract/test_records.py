@@ -1,4 +1,7 @@
-"""Barrier, ledger and events of the transports, and any schedule of messages, on every transport. Above each test stands what its ranks run."""
+"""Barrier, ledger and events of the transports, and any schedule of messages, on every transport.
+
+Above each test stands what its ranks run.
+"""
 
 import itertools
 import random

@@ -1,4 +1,7 @@
-"""What `transports.base` promises when a peer is late, on every transport. Above each test stands what its ranks run."""
+"""What `transports.base` promises when a peer is late, on every transport.
+
+Above each test stands what its ranks run.
+"""
 
 from typing import Any
 

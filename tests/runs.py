@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
     "device": "cpu", "timeout": LIMIT, "run_name": "run",
 }  # fmt: skip
+SMALL_ARGUMENTS = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 KINDS: dict[str, type[Strategy]] = {**STRATEGIES, **BUILTIN}
 

@@ -19,6 +19,10 @@ MPI = {
     "mpi_ratio": 1.2, "mpi_ratio_quartiles": [1.1, 1.3], "over_mpi_ratio": 0.9, "over_mpi_ratio_quartiles": [0.8, 1],
 }  # fmt: skip
 NOT_MEASURED = dict.fromkeys(("encode_ms", "decode_ms", "percent", "error", "ms", "torch_ms", "ratio"), "")
+TOPK = {"encode_ms": 12.0, "decode_ms": 2.0, "percent": 2.0, "error": 0.8}
+DDP = {
+    "ddp_ring": 1.4, "ddp_ring_quartiles": [1.3, 1.5], "ddp_overlapped": 1.2, "ddp_overlapped_quartiles": [1.1, 1.3],
+}  # fmt: skip
 ROWS: dict[str, list[dict[str, Any]]] = {
     "all_reduce_2": [{"world_size": 2, "numel": 1000, "ring_us": 50.0, "naive_us": 40.0, **GLOO}],
     "all_reduce_4": [{"world_size": 4, "numel": 1000, "ring_us": 90.0, "naive_us": 60.0, **GLOO}],
@@ -45,15 +49,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"transport": "shared_memory", "gbit": 1.0, "expected_ms": 20.1, "ratio": 1.02},
     ],
     "compression": [
-        {
-            **NOT_MEASURED,
-            "what": "topk",
-            "elements": 5_800_000,
-            "encode_ms": 12.0,
-            "decode_ms": 2.0,
-            "percent": 2.0,
-            "error": 0.8,
-        },
+        {**NOT_MEASURED, "what": "topk", "elements": 5_800_000} | TOPK,
         {**NOT_MEASURED, "what": "selection.above", "elements": 5_800_000, "torch_ms": 80.0, "error": -0.01, **RATIO},
     ],
     "loading": [
@@ -65,17 +61,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "overlap": [
         {**OVERLAP, "model": "deep", "ring_ms": 15.0, "hidden": 0.4},
         {**OVERLAP, "model": "cnn", "ring_ms": 10.5, "hidden": -2.0},
-        {
-            **OVERLAP,
-            "model": "mlp",
-            "gbit": "shared memory",
-            "ring_ms": 10.5,
-            "hidden": -0.1,
-            "ddp_ring": 1.4,
-            "ddp_ring_quartiles": [1.3, 1.5],
-            "ddp_overlapped": 1.2,
-            "ddp_overlapped_quartiles": [1.1, 1.3],
-        },
+        {**OVERLAP, "model": "mlp", "gbit": "shared memory", "ring_ms": 10.5, "hidden": -0.1} | DDP,
     ],
     "hogwild": [
         {"model": "small_cnn", "processes": 1, "updates_per_s": 100.0, "torch_updates_per_s": 50.0, **RATIO},

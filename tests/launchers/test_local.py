@@ -3,11 +3,9 @@
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,7 +16,6 @@ from tests.launchers.engines import belongings
 from tests.ranks import LIMIT, launch, outcome, wait_until
 from transports.base import Transport
 
-PROJECT = Path(__file__).resolve().parents[2]
 Report = Callable[[Any], None]
 
 
@@ -180,36 +177,3 @@ def close_the_terminal(transport: Transport) -> int:
 
 def test_a_rank_takes_no_notice_of_a_terminal_that_closes() -> None:
     assert launch(close_the_terminal, 2) == [0, 1]
-
-
-# The launcher itself
-
-
-def outlive(transport: Transport, report: Report) -> None:
-    report(os.getpid())
-    while transport.rank == 0:  # one computes, the other waits
-        pass
-    transport.recv(0, "x", timeout=100 * LIMIT)
-
-
-def print_and_launch() -> None:
-    launch(outlive, 2, on_report=lambda rank, pid: print(pid, flush=True))
-
-
-@pytest.mark.slow
-def test_ranks_end_when_their_launcher_is_killed() -> None:
-    script = "from tests.launchers.test_local import print_and_launch; print_and_launch()"
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    with launcher:
-        assert launcher.stdout is not None
-        ranks = [psutil.Process(int(launcher.stdout.readline())) for _ in range(2)]
-        children = psutil.Process(launcher.pid).children(recursive=True)
-        assert set(ranks) <= set(children)
-        launcher.kill()
-        _, alive = psutil.wait_procs([*ranks, *children], timeout=LIMIT)
-        for process in alive:
-            process.kill()
-        assert alive == []
-        launcher.wait(timeout=LIMIT)

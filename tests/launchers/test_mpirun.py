@@ -17,14 +17,13 @@ from records.errors import UsageError
 from tests.pools import ENVIRONMENT, NEEDS_MPI
 from tests.pools import mpirun as started_by_mpirun
 from tests.ranks import LIMIT
-from tests.runs import ROOT, SMALL, metadata, said
+from tests.runs import ROOT, SMALL_ARGUMENTS, metadata, said
 from tests.workload import is_rank, linear
 
 
 def train(folder: Path, *options: str, n: int = 2) -> "subprocess.CompletedProcess[str]":
     """Run train.py under mpirun."""
-    given = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
-    line = [*started_by_mpirun(n, "train.py"), *given, *options, "--results_dir", str(folder)]
+    line = [*started_by_mpirun(n, "train.py"), *SMALL_ARGUMENTS, *options, "--results_dir", str(folder)]
     return subprocess.run(
         line, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT, check=False
     )

@@ -15,7 +15,7 @@ import pytest
 
 from records.files import load_events, load_metadata
 from tests.ranks import LIMIT, wait_until
-from tests.runs import ROOT, SMALL, made
+from tests.runs import ROOT, SMALL_ARGUMENTS, made
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 AHEAD = {"A": 0, "B": 5000}  # seconds by which the clocks of the hosts are ahead of this machine's
@@ -88,9 +88,9 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def start_training(hosts: Hosts, *options: str) -> "list[subprocess.Popen[str]]":
     """Start a run of four ranks, two on each host; each has a folder of results of its own."""
-    given = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
     return [
-        hosts.start(host, *COMMAND, *given, *options, "--results_dir", str(hosts.folder / host)) for host in ("A", "B")
+        hosts.start(host, *COMMAND, *SMALL_ARGUMENTS, *options, "--results_dir", str(hosts.folder / host))
+        for host in AHEAD
     ]
 
 

@@ -1,7 +1,6 @@
 """Memory is handed out with the first message that needs it: whoever does not wait for a rank does not notice it.
 
-Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
-make it; nothing sleeps and hopes.
+Above each test stands what its ranks run.
 """
 
 import os

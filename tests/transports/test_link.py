@@ -3,6 +3,8 @@
 import math
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -20,67 +22,71 @@ from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 
 BANDWIDTH, LATENCY = 1e6, 1e-3  # bytes a second, seconds
+Note = Callable[[Any], Callable[[], None]]
 Sends = list[tuple[int, int, float]]  # of each sender: bytes, to whom of two, seconds of computing before
 
 
 # The numbers
 
 
-def test_what_has_not_come_whole_holds_up_what_follows() -> None:
-    link, seen = Link(BANDWIDTH, LATENCY), []
+@pytest.fixture
+def seen() -> list[Any]:
+    """What has happened."""
+    return []
+
+
+@pytest.fixture
+def note(seen: list[Any]) -> Note:
+    """Return what notes a value when it happens."""
+    return lambda value: partial(seen.append, value)
+
+
+@pytest.fixture
+def link() -> Link:
+    return Link(BANDWIDTH, LATENCY)
+
+
+def test_what_has_not_come_whole_holds_up_what_follows(link: Link, seen: list[Any], note: Note) -> None:
     first = link.hold(1, 1000, 0.0, None)
-    link.hold(2, 0, 0.0, lambda: seen.append("second"))
+    link.hold(2, 0, 0.0, note("second"))
     assert not link.happen(10.0)
     assert link.due(10.0) == math.inf, "only its coming changes anything"
-    first.happen = lambda: seen.append("first")
+    first.happen = note("first")
     assert link.due(10.0) == 0
     assert link.happen(10.0)
     assert seen == ["first", "second"]
 
 
-def test_what_follows_a_ranks_messages_waits_for_all_of_them() -> None:
-    link, seen = Link(BANDWIDTH, LATENCY), []
-    link.follow(1, lambda: seen.append("nothing was held"))
-    link.hold(1, 1000, 0.0, lambda: seen.append("message"))
-    link.hold(1, 1000, 1e-3, lambda: seen.append("another"))
-    link.follow(1, lambda: seen.append("death"))
-    link.follow(2, lambda: seen.append("of another rank"))
+def test_what_follows_a_ranks_messages_waits_for_all_of_them(link: Link, seen: list[Any], note: Note) -> None:
+    link.follow(1, note("nothing was held"))
+    link.hold(1, 1000, 0.0, note("message"))
+    link.hold(1, 1000, 1e-3, note("another"))
+    link.follow(1, note("death"))
+    link.follow(2, note("of another rank"))
     link.happen(1e-3)
     assert seen == ["nothing was held", "of another rank"]
     link.happen(1.0)
     assert seen[2:] == ["message", "another", "death"]
 
 
-def test_none_overtakes_another_of_its_source() -> None:
-    link, seen = Link(BANDWIDTH, LATENCY), []
-    link.hold(1, 1000, 5.0, lambda: seen.append("first"))
-    link.hold(1, 0, 4.0, lambda: seen.append("second"))  # as a clock may say that is another machine's
+def test_none_overtakes_another_of_its_source(link: Link, seen: list[Any], note: Note) -> None:
+    link.hold(1, 1000, 5.0, note("first"))
+    link.hold(1, 0, 4.0, note("second"))  # as a clock may say that is another machine's
     link.happen(9.0)
     assert seen == ["first", "second"]
 
 
-def test_what_was_forgotten_holds_nothing_up() -> None:
-    link, seen = Link(BANDWIDTH, LATENCY), []
-    link.hold(1, 100_000_000, 0.0, lambda: seen.append("of the dead"))
-    link.hold(1, 0, 1000.0, lambda: seen.append("of the dead"))
+def test_what_was_forgotten_never_arrives_and_holds_nothing_up(link: Link, seen: list[Any], note: Note) -> None:
+    link.hold(2, 10, 0.0, note("of another rank"))
+    link.hold(1, 100_000_000, 0.0, note("of the dead"))
+    link.hold(1, 0, 1000.0, note("of the dead"))
     link.happen(1.0)
     link.forget(1)
-    link.hold(1, 0, 2.0, lambda: seen.append("of its next life"))
-    link.follow(1, lambda: seen.append("goodbye"))
+    link.hold(1, 0, 2.0, note("of its next life"))
+    link.follow(1, note("goodbye"))
     link.happen(3.0)
-    assert seen == ["of its next life", "goodbye"]
-
-
-def test_what_is_forgotten_never_arrives() -> None:
-    link, seen = Link(BANDWIDTH, LATENCY), []
-    for src in (1, 2, 1):
-        link.hold(src, 10, 0.0, lambda src=src: seen.append(src))  # type: ignore[misc]
-    link.happen(0.0)
-    link.hold(1, 10, 1.0, lambda: seen.append(1))
-    link.forget(1)
-    link.happen(9.0)
-    link.follow(1, lambda: seen.append(-1))
-    assert seen == [2, -1]
+    link.happen(9999.0)
+    assert seen == ["of another rank", "of its next life", "goodbye"]
 
 
 # The same as in virtual time

@@ -74,16 +74,11 @@ def exchange_on_gpu(transport: Transport) -> dict[str, Any]:
     got = transport.recv(peer, "copy").vector
     copied.wait()
     transport.barrier()  # nobody may end while another holds its memory
+    copied_to = out[0].item() == 2000 + peer and torch.equal(out[1:].cpu(), expected[6:-1])
     return {
-        "zeroed": zeroed,
-        "devices": {device, got.device.type, message.vector.device.type},
-        "right": right,
-        "in place": in_place,
-        "held": held,
-        "done": work.done,
-        "copied to": out[0].item() == 2000 + peer and torch.equal(out[1:].cpu(), expected[6:-1]),
-        "copy": got.tolist(),
-    }
+        "devices": {device, got.device.type, message.vector.device.type}, "zeroed": zeroed, "right": right,
+        "in place": in_place, "held": held, "done": work.done, "copied to": copied_to, "copy": got.tolist(),
+    }  # fmt: skip
 
 
 @pytest.mark.gpu
@@ -91,15 +86,9 @@ def exchange_on_gpu(transport: Transport) -> dict[str, Any]:
 def test_ranks_on_a_gpu_read_each_others_memory_in_place() -> None:
     for seen in run("shared_memory", exchange_on_gpu, 2, device="cuda"):
         assert seen == {
-            "zeroed": True,
-            "devices": {"cuda"},
-            "right": True,
-            "in place": True,
-            "held": False,
-            "done": True,
-            "copied to": True,
-            "copy": list(range(10)),
-        }
+            "devices": {"cuda"}, "zeroed": True, "right": True, "in place": True, "held": False, "done": True,
+            "copied to": True, "copy": list(range(10)),
+        }  # fmt: skip
 
 
 def share_a_vector_on_gpu(transport: Transport) -> tuple[str, list[float]]:

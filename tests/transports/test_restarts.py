@@ -6,10 +6,17 @@ import pytest
 import torch
 
 from records.errors import RunFailed, UsageError
-from tests.ranks import LIMIT, launch
+from tests.ranks import LIMIT, launch, outcome
 from tests.transports.samples import die, world
 from transports.base import ANY, PeerLost, Transport
-from transports.messages import PeerReturned
+
+ONCE: dict[str, Any] = {"timeout": LIMIT, "expendable": [1], "restarts": 1}
+
+
+def see_it_return(transport: Transport) -> None:
+    """Wait until rank 1 has died and is there again."""
+    for error in ("PeerLost", "PeerReturned"):
+        assert outcome(transport.recv, ANY, "nothing") == (error, 1)
 
 
 def live_twice(transport: Transport) -> Any:
@@ -23,11 +30,7 @@ def live_twice(transport: Transport) -> Any:
             die()
         transport.recv(0, "go home")
         return transport.recv(0, "buffer").vector.tolist()
-    with pytest.raises(PeerLost) as lost:
-        transport.recv(ANY, "nothing")
-    with pytest.raises(PeerReturned) as returned:
-        transport.recv(ANY, "nothing")
-    assert lost.value.rank == returned.value.rank == 1
+    see_it_return(transport)
     with pytest.raises(PeerLost):
         transport.isend("too early", 1, "go home")
     transport.admit(1)
@@ -40,7 +43,7 @@ def live_twice(transport: Transport) -> Any:
 
 
 def test_what_an_earlier_life_sent_is_discarded_and_both_read_each_others_memory() -> None:
-    results = launch(live_twice, 2, timeout=LIMIT, expendable=[1], restarts=1)
+    results = launch(live_twice, 2, **ONCE)
     assert results == [("second", [2.0] * 4), [7.0] * 4]
 
 
@@ -58,10 +61,7 @@ def release_late(transport: Transport) -> Any:
         return early, work.done
     old = transport.recv(1, "vector")
     transport.isend(None, 1, "go on")
-    with pytest.raises(PeerLost):
-        transport.recv(ANY, "nothing")
-    with pytest.raises(PeerReturned):
-        transport.recv(ANY, "nothing")
+    see_it_return(transport)
     transport.admit(1)
     new = transport.recv(1, "vector")
     old.release()
@@ -72,7 +72,7 @@ def release_late(transport: Transport) -> Any:
 
 
 def test_what_is_given_back_to_an_earlier_life_is_not_taken_for_the_new_ones() -> None:
-    assert launch(release_late, 2, timeout=LIMIT, expendable=[1], restarts=1) == [None, (False, True)]
+    assert launch(release_late, 2, **ONCE) == [None, (False, True)]
 
 
 def lose_one(transport: Transport, then: str) -> str:
@@ -100,26 +100,6 @@ def test_restarts_have_a_limit() -> None:
         launch(lose_one, 3, "go on", expendable=[1, 2], restarts=1000)
 
 
-def evaluate_for_long(transport: Transport) -> Any:
-    """Rank 0 is busy for longer than the time-out while rank 1 dies and is there again."""
-    vector = torch.zeros(1)
-    if transport.rank == 1 and not transport.rejoined:
-        die()
-    if transport.rank == 1:
-        return transport.recv(0, "at last", 1e6).object  # type: ignore[union-attr]
-    with pytest.raises(PeerLost):
-        transport.recv(ANY, "nothing")
-    with pytest.raises(PeerReturned):
-        transport.recv(ANY, "nothing")
-    transport.admit(1)
-    transport.isend("welcome", 1, "at last")
-    return vector.item()
-
-
-def test_a_newcomer_needs_nothing_but_to_be_admitted() -> None:
-    assert launch(evaluate_for_long, 2, timeout=LIMIT, expendable=[1], restarts=1) == [0.0, "welcome"]
-
-
 def share_with_a_newcomer(transport: Transport) -> Any:
     """The first life of rank 1 dies before it has looked at anything; the second shares the vector."""
     if transport.rank == 1 and not transport.rejoined:
@@ -132,10 +112,7 @@ def share_with_a_newcomer(transport: Transport) -> Any:
         return vector.tolist()
     early = transport.shared_vector("x", 3, torch.int64, [0, 1])
     early[0] = 5
-    with pytest.raises(PeerLost):
-        transport.recv(ANY, "nothing")
-    with pytest.raises(PeerReturned):
-        transport.recv(ANY, "nothing")
+    see_it_return(transport)
     transport.admit(1)
     transport.recv(1, "written")
     early[2] = 7
@@ -144,7 +121,7 @@ def share_with_a_newcomer(transport: Transport) -> Any:
 
 
 def test_a_newcomer_is_handed_the_shared_vectors_of_before() -> None:
-    assert launch(share_with_a_newcomer, 2, timeout=LIMIT, expendable=[1], restarts=1) == [[5, 6, 7]] * 2
+    assert launch(share_with_a_newcomer, 2, **ONCE) == [[5, 6, 7]] * 2
 
 
 def test_a_newcomer_waits_for_a_shared_vector_as_long_as_its_server_likes(monkeypatch: pytest.MonkeyPatch) -> None:

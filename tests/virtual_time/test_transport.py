@@ -1,6 +1,8 @@
 """Virtual time: when messages arrive, that everybody's clock is right, and that it is the same every time."""
 
+import copy
 import random
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,68 +15,51 @@ from tests.ranks import virtual_time
 from transports.base import ANY, Transport
 from transports.link import Card
 from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch, Racks
+from virtual_time.network import Network, OneSwitch, Racks
 from virtual_time.ranks import Deadlock
 
 MS, US = 1e-3, 1e-6  # latency, and what a byte takes, in the cluster of `virtual_time`
 
 
-def send_one(transport: Transport, nbytes: int) -> float:
-    if transport.rank == 0:
-        transport.isend(torch.zeros(nbytes, dtype=torch.uint8), 1, "x")
-        return transport.now()
-    transport.recv(0, "x").release()
-    return transport.now()
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 5000])
-def test_a_message_takes_its_latency_and_its_bytes_and_its_sender_does_not_wait(nbytes: int) -> None:
-    assert virtual_time(2).launch(send_one, 2, nbytes) == [0.0, pytest.approx(MS + nbytes * US)]
-
-
-def all_to_one(transport: Transport, nbytes: int) -> list[float]:
-    if transport.rank != 0:
-        transport.isend(torch.zeros(nbytes, dtype=torch.uint8), 0, "x")
-        return []
-    arrived = []
-    for _ in transport.peers:
+def deliver(transport: Transport, ways: list[tuple[int, int]], nbytes: int) -> tuple[float, list[float]]:
+    """Send along the ways; return when all was sent, and when what was received had come."""
+    rank, arrived = transport.rank, []
+    for _, dst in (way for way in ways if way[0] == rank):
+        transport.isend(torch.zeros(nbytes, dtype=torch.uint8), dst, "x")
+    sent = transport.now()
+    for _ in (way for way in ways if way[1] == rank):
         transport.recv(ANY, "x").release()
         arrived.append(transport.now())
-    return arrived
+    return sent, arrived
 
 
-def test_messages_to_one_rank_share_its_card() -> None:
-    times, *_ = virtual_time(4).launch(all_to_one, 4, 1000)
-    assert times == pytest.approx([2 * MS, 3 * MS, 4 * MS])
+ALONE, CROSS, TO_ONE = [(0, 1)], [(0, 2), (1, 3)], [(1, 0), (2, 0), (3, 0)]
+SWITCH = OneSwitch(4, 1 / US, MS)
 
 
-def one_to_all(transport: Transport, nbytes: int) -> float:
-    if transport.rank == 0:
-        for peer in transport.peers:
-            transport.isend(torch.zeros(nbytes, dtype=torch.uint8), peer, "x")
-    else:
-        transport.recv(0, "x").release()
-    return transport.now()
-
-
-def test_messages_of_one_rank_share_its_card() -> None:
-    assert virtual_time(4).launch(one_to_all, 4, 1000) == pytest.approx([0.0, 2 * MS, 3 * MS, 4 * MS])
-
-
-def cross(transport: Transport) -> float:
-    if transport.rank < 2:
-        transport.isend(torch.zeros(1000, dtype=torch.uint8), transport.rank + 2, "x")
-    else:
-        transport.recv(transport.rank - 2, "x").release()
-    return transport.now()
-
-
-def test_racks_share_their_uplink() -> None:
-    network = Racks(4, 1e6, MS, racks=2, rack_bandwidth=1e6)
-    times = VirtualTime(network, lambda *_: 0.0).launch(cross, 4)
-    assert times[2:] == pytest.approx([2 * MS, 3 * MS])
-    slow = Racks(4, 1e6, MS, racks=2, rack_bandwidth=0.5e6)
-    assert VirtualTime(slow, lambda *_: 0.0).launch(cross, 4)[2:] == pytest.approx([3 * MS, 5 * MS])
+@pytest.mark.parametrize(
+    ("network", "ways", "nbytes", "times"),
+    [
+        *((SWITCH, ALONE, nbytes, {1: [MS + nbytes * US]}) for nbytes in (0, 1, 5000)),
+        (SWITCH, TO_ONE, 1000, {0: [2 * MS, 3 * MS, 4 * MS]}),
+        (SWITCH, [(0, 1), (0, 2), (0, 3)], 1000, {1: [2 * MS], 2: [3 * MS], 3: [4 * MS]}),
+        (Racks(4, 1e6, MS, racks=2, rack_bandwidth=1e6), CROSS, 1000, {2: [2 * MS], 3: [3 * MS]}),
+        (Racks(4, 1e6, MS, racks=2, rack_bandwidth=0.5e6), CROSS, 1000, {2: [3 * MS], 3: [5 * MS]}),
+    ],
+    ids=["empty", "a byte", "alone", "one receives", "one sends", "uplink", "slow uplink"],
+)
+def test_a_message_takes_its_latency_its_bytes_and_turns_on_cards_and_its_sender_does_not_wait(
+    network: Network, ways: list[tuple[int, int]], nbytes: int, times: dict[int, list[float]]
+) -> None:
+    network = copy.deepcopy(network)
+    time = VirtualTime(network, lambda *_: 0.0)
+    for rank, (sent, arrived) in enumerate(time.launch(deliver, 4, ways, nbytes)):
+        assert sent == 0.0
+        assert arrived == pytest.approx(times.get(rank, []))
+    for counted, end in ((network.sends, 0), (network.receives, 1)):
+        assert [card.nbytes for card in counted] == [nbytes * [way[end] for way in ways].count(r) for r in range(4)]
+    assert time.now() == pytest.approx(max(chain(*times.values())))
+    assert network.receives[0].busy == pytest.approx(network.receives[0].nbytes * US)
 
 
 def a_late_message_behind_an_early_one(transport: Transport) -> list[str]:
@@ -257,12 +242,3 @@ def test_each_rank_has_its_own_random_state_and_gradient_mode() -> None:
     assert torch.equal(torch.get_rng_state(), random_state)
     assert torch.get_num_threads() == threads
     assert torch.is_grad_enabled()
-
-
-def test_a_network_has_counted_what_passed_it() -> None:
-    time = VirtualTime(OneSwitch(4, 1e6, MS), lambda *_: 0.0)
-    time.launch(all_to_one, 4, 1000)
-    assert [card.nbytes for card in time.network.sends] == [0, 1000, 1000, 1000]
-    assert [card.nbytes for card in time.network.receives] == [3000, 0, 0, 0]
-    assert time.network.receives[0].busy == pytest.approx(3 * MS)
-    assert time.now() == pytest.approx(4 * MS)

@@ -1,8 +1,4 @@
-"""What `transports.base` promises when ranks leave, on every transport.
-
-Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
-make it; nothing sleeps and hopes.
-"""
+"""What `transports.base` promises when ranks leave, on every transport. Above each test stands what its ranks run."""
 
 import os
 import tempfile

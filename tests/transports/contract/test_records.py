@@ -1,7 +1,6 @@
 """Barrier, ledger and events of the transports, and any schedule of messages, on every transport.
 
-Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
-make it; nothing sleeps and hopes.
+Above each test stands what its ranks run.
 """
 
 import itertools
@@ -73,6 +72,7 @@ def send_and_count(transport: Transport) -> dict[str, Any]:
             transport.isend(torch.zeros(0), 1, "nothing"),
             transport.isend(torch.zeros(10, dtype=torch.bfloat16), 2, "copy"),
             transport.isend(b"x" * 5000, 2, "object"),
+            transport.isend(None, 2, "none"),
         ]
         for work in works:
             work.wait()
@@ -84,6 +84,7 @@ def send_and_count(transport: Transport) -> dict[str, Any]:
     else:
         transport.recv(0, "copy").release()
         transport.recv(0, "object")
+        transport.recv(0, "none")
     transport.barrier()
     events = transport.recorder.frame()
     assert (events["t1"] >= events["t0"]).all()
@@ -107,7 +108,7 @@ def test_ledger_and_events_tell_what_was_sent_and_nothing_else(engine: str) -> N
     sender, first, second = run(engine, send_and_count, 3, record=True)
     pickled = sender["bytes"][2] - 20
     assert 5000 < pickled < 5050
-    assert sender["sent"] == [0, 3, 2]
+    assert sender["sent"] == [0, 3, 3]
     assert sender["bytes"] == [0, 800 + 4000, 20 + pickled]
     assert sender["events"] == [
         ("send", 1, "slice", 800),
@@ -115,14 +116,15 @@ def test_ledger_and_events_tell_what_was_sent_and_nothing_else(engine: str) -> N
         ("send", 1, "nothing", 0),
         ("send", 2, "copy", 20),
         ("send", 2, "object", pickled),
+        ("send", 2, "none", 0),
     ]
     assert first["events"] == [("recv", 0, "slice", 800), ("recv", 0, "copy", 4000), ("recv", 0, "nothing", 0)]
-    assert second["events"] == [("recv", 0, "copy", 20), ("recv", 0, "object", pickled)]
+    assert second["events"] == [("recv", 0, "copy", 20), ("recv", 0, "object", pickled), ("recv", 0, "none", 0)]
     for rank in (first, second):
         assert rank["sent"] == rank["bytes"] == [0, 0, 0]
     assert sender["waits"] <= {(1, "release"), (2, "release")}
     assert first["waits"] <= {(0, "slice"), (0, "copy"), (0, "nothing")}
-    assert second["waits"] <= {(0, "copy"), (0, "object")}
+    assert second["waits"] <= {(0, "copy"), (0, "object"), (0, "none")}
 
 
 def make_the_other_wait(transport: Transport) -> list[Any]:

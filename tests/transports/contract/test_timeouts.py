@@ -1,7 +1,6 @@
 """What `transports.base` promises when a peer is late, on every transport.
 
-Above each test stands the function that its ranks run. Where a test needs an order of events between ranks, messages
-make it; nothing sleeps and hopes.
+Above each test stands what its ranks run.
 """
 
 from typing import Any

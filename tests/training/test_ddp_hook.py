@@ -162,8 +162,8 @@ def each_tensor(codec: Codec, hooked: CodecState) -> Codec:
     each = [dataclasses.replace(codec) for _ in hooked.codecs]
     for own, one in zip(each, hooked.codecs.values(), strict=True):
         own.setting = one.setting
-    bases = (Linear, EachTensor) if isinstance(codec, Linear) else (EachTensor,)
-    made: Codec = type("Each", bases, {"kind": codec.kind, "reduce": EachTensor.reduce})(each=each)
+    bases = (EachTensor, Linear) if isinstance(codec, Linear) else (EachTensor,)
+    made: Codec = type("Each", bases, {"kind": codec.kind})(each=each)
     return made
 
 

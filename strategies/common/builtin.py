@@ -58,7 +58,7 @@ class Builtin(Strategy):
         return module
 
     def notice(self, n_gpus: int) -> str:
-        """Return in one line what a user must know of where it runs; most have nothing to say."""
+        """Return one line that warns the user of the machine that it runs on, or ""."""
         return ""
 
     @abstractmethod

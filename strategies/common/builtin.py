@@ -58,7 +58,7 @@ class Builtin(Strategy):
         return module
 
     def notice(self, n_gpus: int) -> str:
-        """Return one line that warns the user of the machine that it runs on, or ""."""
+        """Return one line that tells the user what runs in parallel here, or ""."""
         return ""
 
     @abstractmethod

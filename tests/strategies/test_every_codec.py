@@ -26,8 +26,9 @@ from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, PROCESSES, launch, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said
-from tests.strategies.loops import Rank, Task, accuracy, exact, start, trajectories
+from tests.strategies.loops import Rank, Task, exact, start, trajectories
 from tests.strategies.runs import SMALL, made
+from tests.strategies.test_every_strategy_messages import learned
 from training import Options, run
 from training.checks import resolve
 from training.command_line import parse_run
@@ -108,14 +109,14 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
     for role, traffic in task.strategy.cost(codec.kind).by_role.items():
         own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
         sent = pairs[pairs["src"].isin(own)]
-        found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-        messages, nbytes = closed_form(task.strategy, traffic, N, x.nbytes, coded)
-        assert found[0] == pytest.approx(messages)
+        messages, nbytes = sent[["messages", "bytes"]].sum() / len(own) / STEPS
+        expected = closed_form(task.strategy, traffic, N, x.nbytes, coded)
+        assert messages == pytest.approx(expected[0])
         if made.exact_size:
             uneven = issubclass(strategy, AllReduceSGD)  # a ring's chunks may differ by one element
-            assert found[1] == pytest.approx(nbytes, rel=0.02 if uneven else 1e-12)
+            assert nbytes == pytest.approx(expected[1], rel=0.02 if uneven else 1e-12)
         else:
-            assert found[1] <= nbytes
+            assert nbytes <= expected[1]
     marks = events[events["phase"].str.endswith("_bytes")].groupby("phase")["value"].sum()
     of_codes = marks[["value_bytes", "index_bytes", "header_bytes"]].sum()
     by_workers = [rank for rank, role in enumerate(task.roles) if role == "worker"]
@@ -157,15 +158,6 @@ def test_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Cod
 def test_codes_of_any_length_travel_on_every_transport(strategy: Strategy, on: str) -> None:
     tasks = [Task(strategy, 3, codec=small_codec(CODECS[name])) for name in ("fp16", "blosc", "topk", "powersgd")]
     assert run_on(on, trajectories, 3, tasks) == virtual_time(3).launch(trajectories, 3, tasks)
-
-
-def learned(transport: Transport, task: Task) -> float:
-    rank = Rank(transport, task)
-    for number in range(1, task.epochs + 1):
-        rank.epoch(number)
-    x = rank.strategy.model().clone()
-    rank.close()
-    return accuracy(x)
 
 
 @pytest.mark.parametrize(("strategy", "codec"), PAIRS, ids=named)
@@ -228,15 +220,20 @@ def test_a_server_decodes_into_the_same_vectors_again_and_again(strategy: Strate
 
 # Death, return, and a resumed run
 
-PHASES = {"forward": 1e-3, "backward": 2e-3, "encode": 1e-3, "decode": 1e-3}
+
+def timed(
+    folder: Path, given: dict[str, Any], network: OneSwitch, phases: dict[str, float], deaths: list[Death]
+) -> pd.DataFrame:
+    options = Options(**SMALL | {"results_dir": str(folder), "run_name": "run"} | given)
+    time = VirtualTime(network, Compute(resolve(options), phases), deaths)
+    return run(options, quiet=True, launcher=time.launcher())
 
 
 @pytest.mark.parametrize("codec", list(CODING.values()), ids=list(CODING))
 def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, codec: type[Codec]) -> None:
-    given = SMALL | {"n_gpus": N, "epochs": 4, "results_dir": str(tmp_path), "run_name": "run"}
-    options = Options(strategy=AsyncParamServer(), codec=small_codec(codec), **given)
-    time = VirtualTime(OneSwitch(N, 1e7, 1e-4), Compute(resolve(options), PHASES), [Death(3, 0.02, 0.03)])
-    run(options, quiet=True, launcher=time.launcher())
+    given = {"strategy": AsyncParamServer(), "codec": small_codec(codec), "n_gpus": N, "epochs": 4}
+    phases = {"forward": 1e-3, "backward": 2e-3, "encode": 1e-3, "decode": 1e-3}
+    timed(tmp_path, given, OneSwitch(N, 1e7, 1e-4), phases, [Death(3, 0.02, 0.03)])
     found = load_metadata(tmp_path / "run.json")
     assert [death["returned"] for death in found["deaths"]] == [True]
     assert found["test_accuracy"] > 0.8
@@ -254,11 +251,8 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Strateg
 
 
 def test_encoding_takes_virtual_time(tmp_path: Path) -> None:
-    options = Options(
-        strategy=ParamServer(), codec=TopK(), **SMALL | {"n_gpus": 3, "results_dir": str(tmp_path), "run_name": "run"}
-    )
-    time = VirtualTime(OneSwitch(3, 1e9, 0.0), Compute(resolve(options), {"encode": 0.5, "decode": 0.25}))
-    table = run(options, quiet=True, launcher=time.launcher())
+    given = {"strategy": ParamServer(), "codec": TopK(), "n_gpus": 3}
+    table = timed(tmp_path, given, OneSwitch(3, 1e9, 0.0), {"encode": 0.5, "decode": 0.25}, [])
     steps = table["step"].max()
     spent = table.groupby("role")["compress_s"].sum()
     assert spent["worker"] / 2 == pytest.approx(steps * 0.5, rel=1e-3)
@@ -266,43 +260,6 @@ def test_encoding_takes_virtual_time(tmp_path: Path) -> None:
 
 
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--codec topj", "--codec topj: unknown; did you mean topk? there are none,"),
-        (
-            "--codec topk --strategy downpour",
-            "--codec topk: --strategy downpour cannot carry it (gathered: codes go",
-        ),
-        ("--codec fp16 --strategy sharded_ring", "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
-        ("--codec topk --density 0", "--density 0.0: must be above 0 and at most 1"),
-        ("--codec topk --density 2", "--density 2.0: must be above 0 and at most 1"),
-        (
-            "--codec topk --rank 2",
-            "--rank: not an option of --strategy ring_all_reduce --codec topk, but of",
-        ),
-        ("--density 0.5", "--density: not an option of --strategy ring_all_reduce, but of "),
-        ("--codec_scope vector", "--codec_scope vector: there is no codec; give --codec too"),
-        ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
-        (
-            "--codec powersgd --codec_scope vector",
-            "--codec_scope vector: powersgd codes tensor by tensor; leave",
-        ),
-        ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
-        ("--codec powersgd --rank 0", "--rank 0: must be at least 1"),
-        ("--codec qsgd --levels 0", "--levels 0: must be at least 1"),
-        ("--codec blosc --level 10", "--level 10: must be at most 9"),
-        ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: str) -> None:
-    code, text = said(*arguments.split(), "--results_dir", str(tmp_path))
-    assert code == 2
-    assert text.startswith(f"error: {message}")
-    assert text.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_gradient_that_is_not_finite_names_its_tensor(tmp_path: Path) -> None:
@@ -316,10 +273,8 @@ def test_a_gradient_that_is_not_finite_names_its_tensor(tmp_path: Path) -> None:
 
 
 def test_codec_of_a_run_is_recorded_and_cannot_change(tmp_path: Path) -> None:
-    found = made(tmp_path, "run", RingAllReduce(), codec=TopK(density=0.5), n_gpus=2)
-    assert found["options"]["codec"] == "topk"
-    assert found["options"]["density"] == 0.5
-    made(tmp_path, "kept", RingAllReduce(), codec=TopK(), n_gpus=2, checkpoint_every=5)
+    found = made(tmp_path, "kept", RingAllReduce(), codec=TopK(density=0.5), n_gpus=2, checkpoint_every=5)
+    assert (found["options"]["codec"], found["options"]["density"]) == ("topk", 0.5)
     with pytest.raises(UsageError, match=r"was made with --codec topk, not fp16, which cannot change"):
         made(tmp_path, "other", RingAllReduce(), codec=CODECS["fp16"](), n_gpus=2,
              resume=str(tmp_path / "kept.checkpoints"))  # fmt: skip

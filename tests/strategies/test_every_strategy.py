@@ -5,19 +5,18 @@ import dataclasses
 import inspect
 import itertools
 import pickle
+import re
 import textwrap
 import typing
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from records.errors import UsageError
-from strategies import RunSize, Strategy
+from strategies import Strategy
 from strategies.common import forms
 from tests.ranks import LIMIT, launch
 from tests.runs import ROOT
@@ -52,9 +51,11 @@ Kind = type[Strategy]
 # The class
 
 
-def test_the_class_is_found_by_its_name(kind: Kind) -> None:
-    assert strategy_class(kind.name) is kind
-    assert check_class(kind) is kind
+def test_the_class_is_found_by_its_name_and_its_files_are_its_source(kind: Kind) -> None:
+    assert strategy_class(kind.name) is check_class(kind) is kind
+    made = typing.cast(Kind, dataclasses.make_dataclass(kind.__name__, [], bases=(kind,)))
+    assert forms.sources(made) == forms.sources(kind), "the functions that dataclass makes are no source"
+    assert all(ROOT in Path(file).parents for file in forms.sources(kind)) or ":" in kind.name
 
 
 def test_its_first_line_describes_it(kind: Kind) -> None:
@@ -63,9 +64,9 @@ def test_its_first_line_describes_it(kind: Kind) -> None:
     lines, first = inspect.getsourcelines(kind)
     at = first + next(i for i, line in enumerate(lines) if '"""' in line)
     where = f"{inspect.getsourcefile(kind)}:{at}: the docstring of {kind.__name__}"
-    length = len(forms.describe(kind))
-    assert 20 < length <= 120, f"{where}: its first paragraph has {length} characters, and must have 21 to 120"
-    assert forms.describe(kind).endswith("."), f"{where}: its first paragraph must end with a full stop"
+    assert re.fullmatch(r".{20,119}\.", forms.describe(kind)), (
+        f"{where}: 21 to 120 characters and a full stop at the end"
+    )
 
 
 def _lineage(kind: Kind) -> list[type]:
@@ -79,38 +80,21 @@ def _helps(kind: Kind) -> dict[str, str]:
         body = typing.cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]).body
         for field, below in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                text = ast.literal_eval(below.value)
-                found.setdefault(ast.unparse(field.target), text)
+                found.setdefault(ast.unparse(field.target), ast.literal_eval(below.value))
     return found
 
 
-def test_every_option_has_a_default_and_a_help(kind: Kind) -> None:
-    helps = _helps(kind)
-    for field in dataclasses.fields(kind):
-        assert len(helps.get(field.name, "")) > 10, f"{field.name} has no docstring below it"
+def test_its_options(kind: Kind) -> None:
+    """Each has a default, a help and a name of its own; every annotation is an option or a ClassVar."""
+    helps, options = _helps(kind), {field.name for field in dataclasses.fields(kind)}
+    for name in options:
+        assert len(helps.get(name, "")) > 10, f"{name} has no docstring below it"
     assert pickle.loads(pickle.dumps(kind())) == kind()
-
-
-def test_every_annotation_is_an_option_or_a_classvar(kind: Kind) -> None:
-    options = {field.name for field in dataclasses.fields(kind)}
     for one in _lineage(kind):
         for name, hint in inspect.get_annotations(one).items():
-            said = hint if isinstance(hint, str) else str(hint)
-            assert name in options or "ClassVar" in said or typing.get_origin(hint) is ClassVar, name
-
-
-def test_its_options_are_not_those_of_every_run(kind: Kind) -> None:
-    assert not {field.name for field in dataclasses.fields(kind)} & set(option_names())
-
-
-def test_it_has_defaults_only_where_a_strategy_may(kind: Kind) -> None:
+            assert name in options or "ClassVar" in str(hint), name
+    assert not options & set(option_names()), "an option of every run"
     assert set(kind.traits.defaults) <= set(names_with_strategy_defaults())
-
-
-def test_the_functions_that_dataclass_makes_are_no_source(kind: Kind) -> None:
-    made = typing.cast(Kind, dataclasses.make_dataclass(kind.__name__, [], bases=(kind,)))
-    assert forms.sources(made) == forms.sources(kind)
-    assert all(ROOT in Path(file).parents for file in forms.sources(kind)) or ":" in kind.name
 
 
 def test_it_says_what_each_role_sends(kind: Kind) -> None:
@@ -163,15 +147,12 @@ def test_it_takes_the_same_steps_as_one_process(synchronous: Kind, n_gpus: int) 
     for case, task in enumerate(tasks):
         where = f"{task.optimizer}, clip_norm {task.clip_norm}"
         expected = torch.stack(one_process(task.plan.workers, task.optimizer, task.clip_norm, task.epochs))
-        found = [rank[case] for rank in ranks]
-        of_workers = [seen for seen, role in zip(found, roles, strict=True) if role == "worker"]
-        for seen in of_workers:
-            x = torch.tensor(seen, dtype=torch.float64)
-            torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12, msg=f"{where}: not those of one process")
-            assert seen == of_workers[0], f"{where}: replicas must be bit-identical after every step"
-        for seen, role in zip(found, roles, strict=True):
-            if role == "server":
-                assert seen == of_workers[0][N_STEPS - 1 :: N_STEPS], f"{where}: the server's x is not the workers'"
+        first = ranks[roles.index("worker")][case]
+        x = torch.tensor(first, dtype=torch.float64)
+        torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12, msg=f"{where}: not those of one process")
+        for rank, role in zip(ranks, roles, strict=True):
+            own = first if role == "worker" else first[N_STEPS - 1 :: N_STEPS]
+            assert rank[case] == own, f"{where}: replicas must be bit-identical after every step, and a server's x"
 
 
 # Samples weigh the gradients, whatever the dtype
@@ -229,20 +210,15 @@ def after_finish(transport: Transport, task: Task, buffers: bool) -> dict[str, A
     return found
 
 
-@cache
-def ended(kind: Kind, buffers: bool) -> list[dict[str, Any]]:
-    task = Task(kind(), fit(kind, 4))
-    return start(kind, after_finish, len(task.roles), task, buffers)
-
-
 @pytest.mark.parametrize("buffers", [False, True], ids=["no buffers", "buffers"])
 def test_after_an_epoch_all_ranks_show_the_same_model(kind: Kind, buffers: bool) -> None:
     """Replicas that agree are that model, and their buffers the mean of the workers'."""
-    ranks = ended(kind, buffers)
+    task = Task(kind(), fit(kind, 4))
+    ranks = start(kind, after_finish, len(task.roles), task, buffers)
     assert len({str(rank["model"]) for rank in ranks}) == 1
     if not kind.traits.agree:
         return
-    workers = [rank for rank, role in enumerate(kind().roles(len(ranks))) if role == "worker"]
+    workers = [rank for rank, role in enumerate(task.roles) if role == "worker"]
     for rank in ranks:
         assert rank["x"] == rank["model"]
         assert rank["b"] == pytest.approx([sum(workers) / len(workers)] * 4 if buffers else [])
@@ -270,79 +246,3 @@ def resumed_in_the_middle(transport: Transport, task: Task) -> bool:
 def test_a_state_dict_continues_bit_for_bit(determined: Kind) -> None:
     task = Task(exact(determined), fit(determined, 3), "adam")
     assert all(start(determined, resumed_in_the_middle, len(task.roles), task)), describe(task.strategy)
-
-
-# What is refused
-
-Refused = tuple[dict[str, Any], dict[str, Any], str]  # options, what is special of the run, the message
-INF, NAN = float("inf"), float("nan")
-IN_MEMORY: list[Refused] = [
-    ({}, {"shared_memory": False}, "--strategy NAME: needs shared memory; run it without torchrun, in real time"),
-    ({}, {"held_back": True}, "--bandwidth, --latency: the workers of NAME read x in shared memory"),
-    ({}, {"replayed": True}, "--replay: that run has inconsistent reads"),
-]
-AGGREGATE: list[Refused] = [
-    ({"aggregate": 0}, {}, "--aggregate 0: must be at least 1"),
-    ({"aggregate": 13}, {}, "--aggregate 13: must be at most 12, the gradients of an epoch"),
-]
-NESTEROV = {"outer_optimizer": "nesterov"}
-REFUSED: dict[str, list[Refused]] = {
-    "ad_psgd": [({}, {"replayed": True}, "--replay: with NAME every rank takes messages in an order of its own")],
-    "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, {}, "--max_staleness -1: must be at least 0")],
-    "backup_workers": [
-        ({"n_backup": 3}, {}, "--n_backup 3: must be fewer than the 3 workers"),
-        ({"n_backup": -1}, {}, "--n_backup -1: must be at least 0"),
-    ],
-    "downpour": [
-        ({"n_push": 0}, {}, "--n_push 0: must be at least 1"),
-        ({"n_push": 5}, {}, "--n_push 5: must be at most 4, the steps of an epoch"),
-        ({"n_fetch": 0}, {}, "--n_fetch 0: must be at least 1"),
-        ({"n_fetch": 5}, {}, "--n_fetch 5: must be at most 4, the steps of an epoch"),
-    ],
-    "easgd": [
-        ({"tau": 0}, {}, "--tau 0: must be at least 1"),
-        ({"tau": 5}, {}, "--tau 5: must be at most 4, the steps of an epoch"),
-        *[({"alpha": alpha}, {}, f"--alpha {alpha}: must be above 0 and below 1") for alpha in (0.0, 1.0, INF, NAN)],
-    ],
-    "gossip": [({"topology": "star"}, {}, "--topology star: unknown; there are ring, exponential")],
-    "hogwild": IN_MEMORY,
-    "hogwild_pp": [
-        *IN_MEMORY,
-        ({"cluster_size": 0}, {}, "--cluster_size 0: must be at least 1"),
-        ({"sync_delay": 0}, {}, "--sync_delay 0: must be at least 1"),
-        ({"tolerance": -1.0}, {}, "--tolerance -1.0: must be at least 0"),
-    ],
-    "inconsistent_reads": [*IN_MEMORY, *AGGREGATE],
-    "local_sgd": [
-        ({"local_steps": 0}, {}, "--local_steps 0: must be at least 1"),
-        ({"outer_optimizer": "nestrov"}, {}, "--outer_optimizer nestrov: unknown; did you mean nesterov? "),
-        ({"outer_lr": 0.5}, {}, "--outer_lr 0.5: averaging has none"),
-        ({"outer_momentum": 0.5}, {}, "--outer_momentum 0.5: averaging has none"),
-        (NESTEROV | {"outer_momentum": 1.0}, {}, "--outer_momentum 1.0: must be"),
-        (NESTEROV | {"outer_lr": -1.0}, {}, "--outer_lr -1.0: must be"),
-        (NESTEROV | {"outer_lr": NAN}, {}, "--outer_lr nan: must be"),
-    ],
-    "overlapped_ring": [
-        ({"bucket_mb": size}, {}, f"--bucket_mb {size}: must be above 0 and at most 1e9, such as 25")
-        for size in (0.0, -1.0, NAN, INF)
-    ],
-    "sharded_param_server": [
-        ({"servers": 1}, {}, "--servers 1: must be at least 2"),
-        ({"servers": 4}, {}, "--servers 4: must be at most 3, all processes but one"),
-    ],
-    "sparta": [
-        ({"fraction": part}, {}, f"--fraction {part}: must be above 0 and at most 1") for part in (0.0, -0.1, 1.1, NAN)
-    ],
-}
-
-
-def test_options_out_of_range_are_refused_in_one_line(kind: Kind) -> None:
-    """In a run of 4 ranks and 4 steps an epoch; its defaults are not refused."""
-    size = RunSize(4, kind().roles(fit(kind, 4)).count("worker"), 4)
-    if fit(kind, 4) == 4:
-        kind().check(size)
-    for options, run, message in REFUSED.get(kind.name, []):
-        with pytest.raises(UsageError) as caught:
-            kind(**options).check(dataclasses.replace(size, **run))
-        assert str(caught.value).startswith(message.replace("NAME", kind.name))
-        assert "\n" not in str(caught.value)

@@ -228,7 +228,10 @@ def test_it_is_told_at_once() -> None:
         launch(loop, 3, RingAllReduce(), [3, 3, 2], True, True, timeout=LIMIT)
 
 
-@pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer(), Downpour(), Single()], ids=NAME)
+FORGETFUL = [RingAllReduce(), ParamServer(), BackupWorkers(), AsyncParamServer(), Downpour(), Single()]
+
+
+@pytest.mark.parametrize("strategy", FORGETFUL, ids=NAME)
 def test_a_forgotten_finish_is_noticed(strategy: Strategy) -> None:
     n = fit(type(strategy), 3)
     with pytest.raises(RunFailed, match=r"rank \d ended after step\(\) without finish\(\), which sends what is unsent"):

@@ -240,24 +240,6 @@ def test_what_is_recorded_of_a_gradient_and_that_a_dropped_one_is_given_back() -
     assert rows == [("communicate", "drop", 1, 0, 1), ("update", "", 1, 0, 2)]
 
 
-def without_finish(transport: Transport, name: str) -> None:
-    """Workers of a loop of their own that return after their last step, and forget to call finish."""
-    model = nn.Linear(2, 1)
-    strategy = STRATEGIES[name]()
-    strategy.start(Replica(model, transport), transport, OPTIMIZERS["unit"])
-    if transport.rank == SERVER:
-        strategy.serve()
-    for _ in range(2 if transport.rank != SERVER else 0):
-        model(torch.ones(4, 2)).sum().backward()
-        strategy.step(4)
-
-
-@pytest.mark.parametrize("name", ["param_server", "backup_workers", "async_param_server", "downpour"])
-def test_a_worker_that_leaves_without_goodbye_says_so(name: str) -> None:
-    with pytest.raises(RunFailed, match=r"^rank [12] \(worker\): rank [12] ended after step\(\) without finish\(\)"):
-        virtual_time(3).launch(without_finish, 3, name)
-
-
 @pytest.mark.parametrize("name", ["backup_workers", "async_param_server", "downpour"])
 def test_a_server_names_the_one_that_has_left_without_goodbye(name: str) -> None:
     acts: list[Act] = [("close", 2)]

@@ -80,6 +80,7 @@ def test_steps_and_samples_are_those_that_were_taken(results: Path, name: str) -
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_an_asynchronous_epoch_ends_with_what_is_under_way(results: Path, name: str) -> None:
+    """In virtual time, where it can run there: in processes, ranks of ad_psgd take steps until rank 0's word comes."""
     table = load_table(results / f"{name}.csv")
     server, workers = table[table["role"] == "server"], table[table["role"] == "worker"]
     taken = workers.groupby("epoch")["samples"].sum()

@@ -1,0 +1,106 @@
+"""What strategies and codecs refuse, in one line."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.errors import UsageError
+from strategies import RunSize, Strategy
+from tests.runs import said
+from tests.strategies.loops import fit
+
+INF, NAN = float("inf"), float("nan")
+IN_MEMORY: list[tuple[dict[str, Any], str]] = [
+    ({"shared_memory": False}, "--strategy NAME: needs shared memory; run it without torchrun, in real time"),
+    ({"held_back": True}, "--bandwidth, --latency: the workers of NAME read x in shared memory"),
+    ({"replayed": True}, "--replay: that run has inconsistent reads"),
+]
+OF_RUNS: dict[str, list[tuple[dict[str, Any], str]]] = {  # what is special of the run, the message
+    "ad_psgd": [({"replayed": True}, "--replay: with NAME every rank takes messages in an order of its own")],
+    "hogwild": IN_MEMORY,
+    "hogwild_pp": IN_MEMORY,
+    "inconsistent_reads": IN_MEMORY,
+}
+POSITIVE, COUNT = "must be at least 1", "must be at least 0"
+IN_AN_EPOCH = "must be at most 4, the steps of an epoch"
+AGGREGATE: list[tuple[dict[str, Any], str]] = [
+    ({"aggregate": 0}, POSITIVE),
+    ({"aggregate": 13}, "must be at most 12, the gradients of an epoch"),
+]
+NESTEROV = {"outer_optimizer": "nesterov"}
+REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message, which names the last of them
+    "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, COUNT)],
+    "backup_workers": [({"n_backup": 3}, "must be fewer than the 3 workers"), ({"n_backup": -1}, COUNT)],
+    "downpour": [
+        ({name: value}, message)
+        for name in ("n_push", "n_fetch")
+        for value, message in ((0, POSITIVE), (5, IN_AN_EPOCH))
+    ],
+    "easgd": [
+        ({"tau": 0}, POSITIVE),
+        ({"tau": 5}, IN_AN_EPOCH),
+        *[({"alpha": alpha}, "must be above 0 and below 1") for alpha in (0.0, 1.0, INF, NAN)],
+    ],
+    "gossip": [({"topology": "star"}, "unknown; there are ring, exponential")],
+    "hogwild_pp": [({"cluster_size": 0}, POSITIVE), ({"sync_delay": 0}, POSITIVE), ({"tolerance": -1.0}, COUNT)],
+    "inconsistent_reads": AGGREGATE,
+    "local_sgd": [
+        ({"local_steps": 0}, POSITIVE),
+        ({"outer_optimizer": "nestrov"}, "unknown; did you mean nesterov? "),
+        *[({name: 0.5}, "averaging has none") for name in ("outer_lr", "outer_momentum")],
+        *[(NESTEROV | one, "must be") for one in ({"outer_momentum": 1.0}, {"outer_lr": -1.0}, {"outer_lr": NAN})],
+    ],
+    "overlapped_ring": [
+        ({"bucket_mb": size}, "must be above 0 and at most 1e9, such as 25") for size in (0.0, -1.0, NAN, INF)
+    ],
+    "sharded_param_server": [
+        ({"servers": 1}, "must be at least 2"),
+        ({"servers": 4}, "must be at most 3, all processes but one"),
+    ],
+    "sparta": [({"fraction": part}, "must be above 0 and at most 1") for part in (0.0, -0.1, 1.1, NAN)],
+}
+
+
+def test_options_out_of_range_are_refused_in_one_line(kind: type[Strategy]) -> None:
+    """In a run of 4 ranks and 4 steps an epoch; its defaults are not refused."""
+    size = RunSize(4, kind().roles(fit(kind, 4)).count("worker"), 4)
+    if fit(kind, 4) == 4:
+        kind().check(size)
+    cases = [(kind(), dataclasses.replace(size, **run), message) for run, message in OF_RUNS.get(kind.name, [])]
+    for options, message in REFUSED.get(kind.name, []):
+        *_, (name, value) = options.items()
+        cases.append((kind(**options), size, f"--{name} {value}: {message}"))
+    for strategy, run, message in cases:
+        with pytest.raises(UsageError) as caught:
+            strategy.check(run)
+        assert str(caught.value).startswith(message.replace("NAME", kind.name))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--codec topj", "--codec topj: unknown; did you mean topk? there are none,"),
+        ("--codec topk --strategy downpour", "--codec topk: --strategy downpour cannot carry it (gathered: codes"),
+        ("--codec fp16 --strategy sharded_ring", "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
+        ("--codec topk --density 2", "--density 2.0: must be above 0 and at most 1"),
+        ("--codec topk --rank 2", "--rank: not an option of --strategy ring_all_reduce --codec topk, but of"),
+        ("--density 0.5", "--density: not an option of --strategy ring_all_reduce, but of "),
+        ("--codec_scope vector", "--codec_scope vector: there is no codec; give --codec too"),
+        ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
+        ("--codec powersgd --codec_scope vector", "--codec_scope vector: powersgd codes tensor by tensor; leave"),
+        ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
+        ("--codec powersgd --rank 0", "--rank 0: must be at least 1"),
+        ("--codec qsgd --levels 0", "--levels 0: must be at least 1"),
+        ("--codec blosc --level 10", "--level 10: must be at most 9"),
+        ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: str) -> None:
+    code, text = said(*arguments.split(), "--results_dir", str(tmp_path))
+    assert code == 2
+    assert text.startswith(f"error: {message}")
+    assert text.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: options, sides that take turns, medians with quartiles, the table and the kept file."""
+"""The harness of the benchmarks: options, sides that take turns, medians with quartiles, the table, the kept file."""
 
 import json
 import sys

@@ -72,11 +72,9 @@ def measure(settings: PredictionSettings) -> Iterator[Row]:
 def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -> Iterator[Row]:
     """Yield the rows of a strategy with N ranks."""
     options = resolve(Options(strategy=strategy, n_gpus=N, device="cpu"))
-    compute = settings.compute_ms / 1e3
-    phases = {"forward": compute}
     for parameters in settings.parameters:
         nbytes = parameters * torch.float32.itemsize
-        job = StepsJob(options, Sizes(parameters), 1, 2 * settings.repeats, phases)
+        job = StepsJob(options, Sizes(parameters), 1, 2 * settings.repeats, {"forward": settings.compute_ms / 1e3})
 
         def real(link: Link | None, job: StepsJob = job) -> np.ndarray:
             results = launch(take_steps, N, job, roles=options.roles, on_report=lambda *_: None, link=link)

@@ -102,7 +102,7 @@ def _wait_for_training(directory: Path, limit: float) -> None:
 
 
 def _beat() -> None:
-    """Report at intervals that this process is alive; end it when nobody reads that."""
+    """Report at intervals that this process is alive; end it when the reader has gone."""
     try:
         while True:
             os.write(sys.stdout.fileno(), b".")
@@ -212,7 +212,7 @@ class Scorer:
         return _what_is_scored(checkpoint) == self.made_for
 
     def score(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the row of a checkpoint: that of the algorithm's model, with the workers' mean buffers (of counts, the
+        """Return the row of a checkpoint: of the algorithm's model, with the workers' mean buffers (of counts, the
         greatest).
 
         Where only the server's state is kept, with the server's buffers. Raises UsageError.

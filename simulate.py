@@ -49,7 +49,7 @@ from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import Network
 from workloads.datasets import Data
 
-BANDWIDTH, LATENCY = "10gbit", "50us"  # of a simulation that is told nothing else
+BANDWIDTH, LATENCY = "10gbit", "50us"  # a simulation's defaults
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
 
 
@@ -244,7 +244,7 @@ def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
         if name in _NOT_VARIED:
             raise UsageError(f"--sweep {text}: {name} cannot be varied; vary an option of the training or the cluster")
         if name in axes:
-            raise UsageError(f"--sweep {text}: {name} is there twice; give all its values at once")
+            raise UsageError(f"--sweep {text}: {name} is given twice; give all its values at once")
         axes[name] = values.split(",")
     return axes
 

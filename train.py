@@ -23,7 +23,7 @@ python -m records.plot results/*.json                     # accuracy and loss ag
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036 - who has an older one is told so
+if sys.version_info < (3, 11):  # noqa: UP036 - older ones get one line
     sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Evaluator:
         self._wanted = wanted
         self._directory = directory
         self._timeout = timeout
-        self._limit = max(timeout, _LONGEST_START_S)  # until it is first heard of
+        self._limit = max(timeout, _LONGEST_START_S)  # until its first report
         self._running = RunningClock()
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""

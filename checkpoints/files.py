@@ -78,7 +78,7 @@ def save(
 
 
 def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what run.json is to hold together with its own checksum, that of all else."""
+    """Return the content of run.json, with a checksum of the rest of it."""
     rest = {key: value for key, value in run.items() if key != "checksum"}
     return rest | {"checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
@@ -118,7 +118,7 @@ def load_run(checkpoint: Path) -> dict[str, Any]:
         or not {str(rank) for rank in range(run["n_ranks"])} >= set(run["checksums"])
         or (checkpoint.name.startswith(PREFIX) and checkpoint.name != name_of(run["step"]))
     ):
-        raise UsageError(f"{checkpoint}: run.json is not that of a checkpoint of this program")
+        raise UsageError(f"{checkpoint}: run.json is not of a checkpoint of this program")
     if sealed(run) != run:
         raise UsageError(f"{checkpoint}: run.json is damaged (it does not have its checksum); take another")
     return run | {"ranks": sorted(map(int, run["checksums"]))}

@@ -50,7 +50,7 @@ def name_of(step: int) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint: renamed first, so that whoever is about to read it finds all of it, or nothing."""
+    """Remove a checkpoint: renamed first, so that a reader finds all of it, or nothing."""
     gone = path.with_name(f".{path.name}.gone")
     if path.exists():
         os.replace(path, gone)

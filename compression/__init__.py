@@ -1,4 +1,4 @@
-"""How a vector looks on the wire: codecs, by name, that of their module. A new one is one file here and its line."""
+"""How a vector looks on the wire: codecs, by the name of their module. A new one is one file here and its line."""
 
 from compression.base import DENSE, GATHERED, KINDS, LINEAR, Code, Codec, Setting
 from compression.bf16 import BFloat16

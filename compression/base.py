@@ -37,7 +37,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a codec is told of the run; `scope`: "tensor" by tensor, "vector" as a whole.
+    """What a codec knows of the run; `scope`: "tensor" by tensor, "vector" as a whole.
 
     `rank` is who sends; `sends`: whether this end does.
     """

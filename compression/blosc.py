@@ -83,7 +83,7 @@ class Blosc(Codec):
         return vector.to(self.device) if out is None else out.copy_(vector)
 
     def check_code(self, code: np.ndarray, nbytes: int) -> None:
-        """Check that a code is whole, and that of a vector of `nbytes` bytes. Raises RunFailed."""
+        """Check that a code is complete, and of a vector of `nbytes` bytes. Raises RunFailed."""
         block, check_sum = code[:-_CHECK_SUM], code[-_CHECK_SUM:]
         if len(block) < _OVERHEAD or zlib.crc32(block.data) != int.from_bytes(check_sum.tobytes(), "little"):
             raise RunFailed(

@@ -69,7 +69,7 @@ class DGC(Sparse):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """R of all epochs: the receiver is not told which it is."""
+        """R of all epochs: the receiver does not know which it is."""
         return (*(max(self.density, R) for R in WARM_UP if self.warmup_epochs), self.density)
 
     def encode(self, vector: torch.Tensor) -> Code:

@@ -53,7 +53,7 @@ class Child:
             return "ended; how is not known, since the fork server, its parent, does not answer; stopped?"
         code = self._process.exitcode
         assert code is not None
-        if code == 255 and (how := death_of_fork_server()):  # what multiprocessing gives where nobody can tell
+        if code == 255 and (how := death_of_fork_server()):  # multiprocessing's code if the exit code is unknown
             return f"ended with the fork server, its parent, which {how}; out of memory?"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"

@@ -70,7 +70,7 @@ def launcher(scheduler: str | None = None) -> Launcher:
 def launch(job: Job, scheduler: str | None = None) -> list[Any]:
     """Run the job in workers of Dask and return their results in rank order.
 
-    No rank is expendable here. `scheduler`: the address of that of a cluster whose workers can import this project;
+    No rank is expendable here. `scheduler`: the address of a scheduler, whose workers can import this project;
     None: workers are started on this machine, and end with this call. Raises RunFailed when a rank fails, UsageError if
     something cannot be sent, or the cluster not used.
     """

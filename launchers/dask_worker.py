@@ -29,7 +29,7 @@ _one_rank = threading.Lock()  # torch.distributed is a process's, and not a thre
 
 @dataclass(frozen=True)
 class Place:
-    """Who a rank is, and where it finds the others; `local`: its number among those of its host, and how many."""
+    """A rank's number, and where it finds the others; `local`: its number among those of its host, and how many."""
 
     run: str
     rank: int

@@ -1,4 +1,4 @@
-"""Why a run failed, told in one message: the rank at fault, its role, and what the others were waiting for."""
+"""Why a run failed, in one message: the rank at fault, its role, and what the others were waiting for."""
 
 import traceback
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def explain(
 ) -> RunFailed:
     """Return the error for the user: the cause first, then what the other ranks were waiting for.
 
-    Among ranks that waited for each other, the cause is the one that waited for nobody. `deaths` are those of ranks
+    Among ranks that waited for each other, the cause is the one that did not wait. `deaths` are those of ranks
     without which the run could continue.
     """
     rank = min(failures, key=lambda rank: _CAUSES.index(failures[rank].kind))
@@ -79,7 +79,7 @@ def explain(
         "raised": f"{name} raised {cause.message}",
         "silent": f"{name} has not answered for more than {timeout:g} s (--timeout): stopped, or out of memory",
         "timeout": f"{name} waited {timeout:g} s for {cause.waited_for}: if a step takes that long, raise --timeout",
-        "busy": f"{name} kept others waiting and itself waited for nobody: it hangs, or if a step takes that long, "
+        "busy": f"{name} kept others waiting and did not wait for any rank: it hangs, or if a step takes that long, "
         "raise --timeout",
         "lost_peer": f"{name} {cause.message}",
     }[cause.kind]
@@ -94,7 +94,7 @@ def explain(
 
 
 def _end_of_the_wait(rank: int, failures: Mapping[int, Failure], deaths: Mapping[int, Failure]) -> tuple[int, Failure]:
-    """Return who waited for nobody among those that `rank` waited for, they waited for, and so on; else `rank`."""
+    """Return the one that did not wait among those that `rank` waited for, they waited for, and so on; else `rank`."""
     seen = {rank: failures[rank]}
     queue = [failures[rank]]
     while queue:

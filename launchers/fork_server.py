@@ -94,7 +94,7 @@ def _pid() -> int | None:
 
 
 def end_fork_server() -> None:
-    """Kill the fork server, if there is one: whoever waits for it gets an error. The next start makes a new one."""
+    """Kill the fork server, if there is one: waiting for it raises an error. The next start makes a new one."""
     pid = _pid()
     if pid is not None:
         with suppress(ProcessLookupError):
@@ -106,7 +106,7 @@ def death_of_fork_server() -> str:
     pid = _pid()
     if pid is None:
         return ""
-    for _ in range(4):  # whoever lost it may know it before its parent does
+    for _ in range(4):  # a client may notice the loss before its parent does
         try:
             # Not reaped: multiprocessing will do that.
             end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

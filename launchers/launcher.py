@@ -65,6 +65,6 @@ class Launcher:
     shared_memory: bool  # whether the ranks share memory: vectors, data sets
     restarts: bool  # whether expendable ranks may die, and be started again
     processes: bool = True  # whether every rank is a process
-    clock: Callable[[], float] | None = None  # the time that progress is shown in, if it is not that of the machine
+    clock: Callable[[], float] | None = None  # the time that progress is shown in, if not the machine's
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the records say of it besides
     warm_up: Callable[[], None] = lambda: None  # begins, in the background, what `launch` would have to wait for

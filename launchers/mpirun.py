@@ -36,7 +36,7 @@ def launcher() -> Launcher:
 def launch(job: Job) -> list[Any]:
     """Be the rank that MPI says; return all results on rank 0, nothing on the others.
 
-    No rank is expendable here, and messages name no roles. Raises RunFailed when a peer has closed, or nobody answers.
+    No rank is expendable here, and messages name no roles. Raises RunFailed when a peer has closed, or none answers.
     A process that ends with an error calls `end_all`.
     """
     from mpi4py import MPI

@@ -40,7 +40,7 @@ def ending_orphans() -> Iterator[None]:
     finally:
         deadline = now() + _END_S
         while (orphans := _children_of_other_sessions() - before) and now() < deadline:
-            for pid in orphans:  # which nobody else has, as long as this process has not reaped it
+            for pid in orphans:  # no new process gets this id before this one has reaped it
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                 with suppress(ChildProcessError):

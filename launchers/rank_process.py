@@ -72,7 +72,7 @@ def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
         transport.close()
         launcher.send("result", result)
     except SystemExit:
-        raise  # whose exit code is told
+        raise  # the launcher reports its exit code
     except BaseException as error:
         peers = [peer for peer in range(endpoint.world_size) if peer != endpoint.rank]
         launcher.send("failed", failure_of(error, peers))

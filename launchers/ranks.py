@@ -80,7 +80,7 @@ class Ranks:
         self._tell([RETURNED + rank], pipes)
 
     def _listen(self, rank: int, pipe: Connection) -> None:
-        # A thread, since a rank stopped in the middle of a message would stop whoever reads it.
+        # A thread, since a rank stopped in the middle of a message would stop its reader.
         last: tuple[str, Any] = "gone", None
         try:
             while True:
@@ -132,7 +132,7 @@ class Ranks:
                 give_up = self.running() + _GRACE_S
                 self._tell(failures)
         if failures:
-            # Whoever has not spoken since may be the one the others waited for.
+            # The others may have waited for a rank that has sent nothing since.
             for rank in set(range(self.job.world_size)) - set(results) - set(failures) - set(dead):
                 silent = self.running() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S
                 failures[rank] = Failure("silent" if silent else "busy")

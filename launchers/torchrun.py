@@ -31,7 +31,7 @@ def launcher() -> Launcher:
 def launch(job: Job) -> list[Any]:
     """Be the rank that torchrun says; return all results on rank 0, nothing on the others.
 
-    No rank is expendable here, and messages name no roles. Raises RunFailed when a peer is lost, or nobody answers.
+    No rank is expendable here, and messages name no roles. Raises RunFailed when a peer is lost, or none answers.
     """
     from transports.rendezvous import connect  # torch.distributed is slow to load
 

@@ -118,7 +118,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an OSError of the block name the file, not the temporary one, nor none at all as that of a full disk."""
+    """Let an OSError of the block name the file, not the temporary one, nor none, as a full disk's OSError does."""
     try:
         yield
     except OSError as error:

@@ -63,7 +63,7 @@ def in_python(names: Mapping[str, str]) -> Iterator[None]:
 def between(options: Any, option: str, low: float, high: float | None = None, why: str = "") -> None:
     """Check that `low` <= the option of a dataclass <= `high`.
 
-    Raises UsageError; for `high`, not of a default, which nobody has typed.
+    Raises UsageError; for `high`, not of a default, which the user has not typed.
     """
     value = getattr(options, option)
     default = next(field.default for field in dataclasses.fields(options) if field.name == option)

@@ -23,7 +23,7 @@ def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) 
     def end(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # one is enough
         clean_up()
-        with suppress(OSError):  # nobody may read it any more
+        with suppress(OSError):  # its reader may have gone
             os.write(2, f"\nerror: ended by {signal.Signals(number).name}; {kept}\n".encode())
         os._exit(128 + number)
 

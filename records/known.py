@@ -1,4 +1,4 @@
-"""The names of strategies and codecs, read from their tables without loading torch: a mistyped one is told at once."""
+"""The names of strategies and codecs, read from their tables without loading torch: typos are refused at once."""
 
 import ast
 from collections.abc import Sequence

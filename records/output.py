@@ -22,7 +22,7 @@ def open_standard_streams() -> None:
 
 
 class Output:
-    """A stream that goes nowhere once it cannot be written; `unread` says that nobody reads it, `lost` why else."""
+    """A stream that goes nowhere once it cannot be written; `unread` says that its reader has gone, `lost` why else."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -46,7 +46,7 @@ class Recorder:
         self.is_evaluating = False
         self.epoch = 0
         self.step = 0
-        self.deaths: list[dict[str, Any]] = []  # of workers, told by a server that continues without them
+        self.deaths: list[dict[str, Any]] = []  # of workers, reported by a server that continues without them
         self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
         self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
         self.synchronize = synchronize

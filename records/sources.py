@@ -20,7 +20,7 @@ def name_of(file: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a source, which may be a cell of this notebook; "" if it is not there any more."""
+    """Return the text of a source, which may be a cell of this notebook; "" if it is gone."""
     path = str(_PROJECT / name)
     linecache.checkcache(path)
     return "".join(linecache.getlines(path))
@@ -32,7 +32,7 @@ def digests(files: Iterable[str]) -> dict[str, str]:
 
 
 def unchanged(name: str, digest: str | None) -> str:
-    """Return the text of a source; "" if it is not there any more, or is not the one with this digest."""
+    """Return the text of a source; "" if it is gone, or is not the one with this digest."""
     text = text_of(name)
     return text if _digest(text) == digest else ""
 

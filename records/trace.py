@@ -28,7 +28,7 @@ def trace(
 
     A thread is a rank (tid), `name` the process, `about` whatever else is to be known; of the `dead`, who may have
     returned, no message of an earlier life has an arrow. In `args`, step counts from 1
-    and what is unknown is left out. Messages counted by formula are left out: nobody knows when they were sent.
+    and what is unknown is left out. Messages counted by formula are left out: their times are unknown.
     """
     # In eighths of a microsecond, which floats hold exactly: then no rounding, here or in a viewer, makes a slice
     # reach out of the one around it. That one comes first, as viewers want it.

@@ -48,7 +48,7 @@ def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
         path = Path(directory) / f"{run_name}{suffix}"
         if path.exists():
             raise UsageError(
-                f"--run_name {run_name}: {path} is there already; give another --run_name, or delete that run's files"
+                f"--run_name {run_name}: {path} exists already; give another --run_name, or delete that run's files"
             )
 
 
@@ -108,7 +108,7 @@ def _has_all(folder: Path) -> bool:
 
 
 def _is_in(lock: IO[str], folder: Path) -> bool:
-    """Return whether this is the lock of the folder, and not that of one that was there before."""
+    """Return whether this is the lock of the folder, and not of an earlier one."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK))
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def _is_in(lock: IO[str], folder: Path) -> bool:
 
 
 def _is_running(folder: Path) -> bool:
-    """Return whether the run is alive that has this folder, or nobody can tell."""
+    """Return whether the run of this folder is alive, or cannot be known to be dead."""
     if not folder.exists():
         return False
     try:

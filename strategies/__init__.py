@@ -1,4 +1,4 @@
-"""The algorithms, by name: that of their module. A new one is one new file here, and its line in this table."""
+"""The algorithms, by the name of their module. A new one is one new file here, and its line in this table."""
 
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather

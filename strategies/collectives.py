@@ -124,7 +124,7 @@ def average(vector: torch.Tensor, transport: Transport) -> None:
 def broadcast(
     vector: torch.Tensor, transport: Transport, tag: str, root: int = 0, ranks: Sequence[int] | None = None
 ) -> None:
-    """Replace `vector` [P] on every one of `ranks`, by default all, by that of `root`. Raises PeerLost, WaitTimeout."""
+    """Copy `vector` [P] of `root` to every one of `ranks`, by default all. Raises PeerLost, WaitTimeout."""
     if transport.rank == root:
         peers = [peer for peer in transport.peers if ranks is None or peer in ranks]
         for work in [transport.isend(vector, peer, tag) for peer in peers]:

@@ -7,4 +7,4 @@ from training.run import run
 __all__ = ["Options", "launch", "run"]
 
 preload("training.preload")
-preload("torch._dynamo")  # which torch's optimizers load when a loop of one's own makes them
+preload("torch._dynamo")  # which torch's optimizers load when a user's loop makes them

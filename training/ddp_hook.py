@@ -31,7 +31,7 @@ Vectors = Sequence[torch.Tensor]
 class CodecState:
     """What the hook keeps on one rank: a started codec for each trainable parameter.
 
-    `model` is the DDP model, or its named parameters; `process_group` that of the DDP model, by default all ranks.
+    `model` is the DDP model, or its named parameters; `process_group` the DDP model's, by default all ranks.
     `seed` is the same on all ranks. `momentum` is for a codec that carries it: the optimizer then runs without. Set
     `epoch`, from 1 on, where the codec does not do the same in every epoch. Raises UsageError.
     """
@@ -133,7 +133,7 @@ class CodecState:
         if {name: one.keys() for name, one in own.items()} != {
             name: one.keys() for name, one in state["codecs"].items()
         }:
-            raise UsageError("this state is of another codec or model; load that of the same ones")
+            raise UsageError("this state is of another codec or model; load one of the same codec and model")
         self.epoch = state["epoch"]
         for codec in self.codecs.values():
             codec.load_state_dict(state["codecs"][_name(codec)])

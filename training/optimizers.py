@@ -23,7 +23,7 @@ _OWN = ("params", "lr", "weight_decay")  # have options of their own, or are no 
 def factory(name: str, lr: float, momentum: float, weight_decay: float, options: Sequence[str]) -> OptimizerFactory:
     """Return what makes the optimizer from a list of parameters; `options` are NAME=VALUE, as the class takes them.
 
-    `momentum` is that of SGD, and the first beta of the Adam family. Raises UsageError.
+    `momentum` is SGD's momentum, and the first beta of the Adam family. Raises UsageError.
     """
     kind = OPTIMIZERS[name]
     takes = inspect.signature(kind).parameters

@@ -33,7 +33,7 @@ T = TypeVar("T")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 AFTER_WARM_UP = 10**6
-"""An epoch in which no codec warms up any more."""
+"""An epoch after every codec's warm-up."""
 STRATEGY_MAY_SAY = "strategy may say"
 """Metadata of an option with a default that stands only where neither the strategy nor the codec has its own."""
 _NOT_SAID: Any = object()
@@ -129,7 +129,7 @@ class RunOptions:
             if not (rank >= 0 and 1 <= factor <= 1000):
                 raise UsageError(f"--slow {text}: a rank from 0 on, and a factor from 1 to 1000")
             if rank in factors:
-                raise UsageError(f"--slow {text}: rank {rank} is there twice; give it one factor")
+                raise UsageError(f"--slow {text}: rank {rank} is given twice; give it one factor")
             factors[rank] = factor
         return factors
 

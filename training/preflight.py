@@ -75,14 +75,14 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
 
 
 def _check_link(options: Options, nbytes: int) -> None:
-    """Check that a model of so many bytes passes the link before somebody waits too long for it."""
+    """Check that a model of so many bytes passes the link before a rank's wait for it times out."""
     link, others = options.link, options.world_size - 1
     assert link is not None
     seconds = others * link.seconds(nbytes) + link.latency
     if others and seconds > options.timeout:
         raise UsageError(
             f"--timeout {options.timeout:g}: on this link the initial parameters reach the last rank after "
-            f"{seconds:.0f} s, and nobody waits so long; give a larger one, or more --bandwidth"
+            f"{seconds:.0f} s, longer than a rank waits; give a larger one, or more --bandwidth"
         )
 
 

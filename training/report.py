@@ -41,7 +41,7 @@ def describe_place(options: Options, launcher: Launcher) -> str:
 def _evaluated(strategy: Strategy) -> str:
     """Return in one line which parameters the accuracy is of, where the replicas may differ."""
     shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
-    return f"The replicas may differ; the accuracy is that of {shown.removeprefix('Return ')}"
+    return f"The replicas may differ; the accuracy is of {shown.removeprefix('Return ')}"
 
 
 def remarks(options: Options, launcher: Launcher) -> list[str]:
@@ -170,7 +170,7 @@ def conclude(
         if sizes := {one.rank: one.optimizer_bytes / 1e6 for one in results if one.optimizer_bytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
         if options.checkpoint_every and not listed(options.checkpoint_folder):
-            print(f"no checkpoint was written: nobody who writes them came to step {options.checkpoint_every}")
+            print(f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
     if options.replay:
         replay.compare(options.replay, hashes[REPORTER], quiet)

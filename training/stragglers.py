@@ -1,4 +1,4 @@
-"""Stragglers on demand: a rank that computes as slowly as it is told, to see the effect on a strategy."""
+"""Stragglers on demand: a rank that computes as slowly as an option says, to see the effect on a strategy."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Stretch:
         self._random = torch.Generator().manual_seed(seed)
 
     def draw(self) -> float:
-        """Return that of the next pass."""
+        """Return the factor of the next pass."""
         if self.jitter == 0:
             return self.factor
         z = torch.randn((), generator=self._random).item()

@@ -288,7 +288,7 @@ class Transport(ABC):
         self._after_its_messages(peer, partial(self.inbox.lose, peer, why, died))
 
     def _after_its_messages(self, peer: int, happen: Callable[[], None]) -> None:
-        """Call `happen` when nothing of `peer` is held back any more."""
+        """Call `happen` when no message of `peer` is held back any longer."""
         if self.link:
             self.link.follow(peer, happen)
         else:

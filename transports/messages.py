@@ -9,7 +9,7 @@ import torch
 
 
 class Alignment(NamedTuple):
-    """How the clock of a rank was aligned with that of rank 0: where it runs, and two figures in seconds."""
+    """How the clock of a rank was aligned with rank 0's: where it runs, and two figures in seconds."""
 
     host: str
     offset: float = 0.0
@@ -63,7 +63,7 @@ class Work(ABC):
 
 
 class Delivered(Work):
-    """A message of which nothing of the sender's is read any more."""
+    """A message whose receiver no longer reads the sender's memory."""
 
     @property
     def done(self) -> bool:
@@ -121,7 +121,7 @@ class Message:
         self.n: Any = n  # an int or a float, as it was sent
         self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
         self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
-        self._give_back = give_back  # tells the sender that its memory is not read any more; None: it is not read
+        self._give_back = give_back  # tells the sender that its memory is no longer read; None: it is not read
         self._receiver: Receiver | None = None
         self._t0 = 0.0
         self._noted = False

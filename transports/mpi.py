@@ -38,7 +38,7 @@ _SPIN_S = 2e-3  # seconds of looking without pause
 _LONGEST_PAUSE_S = 1e-3  # seconds
 _LONG = 1 << 16  # bytes
 _TICKETS = 1 << 14  # so many payloads that are on their way from one rank to another are told apart
-_UNSEEN = 8  # messages to a peer, of which nobody has asked whether they have gone
+_UNSEEN = 8  # messages to a peer, not yet tested for completion
 _abandoned: list[Any] = []  # what MPI may still use, of transports whose close reached its limit
 
 
@@ -217,12 +217,12 @@ class Mpi(Remote):
             self.inbox.put(message, header.sent)
 
     def _fetch_unread(self) -> None:
-        """Begin to receive what nobody has read yet."""
+        """Begin to receive what has not been read yet."""
         for message in list(self.unread.values()):
             message.fetch()
 
     def look(self) -> None:
-        """Take in what has come next, also what nobody has read yet."""
+        """Take in what has come next, also what has not been read yet."""
         self._take_in()
         self._fetch_unread()
 

@@ -52,7 +52,7 @@ class Peer:
         self.write(shared_frame(tag, handle_of(vector)))
 
     def release(self, ticket: int) -> None:
-        """Tell the peer that its message with this ticket is not read any more."""
+        """Tell the peer that its message with this ticket is no longer read."""
         self.write(release_frame(ticket))
 
     def slice_of(self, buffer: int, offset: int, numel: int) -> torch.Tensor:

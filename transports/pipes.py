@@ -105,7 +105,7 @@ def goodbye_frame() -> bytes:
 
 
 def taken_frame() -> bytes:
-    """Return a frame that says that one more handle has been taken: its sender is not needed for it any more."""
+    """Return a frame that says that one more handle has been taken: its sender is no longer needed."""
     return _frame(TAKEN, "", b"")
 
 
@@ -139,7 +139,7 @@ def descriptor_frame(
 
 
 def release_frame(ticket: int) -> bytes:
-    """Return a frame that says that the message with this ticket is not read any more."""
+    """Return a frame that says that the message with this ticket is no longer read."""
     return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0)
 
 

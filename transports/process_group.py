@@ -1,10 +1,10 @@
 """Messages over torch.distributed: between ranks that share no memory, on one machine or on several.
 
 Every message is a header of fixed size, see `headers.py`, and then its payload: in one piece with the header if it is
-short, which is a copy that nobody waits for. gloo carries both. It can neither poll nor end a wait without closing all
+short, which is a copy that does not block. gloo carries both. It can neither poll nor end a wait without closing all
 its connections, so a thread receives headers from anyone, then the payload, into the inbox, and the waiting, with its
 limit, is done there; a second one waits until what was sent is received; and a third sends every peer a sign of life,
-which fails when the peer is dead. After a death gloo may deliver nothing any more from anyone, so then every wait
+which fails when the peer is dead. After a death gloo may deliver nothing more from any rank, so then every wait
 ends, for what is not in the inbox already.
 
 On GPUs of their own, payloads that are tensors may go through NCCL instead, see `rendezvous.py`.
@@ -113,7 +113,7 @@ class ProcessGroup(Remote):
                 for piece in pieces:
                     posted.works.append(dist.isend(piece, dst, group, tag=_PAYLOAD))
             except RuntimeError:
-                posted.received.set()  # the peer is gone; that is told when all is received that it has sent
+                posted.received.set()  # the peer is gone; reported when all that it sent is received
             else:
                 self._posted.put(posted)
         if copied:
@@ -158,7 +158,7 @@ class ProcessGroup(Remote):
                 src = work._source_rank()
                 try:
                     header = unpack(raw[:SIZE].numpy().tobytes())
-                except ValueError as error:  # what follows it cannot be told apart any more
+                except ValueError as error:  # the messages after it cannot be parsed
                     self._ended(src, f"what it has sent is {error}")
                     return
                 if header.kind in (Kind.GOODBYE, Kind.FAILED):

@@ -113,7 +113,7 @@ class Remote(Transport):
         """Close; after an error of this rank's own, the waits of its peers end."""
         if error is not None:  # the others are not waited for: they may be waiting for this rank
             self.timeout = min(self.timeout, _PARTING_S)
-            if not isinstance(error, PeerLost):  # of which the others hear too
+            if not isinstance(error, PeerLost):  # the others notice it too
                 self._farewell = Kind.FAILED
         super().__exit__(kind, error, traceback)
 

@@ -46,7 +46,7 @@ def connect(
 def serve_store(host: str, timeout: float) -> dist.TCPStore:
     """Return a store that listens on this address of this machine, and on no other, at a free port, `store.port`.
 
-    It waits for nobody. Raises OSError.
+    It does not wait. Raises OSError.
     """
     family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
     server = socket.create_server((host, 0), family=family)  # by itself TCPStore would listen on all addresses

@@ -248,7 +248,7 @@ class SharedMemory(Watching):
                 vector = to_vector(data[body:start], dtype).to(self.device)
                 self._arrive(Message(peer.rank, tag, vector, None, start - body, n), sent, leaves)
             elif kind == OBJECT:
-                # Unpickled by whoever receives it: it may fail.
+                # The receiver unpickles it, which may fail.
                 payload = bytes(data[body:start])
                 self._arrive(Message(peer.rank, tag, None, payload, start - body, n), sent, leaves)
             elif kind in (BUFFER, SHARED):

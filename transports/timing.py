@@ -38,7 +38,7 @@ class RunningClock:
     """The seconds in which this process was running, for limits: of the time between two calls, at most SLICE_S count.
 
     A process that was stopped (Ctrl-Z, a batch system's SIGSTOP, a suspended machine) comes back to a clock that has
-    hardly moved. So whoever waits with a limit waits in slices of at most SLICE_S, and calls this after each of them.
+    hardly moved. So a wait with a limit waits in slices of at most SLICE_S, and calls this after each of them.
     """
 
     def __init__(self, clock: Callable[[], float] = now) -> None:

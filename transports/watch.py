@@ -1,4 +1,4 @@
-"""Who of the peers with shared memory is there: pipes to the living, the launcher's notices of deaths and returns."""
+"""Which peers with shared memory are alive: pipes to the living, the launcher's notices of deaths and returns."""
 
 import os
 import select

@@ -105,7 +105,7 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
 
 
 def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec | None, Codec | None]:
-    """Return what encodes and what decodes in a run, that of the strategy if it has one of its own."""
+    """Return the run's codec, or the strategy's own, as what encodes and what decodes."""
     cost, make = options.strategy.cost(), options.make_codec()
     if (own := cost.code) is not None:
         setting = Setting(cost.scope, momentum=options.momentum)

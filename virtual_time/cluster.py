@@ -33,7 +33,7 @@ class ClusterOptions:
     racks: int = 1
     """Racks into which the ranks are split; 1: all at one switch."""
     rack_bandwidth: str | None = None
-    """Of each rack's uplink, for each direction. Default: that of one card."""
+    """Of each rack's uplink, for each direction. Default: a card's bandwidth."""
     compute: str | None = None
     """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
     Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
@@ -75,7 +75,7 @@ class ClusterOptions:
             if int(rank) == REPORTER:
                 raise UsageError(f"--kill {text}: rank {rank} measures and reports, and must live; take another")
             if int(rank) in [death.rank for death in deaths]:
-                raise UsageError(f"--kill {text}: rank {rank} is there twice; it can die once")
+                raise UsageError(f"--kill {text}: rank {rank} is given twice; it can die once")
             death, *returns = [read_unit("kill", time, seconds) for time in times.split("-", 1)]
             if returns and not strategy.traits.workers_may_return:
                 raise UsageError(f"--kill {text}: {strategy.name} lets no worker in again; give RANK@TIME")

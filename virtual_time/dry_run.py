@@ -68,7 +68,7 @@ class DryRun:
 
     @property
     def is_typical(self) -> bool:
-        """Whether one step is like all: nothing is random, nobody has its own pace, and all workers end it together."""
+        """Whether one step is like all: nothing is random, all have one pace, and all workers end it together."""
         if self.options.jitter or self.options.strategy.traits.asynchronous:
             return False
         roles = self.options.roles
@@ -146,7 +146,7 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
     """Find whatever is wrong before anything starts; return the options, filled in. Raises UsageError."""
     _check_options(options, parameters, steps)
     if cluster.kill:
-        raise UsageError("--kill: nobody dies on the meta device; leave it out")
+        raise UsageError("--kill: no rank can die on the meta device; leave it out")
     if cluster.compute is None and cluster.flops is None:
         raise UsageError(
             "--compute: nothing is computed on the meta device; say how long a step takes, by --compute 0.4s or "

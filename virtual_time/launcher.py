@@ -101,7 +101,7 @@ class VirtualTime:
                 transport.close()
             except BaseException as error:
                 dead = world.time >= transport.dies_at or isinstance(error, Killed)
-                too_late = life > 0 and isinstance(error, PeerLost)  # nobody is left to let it in
+                too_late = life > 0 and isinstance(error, PeerLost)  # no rank is left to let it in
                 if not (dead or too_late):
                     if not isinstance(error, Exception):
                         raise
@@ -110,7 +110,7 @@ class VirtualTime:
             present.discard(rank)
             if not present:
                 world.time = max(world.time, transport.clock)
-                world.stop()  # what else was to happen concerns nobody
+                world.stop()  # no rank needs what is still on the agenda
 
         def start(rank: int, life: int) -> None:
             coroutines.append(world.start(partial(be, rank, life)))

@@ -43,7 +43,7 @@ class Ranks:
         self.after_death: Callable[[int], None] = lambda rank: None
 
     def leave(self, rank: int, why: str, died: bool) -> None:
-        """Note that a rank is gone, and what it has sent has arrived; who waits for it is told."""
+        """Note that a rank is gone, and what it has sent has arrived; wake the ranks that wait for it."""
         self.gone.append((rank, why, died))
         self.ever_gone.add(rank)
         for transport in [*self.waiting.get(rank, {}).values(), *self.waiting.get(ANY, {}).values()]:
@@ -93,12 +93,12 @@ class Member(Transport):
         self.clock += max(0.0, seconds)
 
     def cpu_seconds(self) -> float:
-        """See Transport: no time passes but that of whole phases."""
+        """See Transport: only whole phases take time."""
         return 0.0
 
     @contextmanager
     def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
-        """See Transport: nobody needs to be told, for no wait has a limit."""
+        """See Transport: no wait has a limit, so no peer needs a message."""
         yield
 
     def _compute(self, phase: str, part: float) -> None:

@@ -34,7 +34,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class StepsJob:
-    """What all ranks are told; `phases` are the seconds of the phases of a step, unless who starts the ranks knows."""
+    """What all ranks get; `phases` are the seconds of the phases of a step, unless who starts the ranks knows."""
 
     options: Options
     sizes: Sizes
@@ -81,7 +81,7 @@ class Hollow(nn.Module):
 def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
     """Be one rank that takes some steps; nothing but the passage of time stands for the two passes.
 
-    `report` is told when they have "begun" and when they have "ended".
+    `report` is called when they have "begun" and when they have "ended".
     """
     options, recorder = job.options, transport.recorder
     if job.phases is not None:

@@ -4,7 +4,7 @@ What lies in an allocated vector is not copied: its receiver reads it where it i
 network it would have left with its last byte; so when the sender wants its memory back by then, what has not been
 received yet is copied, and only what is being read is waited for.
 
-No wait has a limit unless it is given one: when nothing can happen any more, that is a `Deadlock`, which says who waits
+No wait has a limit unless it is given one: when nothing more can happen, it raises `Deadlock`, which says who waits
 for what from whom.
 """
 

@@ -21,7 +21,7 @@ Inputs = tuple[list[np.ndarray], ...]
 
 
 def check_dali(data: Data) -> None:
-    """Check that DALI is there and can read the data. Raises UsageError."""
+    """Check that DALI is installed and can read the data. Raises UsageError."""
     if not isinstance(data, ImageData):
         raise UsageError(f"--loader dali: reads files of pictures, not {data.name}; take --dataset imagefolder")
     _import_dali()
@@ -62,7 +62,7 @@ def fetch_by_dali(data: Data, threads: int, device: torch.device, requests: Iter
 
 
 def _inputs(data: ImageData, request: Request) -> Inputs:
-    """Give what the pipeline is told of a batch: for each picture its path, and what is cut of it."""
+    """Yield the pipeline's input for a batch: for each picture its path, and what is cut of it."""
     paths, cuts = [], []
     for i in request.indices.tolist():
         path = data.files(request.split).path(i)
@@ -104,7 +104,7 @@ def _pipeline(size: int, threads: int, device: torch.device, largest: int, input
 
 
 def _explained(data: ImageData, taken: deque[Request], error: RuntimeError) -> Exception:
-    """Return what is to be told of a failure of the pipeline: the picture that cannot be read, or what DALI says."""
+    """Return the message for a failure of the pipeline: the picture that cannot be read, or what DALI says."""
     for request in taken:
         try:
             data.raw(request.indices, request.split, request.epoch)

@@ -1,6 +1,6 @@
 """Pictures in files, decoded when they are fetched: for training cut at random and mirrored, for tests at the centre.
 
-What is cut is decided by functions of this file, whoever decodes: the rank, a loader's workers, or DALI.
+Functions of this file decide what is cut, for every decoder: the rank, a loader's workers, or DALI.
 """
 
 import math

@@ -28,7 +28,7 @@ _WORKER_DIED = "DataLoader worker"  # so begins what torch says of it
 
 
 def fetcher(data: Data, loader: str, workers: int, device: torch.device, on_start: Callable[[], None]) -> Fetcher:
-    """Return what fetches by a loader of `LOADERS` with so many workers, each of which first calls `on_start`."""
+    """Return a fetcher by a loader of `LOADERS` with so many workers, each of which first calls `on_start`."""
     if loader == "dali":
         from workloads.dali import fetch_by_dali  # an optional package
 
@@ -97,7 +97,7 @@ class Loader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the workers; after an error the process ends, and they with it: nobody waits for what they are doing."""
+        """End the workers; after an error the process ends, and they with it, without waiting for their work."""
         if error is None:
             self._answers = None
 
@@ -177,7 +177,7 @@ def _fetch_by_workers(
 def _former_handler() -> Iterator[None]:
     """Keep the handler of SIGCHLD in the block: torch's raises an error wherever the rank is when a worker dies.
 
-    Without it, whoever waits for that worker finds within seconds that it is gone.
+    Without it, a wait for that worker ends with an error within seconds.
     """
     if threading.current_thread() is not threading.main_thread():  # which alone may have handlers
         yield

@@ -18,7 +18,7 @@ class Request(NamedTuple):
 
 Answers = Iterator[tuple[Tensor, Tensor]]
 Fetcher = Callable[[Iterator[Request], int], Answers]
-"""Gives for each of some requests, in their order, what `Data.raw` gives; the number is that of samples in the largest.
+"""Gives for each of some requests, in their order, what `Data.raw` gives; the number counts the samples in the largest.
 
 It may take requests from the iterator before it is asked for their answers.
 """

@@ -30,7 +30,7 @@ Ring = Generator[None, Message | None, tuple[int, list[Work]]]
 
 
 def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
-    """As `ring_all_reduce`, but whoever iterates receives: each `yield` asks for the left neighbour's next message.
+    """As `ring_all_reduce`, but iterating receives: each `yield` asks for the left neighbour's next message.
 
     Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
     PeerLost.

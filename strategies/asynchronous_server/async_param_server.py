@@ -1,4 +1,4 @@
-"""Asynchronous parameter server: the server applies gradients as they come, and nobody waits for the slowest.
+"""Asynchronous parameter server: the server applies gradients as they come, and no worker waits for the slowest.
 
 On arrival of (n_k, g_k), computed on version v: x <- optimizer(x, g_k), version <- version + 1, and worker k gets the
 new x. The staleness of a gradient is the version that it is applied to, less v (AsySG-con; Lian et al., 2015, arXiv
@@ -8,12 +8,12 @@ new x. The staleness of a gradient is the version that it is applied to, less v 
   rate keeps its meaning). Workers get x at once, also between two updates.
 - `max_staleness` s (stale synchronous parallel, Ho et al., 2013): a worker may be at most s of its own steps (clocks)
   ahead of the slowest; one that is further ahead gets its x when the slowest has caught up. In versions, with one
-  gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1), whoever dies and returns. s = 0
-  with M = W is ParamServer, bit for bit.
+  gradient an update and W workers, no gradient is then staler than (2 s + 1) (W - 1), even if workers die and return.
+  s = 0 with M = W is ParamServer, bit for bit.
 
 An epoch ends when the server has applied as many samples as the training set has: fast workers give more of them than
 slow ones, and for a dead one the others do, each from its own part of the batches to come. From then on the server
-replies to nobody until the gradients that are still being computed have come; they are applied, and all get the same x.
+does not reply until the gradients that are still being computed have come; they are applied, and all get the same x.
 """
 
 from dataclasses import dataclass, replace
@@ -28,12 +28,12 @@ from transports.base import Message
 
 @dataclass(kw_only=True)
 class AsyncParamServer(Served):
-    """The server applies each gradient when it comes and replies at once: nobody waits, and gradients may be stale.
+    """The server applies each gradient when it comes and replies at once: no worker waits, and gradients may be stale.
 
     A clock never falls, for the bound counts what a worker has sent in all its lives. One that was started again begins
     with its own clock, or with that of the slowest of the living if this is greater, and like all others it gets x when
-    the bound allows its clock: at once, unless it died ahead of them. Where nobody lives, it begins with the greatest
-    clock of all. The dead hold nobody up. At the start of an epoch all workers have the same x; a worker that is more
+    the bound allows its clock: at once, unless it died ahead of them. If all are dead, it begins with the greatest
+    clock of all. None waits for the dead. At the start of an epoch all workers have the same x; a worker that is more
     than s behind the furthest is then counted as s behind.
     """
 
@@ -54,7 +54,7 @@ class AsyncParamServer(Served):
     # Worker
 
     def step(self, n_samples: int) -> None:
-        """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of the samples applied so far."""
+        """Send (g_k, n_k); x_k <- the server's x. The number beside x counts the samples applied so far."""
         gradient = self.send_gradient(n_samples)
         parameters = self.transport.recv(SERVER, "parameters")
         self.over = parameters.n >= self.descent.until

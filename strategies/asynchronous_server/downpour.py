@@ -26,7 +26,7 @@ from transports.base import Message
 class Downpour(PushFetch):
     """Workers take optimizer steps of their own; every few steps they push their movement and fetch the parameters.
 
-    Staleness is that of a push, of up to n_push gradients: the versions that others have made between the worker's last
+    The staleness of a push of up to n_push gradients: the versions that others have made between the worker's last
     fetch and the adding of its push. One worker alone has 0.
     """
 

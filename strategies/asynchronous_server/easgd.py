@@ -29,7 +29,7 @@ from transports.base import Message
 class ElasticAveraging(PushFetch):
     """Workers train apart, and every tau steps each and the server's centre move towards each other by alpha.
 
-    Staleness is that of a push: the versions of x~ that others have made between the fetch and the adding of the push,
+    The staleness of a push: the versions of x~ that others have made between the fetch and the adding of the push,
     which belong to one exchange. One worker alone has 0.
     """
 

@@ -19,7 +19,7 @@ from transports.base import Message
 class PushFetch(Served):
     """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
 
-    Staleness is that of a push: how many versions others have made between the worker's last fetch and the moment when
+    The staleness of a push: how many versions others have made between the worker's last fetch and the moment when
     its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
     """
 
@@ -40,7 +40,7 @@ class PushFetch(Served):
         self.transport.isend(movement, SERVER, tag, n=n_samples).wait()
 
     def fetch(self) -> None:
-        """Ask for the server's x. The number beside it is that of the samples so far, of all workers. Blocks."""
+        """Ask for the server's x. The number beside it counts the samples of all workers so far. Blocks."""
         self.transport.isend(None, SERVER, "fetch", n=self.steps)
         parameters = self.transport.recv(SERVER, "parameters")
         self.descent.samples = self.descent.processed = parameters.n

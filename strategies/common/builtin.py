@@ -58,7 +58,7 @@ class Builtin(Strategy):
         return module
 
     def notice(self, n_gpus: int) -> str:
-        """Return in one line what a user must know of where it runs; most have nothing to say."""
+        """Return one line that tells the user what runs in parallel here, or ""."""
         return ""
 
     @abstractmethod

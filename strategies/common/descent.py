@@ -109,7 +109,7 @@ class Descent:
     def optimize(self, *parameters: torch.Tensor, norm: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         """Update these, whole parameters or parts of them, with a new optimizer.
 
-        `norm` returns the norm of the whole gradient, given that of a part of x.
+        `norm` returns the norm of the whole gradient, given the norm of a part of it.
         """
         self._norm = norm
         self.parameters = [p if isinstance(p, torch.nn.Parameter) else torch.nn.Parameter(p) for p in parameters]

@@ -31,7 +31,7 @@ def sources(kind: type) -> set[str]:
     """
     functions = [one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
     files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
-    # Of the functions that @dataclass makes, some have no file, and the others that of its own module.
+    # The functions that @dataclass makes have no file, or dataclasses.py.
     return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
 
 

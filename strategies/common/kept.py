@@ -44,7 +44,7 @@ class KeptThing:
 
     @property
     def nbytes(self) -> int:
-        """Its memory; of an optimizer, that of its state."""
+        """Its memory; of an optimizer, the memory of its state."""
         if isinstance(self.thing, torch.optim.Optimizer):
             return nbytes_of(self.thing)
         return int(getattr(self.thing, "nbytes", 0))

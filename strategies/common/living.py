@@ -12,7 +12,7 @@ ROOT = 0
 
 
 class Living:
-    """Who is alive, as far as this rank knows, and means over them.
+    """The ranks that are alive, as far as this rank knows, and means over them.
 
     `alive` are the other ranks. A death that rank 0 learns of is recorded once, with the samples of `descent`.
     """

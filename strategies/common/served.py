@@ -158,7 +158,7 @@ class Mean:
 
 def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
     """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
-    # No limit where a rank was started again: a server that evaluates admits nobody; if it dies, PeerLost is raised.
+    # No limit where a rank was started again: a server that evaluates admits no worker; if it dies, PeerLost is raised.
     position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
     assert position is not None, "only a poll returns None"
     transport.recorder.epoch, descent.samples, steps = position.object

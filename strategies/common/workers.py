@@ -24,7 +24,7 @@ GRADIENT = "gradient"
 
 
 class Workers:
-    """What a server knows of its workers, which are those of these `ranks`.
+    """What a server knows of its workers, the ranks `ranks`.
 
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
     those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
@@ -94,10 +94,10 @@ class Workers:
     ) -> Iterator[Message]:
         """Yield the messages of one epoch in the order in which they come.
 
-        Who has sent a `request` waits for a reply; one of `notices` wants none. The epoch is over when all workers have
+        The sender of a `request` waits for a reply, of `notices` not. The epoch is over when all workers have
         said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
         worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
-        allows it, if need be in a later epoch. Raises PeerLost when nobody is left, RunFailed when
+        allows it, if need be in a later epoch. Raises PeerLost when no worker is left, RunFailed when
         it has waited too long for one that has closed without goodbye.
         """
         self.present, self._noted = set(self.alive), self._descent.version
@@ -126,7 +126,7 @@ class Workers:
             message = self._transport.recv(ANY, (*tags, "goodbye"))
         except PeerLost as lost:
             self._remove(lost.rank)
-            left = any(not self._transport.is_gone(k) for k in self.alive)  # who has closed may not have said goodbye
+            left = any(not self._transport.is_gone(k) for k in self.alive)  # a worker may close without a goodbye
             may_continue = self._transport.inbox.replay is None and (left or self._transport.may_return())
             if lost.rank == ANY or not may_continue:
                 raise
@@ -197,7 +197,7 @@ class Workers:
             self._replies[k] = self.send(x, k, "parameters", self._descent.samples)
 
     def send(self, value: Any, k: int, tag: str, n: int = 0) -> Work:
-        """Send to worker k; to nobody if it is dead."""
+        """Send to worker k, unless it is dead."""
         try:
             return self._transport.isend(value, k, tag, n=n)
         except PeerLost:

@@ -1,4 +1,4 @@
-"""AD-PSGD: exchanges between pairs of neighbours on a ring, in which nobody waits for the slowest.
+"""AD-PSGD: exchanges between pairs of neighbours on a ring, in which no rank waits for the slowest.
 
 (Lian et al., 2018, Asynchronous decentralized parallel stochastic gradient descent, arXiv 1710.06952.) Even ranks are
 active, odd ones passive, so no two wait for each other; with odd N the ranks N - 1 and 0 are both even, and the edge
@@ -8,7 +8,7 @@ between them stays unused. An active rank i, after each of its updates:
     takes the answer x_j;   x_i <- (x_i + x_j) / 2;   x_i <- optimizer(x_i, g_i)
 
 and the passive one answers at once, also while it computes: it sends its x_j, then x_j <- (x_j + x_i) / 2. Both end
-with the same vector, and the sum of all x is kept. An active rank waits for one answer, a passive one for nobody.
+with the same vector, and the sum of all x is kept. An active rank waits for one answer, a passive one for none.
 
 While j computes, its backward pass still reads the parameters that it began with, so the averaged x_j is a vector of
 its own; at its next step x_j <- optimizer(x_j, g_j), and the parameters become that. A passive rank looks for requests
@@ -17,7 +17,7 @@ that is done with x_j, so it needs no lock; the paper has a second one for the e
 
 An epoch ends when all ranks together have its samples: each tells rank 0 of its steps, and rank 0 tells all when it is
 over. Then the active ranks take their last answers, and when all have, the passive ones stop answering. The others go
-on without a rank that has died: its partner exchanges with another, or with nobody. Rank 0 may not die: see `Living`.
+on without a rank that has died: its partner exchanges with another, or not at all. Rank 0 must not die: see `Living`.
 The learning rate's schedule counts the samples of all: rank 0 knows them; the others, until the epoch ends, take all
 for as fast as themselves.
 """
@@ -41,7 +41,7 @@ REQUEST, ANSWER = "average", "averaged"
 
 @dataclass(kw_only=True)
 class ADPSGD(Drifting):
-    """Every other rank averages its model with one neighbour at a time, and nobody waits for the slowest (AD-PSGD).
+    """Every other rank averages its model with one neighbour at a time, and no rank waits for the slowest (AD-PSGD).
 
     All ranks but rank 0 may die, and the others carry on.
     """

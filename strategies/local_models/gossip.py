@@ -35,7 +35,7 @@ class Gossip(Drifting):
     """Each rank averages its model with its neighbours' in every step: no message goes further than to a neighbour."""
 
     topology: str = RING
-    """Who a rank's neighbours are: ring (both sides), or exponential (one, 1, 2, 4, ... ranks away, in turn)."""
+    """The neighbours of a rank: ring (both sides), or exponential (one, 1, 2, 4, ... ranks away, in turn)."""
 
     def cost(self, kind: str | None = None) -> Cost:
         """x to each neighbour; the messages to several set off together."""

@@ -68,7 +68,7 @@ class HogwildPP(Hogwild):
         self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
 
     def share_x(self) -> torch.Tensor:
-        """Share every x and u, and the mean of all x; return that of this rank's cluster i."""
+        """Share every x and u, and the mean of all x; return x of this rank's cluster i."""
         x = self.replica.x
         self.members = self.clusters()
         self.i = next(i for i, ranks in enumerate(self.members) if self.transport.rank in ranks)
@@ -85,7 +85,7 @@ class HogwildPP(Hogwild):
         return self.xs[self.i]
 
     def join(self, resumed: bool) -> None:
-        """Rank 0: the mean is that of the x that a resumed run begins with. See Hogwild."""
+        """Rank 0: a resumed run begins with the mean of its x. See Hogwild."""
         if resumed and self.transport.rank == ROOT:
             self.mean.copy_(self.average_x())
         super().join(resumed)
@@ -114,7 +114,7 @@ class HogwildPP(Hogwild):
                 self.lost.note(increment)
 
     def measure(self, all_lived: bool) -> None:
-        """On rank 0, while nobody writes: also the mean of all x, and how far they are from it."""
+        """On rank 0, while no rank writes: also the mean of all x, and how far they are from it."""
         super().measure(all_lived)
         self.mean.copy_(self.average_x())
         squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]

@@ -17,7 +17,7 @@ from transports.base import Transport
 class LostUpdates:
     """What a rank writes into `x` [n]. Measuring takes time: an update is computed apart, and then added to x.
 
-    `written` [n + 1] is the sum of its increments and, at the end, that of their absolute values. `start` [n] is on
+    `written` [n + 1] is the sum of its increments and, at the end, the sum of their absolute values. `start` [n] is on
     rank 0 the x with which the epoch began.
     """
 
@@ -45,7 +45,7 @@ class LostUpdates:
         self.written[-1].add_(increment.abs().sum(dtype=torch.float64))
 
     def share(self, x: torch.Tensor) -> float:
-        """Return lost_updates, `written` being that of all ranks, and begin the next epoch at `x` [n]."""
+        """Return lost_updates, with `written` of all ranks, and begin the next epoch at `x` [n]."""
         lost = (self.written[:-1] - (x - self.start)).abs().sum()
         self.start = x
         return float(lost / self.written[-1]) if self.written[-1] else 0.0

@@ -58,7 +58,7 @@ class BackupWorkers(Served):
     # Worker
 
     def step(self, n_samples: int) -> None:
-        """Send (g_k, n_k); x_k <- the server's x. The number beside x is that of its step, the one to take next."""
+        """Send (g_k, n_k); x_k <- the server's x. The number beside x is the number of the next step."""
         gradient = self.send_gradient(n_samples)
         parameters = self.transport.recv(SERVER, "parameters")
         self.next_step = parameters.n

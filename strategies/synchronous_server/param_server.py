@@ -25,7 +25,7 @@ class ParamServer(Served):
 
     def cost(self, kind: str | None = None) -> Cost:
         """All messages of a step pass the server's card; but for one gradient, those of its two directions overlap."""
-        return replace(super().cost(kind), path=Traffic("2", "(N - 1) P + G"))
+        return replace(super().cost(kind), path=Traffic("2", "(N - 1) P + G" if kind else "N P"))
 
     # Worker k
 

@@ -73,7 +73,7 @@ def test_records_that_have_all_their_names_are_kept(tmp_path: Path) -> None:
     killed_after(tmp_path, 3)
     assert folder_of(tmp_path, "run").exists(), "it was killed before it removed the folder"
     assert len(load_table(tmp_path / "run.csv"))
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         check_name(tmp_path, "run")
     with claimed(tmp_path, "other"):
         pass
@@ -129,7 +129,7 @@ def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
 def test_a_name_is_taken_once(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"run{suffix}").mkdir()
     with (
-        pytest.raises(UsageError, match=rf"^--run_name run: .*run{suffix} is there already; give another --run_name"),
+        pytest.raises(UsageError, match=rf"^--run_name run: .*run{suffix} exists already; give another --run_name"),
         claimed(tmp_path, "run"),
     ):
         pass

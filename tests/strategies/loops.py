@@ -18,6 +18,7 @@ from records.errors import UsageError
 from strategies import OptimizerFactory, Replica, RunSize, Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.coding import CodecFactory, codec_factory
+from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
 from tests.ranks import LIMIT, launch, virtual_time
 from transports.base import Transport
@@ -55,6 +56,8 @@ class Task:
     codec: Codec | None = None
     scope: str = "tensor"
     momentum: float = 0.0  # of the codec
+    seed: int = 0  # of the codec
+    schedule: Schedule | None = None
 
     @property
     def roles(self) -> list[str]:
@@ -75,7 +78,7 @@ class Task:
     @property
     def make_codec(self) -> CodecFactory | None:
         workers = self.roles.count("worker")
-        return codec_factory(self.codec, Setting(self.scope, workers=workers, momentum=self.momentum))
+        return codec_factory(self.codec, Setting(self.scope, self.seed, workers=workers, momentum=self.momentum))
 
     def coded(self, layout: Layout, like: torch.Tensor) -> Coded | None:
         """What a closed form is told of the codec."""
@@ -89,6 +92,11 @@ class Task:
     @property
     def plan(self) -> BatchPlan:
         return BatchPlan(N_SAMPLES, self.strategy.count_workers(self.n_gpus), BATCH, seed=3)
+
+    def batch(self, i: int, worker: int) -> torch.Tensor:
+        """The samples of a worker's step `i`, counted over all epochs."""
+        where = 1 + i // N_STEPS, i % N_STEPS
+        return self.plan.batch(*where) if len(self.roles) == 1 else self.plan.part(*where, worker)
 
     @property
     def size(self) -> RunSize:
@@ -111,7 +119,7 @@ class Rank:
             self.module = self.original
             self.replica = Replica(self.original, transport)
             arguments = (task.suited_optimizer, task.clip_norm)
-            self.strategy.start(self.replica, transport, *arguments, codec=task.make_codec)
+            self.strategy.start(self.replica, transport, *arguments, task.schedule, codec=task.make_codec)
 
     def x(self) -> torch.Tensor:
         """This rank's own parameters [n], copied."""
@@ -133,7 +141,7 @@ class Rank:
     def take(self, i: int) -> None:
         """Take step `i`, counted over all epochs."""
         batch = self.plan.batch(1 + i // N_STEPS, i % N_STEPS)
-        part = batch if len(self.task.roles) == 1 else self.plan.part(1 + i // N_STEPS, i % N_STEPS, self.worker)
+        part = self.task.batch(i, self.worker)
         loss = F.cross_entropy(self.module(X[part]), Y[part])
         if isinstance(self.strategy, Builtin):
             loss = loss * self.strategy.loss_weight(len(part), len(batch))

@@ -4,7 +4,9 @@ import dataclasses
 import importlib
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
 from tests.ranks import virtual_time
-from tests.strategies.loops import OPTIMIZERS
+from tests.strategies.loops import OPTIMIZERS, fit, start
 from tests.strategies.scripted import Scripted
 from transports.base import Transport
 
@@ -138,3 +140,41 @@ def test_every_step_must_collect_also_the_later_ones() -> None:
 
     with pytest.raises(RunFailed, match=r"Once\.step\(\) did not call"):
         steps(Scripted(0), Once(), 2)
+
+
+# All of the module's state
+
+
+class Mixed(nn.Module):
+    """Trained and frozen parameters, buffers of all kinds: other ones on each rank."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.trained = nn.Linear(3, 2)
+        self.frozen = nn.Linear(2, 2).half()
+        self.norm = nn.BatchNorm1d(2)
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+        self.register_buffer("mask", torch.tensor([rank == 0, True, False]))
+        self.register_buffer("phase", torch.full((2,), rank + 1j))
+        self.register_buffer("nothing", torch.zeros(0, dtype=torch.int64))
+        with torch.no_grad():
+            for tensor in (*self.parameters(), self.norm.running_mean, self.norm.num_batches_tracked):
+                assert isinstance(tensor, torch.Tensor)
+                tensor.fill_(rank + 1)
+
+
+def state_at_the_start(transport: Transport, strategy: Strategy) -> dict[str, list[Any]]:
+    model = Mixed(transport.rank)
+    strategy = dataclasses.replace(strategy)
+    strategy.start(Replica(model, transport), transport, partial(torch.optim.SGD, lr=0.1))
+    transport.barrier()
+    return {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+
+
+def test_all_ranks_begin_with_all_of_rank_0s_module(kind: type[Strategy]) -> None:
+    strategy = kind()
+    if kind.name == "dgs":  # whose optimizer has momentum
+        return
+    expected = {name: tensor.tolist() for name, tensor in Mixed(0).state_dict().items()}
+    assert start(kind, state_at_the_start, fit(kind, 3), strategy) == [expected] * fit(kind, 3)

@@ -24,7 +24,7 @@ from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
 from tests.strategies.runs import N_TRAIN, SMALL
 from tests.strategies.test_every_strategy import CASES, one_process
 from tests.strategies.test_every_strategy_virtual import simulated
-from tests.strategies.test_worker_optimizer import in_two_parts
+from tests.strategies.test_worker_optimizer import by_optimizer, same
 from training import Options
 from training.checks import resolve
 from training.preflight import prepare
@@ -199,8 +199,8 @@ def test_a_server_that_dies_ends_the_run_by_name(victim: int) -> None:
 
 def test_as_an_optimizer_it_continues_bit_for_bit_from_its_state() -> None:
     task = Task(ShardedParamServer(servers=2), 5, "adam")
-    whole, parts = (virtual_time(5).launch(in_two_parts, 5, task, one) for one in (True, False))
-    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+    whole, parts = (virtual_time(5).launch(by_optimizer, 5, task, anew) for anew in (False, True))
+    assert all(map(same, whole, parts))
 
 
 # What is refused

@@ -337,7 +337,7 @@ def test_it_continues_from_its_state(name: str) -> None:
 @GROUPED
 def test_a_state_of_something_else_is_refused() -> None:
     found = what_else()[0]
-    refused = ("UsageError", "this state is of another codec or model; load that of the same ones")
+    refused = ("UsageError", "this state is of another codec or model; load one of the same codec and model")
     for name in ("state of sign", "state of none", "state of qsgd", "state of another model"):
         assert found[name] == refused, name
 

@@ -236,7 +236,7 @@ def test_an_interrupt_before_the_records_names_the_checkpoints(tmp_path: Path, m
 def test_that_no_checkpoint_was_written_is_said(tmp_path: Path, every: int, told: bool) -> None:
     code, text = all_of_single(tmp_path, "--checkpoint_every", str(every))
     assert code == 0
-    assert ("\nno checkpoint was written: nobody who writes them came to step 1000000\n" in text) == told
+    assert ("\nno checkpoint was written: no rank that writes them came to step 1000000\n" in text) == told
 
 
 def test_a_name_that_is_taken_is_refused_before_anything_starts(
@@ -245,7 +245,7 @@ def test_a_name_that_is_taken_is_refused_before_anything_starts(
     one = small(tmp_path, "single")
     monkeypatch.setattr(datasets, "load", interrupt)
     (tmp_path / "run.csv").write_text("older")
-    with pytest.raises(UsageError, match=r"^--run_name run: .*run.csv is there already; give another --run_name, or"):
+    with pytest.raises(UsageError, match=r"^--run_name run: .*run.csv exists already; give another --run_name, or"):
         run(one, quiet=True)
     assert (tmp_path / "run.csv").read_text() == "older"
     (tmp_path / "run.csv").unlink()

@@ -69,7 +69,7 @@ def test_who_dies_when() -> None:
         ({"kill": ("9" * 5000 + "@1s",)}, "--kill 99999"),
         ({"compute": "9" * 400 + "s"}, "--compute 999"),
         ({"kill": ("3@2s-1s",)}, "--kill 3@2s-1s: it comes back before it dies"),
-        ({"kill": ("3@1s", "3@2s")}, "--kill 3@2s: rank 3 is there twice"),
+        ({"kill": ("3@1s", "3@2s")}, "--kill 3@2s: rank 3 is given twice"),
     ],
 )
 def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> None:

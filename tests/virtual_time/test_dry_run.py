@@ -249,7 +249,7 @@ def test_models_by_name() -> None:
         ({"model": "no_such_net"}, {"compute": "1s"}, None, "--model no_such_net: unknown"),
         ({"epochs": 3}, {"compute": "1s"}, 7e9, "--epochs 3: nothing is trained on the meta device"),
         ({"save": "x.pt"}, {"compute": "1s"}, 7e9, "--save x.pt: nothing is trained on the meta device"),
-        ({}, {"compute": "1s", "kill": ("1@1s",)}, 7e9, "--kill: nobody dies"),
+        ({}, {"compute": "1s", "kill": ("1@1s",)}, 7e9, "--kill: no rank can die"),
         ({"optimizer": "adafactor"}, {"compute": "1s"}, 7e9, "--optimizer adafactor: takes no step on the meta device"),
         ({"model": "mlp", "batch_size": 10**21}, {"flops": 1e9}, None, "--model mlp: its operations cannot be counted"),
         ({"global_batch_size": 5}, {"compute": "1s"}, 7e9, "--global_batch_size 5: 3 workers cannot share it"),

@@ -1,0 +1,252 @@
+"""A strategy as an optimizer in a script: torch's schedulers, what is refused, and loops that end too early."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from compression import Codec
+from compression.dgc import DGC
+from compression.fp16 import Float16
+from compression.powersgd import PowerSGD
+from compression.topk import TopK
+from records.errors import RunFailed, UsageError
+from strategies import STRATEGIES, Strategy
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.common.worker_optimizer import WorkerOptimizer
+from strategies.single import Single
+from strategies.synchronous_server.backup_workers import BackupWorkers
+from strategies.synchronous_server.param_server import ParamServer
+from tests.ranks import LIMIT, launch, outcome, virtual_time
+from tests.runs import SYNCHRONOUS
+from tests.strategies.loops import OPTIMIZERS, X, Y, fit, make_model
+from tests.strategies.test_worker_optimizer import NAME, Found, train, x_of
+from transports.base import Transport
+
+Make = Callable[[Any], Any]  # a scheduler
+
+# Torch's schedulers
+
+
+def steps_with(scheduler: Any, model: nn.Module, optimizer: torch.optim.Optimizer, n: int) -> Found:
+    seen = []
+    for _ in range(n):
+        optimizer.zero_grad()
+        F.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+        scheduler.step()
+        seen.append(x_of(model))
+    return seen
+
+
+def scheduled(
+    transport: Transport, strategy: Strategy, make: Make, parts: tuple[int, ...] = (6,), anew: bool = False
+) -> Found:
+    """The parameters after each step; if `anew`, each part has an optimizer and a scheduler that begin from states."""
+    model, seen = make_model(), Found()
+    begin = partial(WorkerOptimizer, transport=transport, strategy=strategy, optimizer=OPTIMIZERS["momentum"])
+    optimizer = begin(model)
+    if optimizer.is_server:
+        optimizer.serve()
+        return []
+    scheduler = make(optimizer)
+    for number, n in enumerate(parts):
+        if number and anew:
+            state, of_scheduler, model = optimizer.state_dict(), scheduler.state_dict(), make_model()
+            optimizer = begin(model, state=state)
+            scheduler = make(optimizer)
+            scheduler.load_state_dict(of_scheduler)
+        seen += steps_with(scheduler, model, optimizer, n)
+        optimizer.finish()
+    return seen
+
+
+STEP_LR = torch.optim.lr_scheduler.StepLR
+SCHEDULERS = [
+    partial(STEP_LR, step_size=2),
+    partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=5),
+    partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=7),  # which changes the momentum too
+]
+
+
+@pytest.mark.parametrize("make", SCHEDULERS, ids=lambda make: make.func.__name__)
+@pytest.mark.parametrize("strategy", [Single(), ShardedRing()], ids=NAME)
+def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, make: Make) -> None:
+    n, model = fit(type(strategy), 3), make_model()
+    optimizer = OPTIMIZERS["momentum"](list(model.parameters()))
+    expected = steps_with(make(optimizer), model, optimizer, 6)
+    for seen in virtual_time(n).launch(scheduled, n, strategy, make):
+        torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_scheduler_continues_with_the_optimizer() -> None:
+    make = partial(STEP_LR, step_size=3)
+    whole, parts = (virtual_time(3).launch(scheduled, 3, ShardedRing(), make, (3, 4), anew) for anew in (False, True))
+    torch.testing.assert_close(parts, whole, rtol=0, atol=0)
+
+
+def test_where_workers_have_the_learning_rate_a_scheduler_changes_it() -> None:
+    makes = [partial(STEP_LR, step_size=by) for by in (100, 1)]
+    first, second = (virtual_time(2).launch(scheduled, 2, Downpour(), make)[1] for make in makes)
+    assert torch.equal(first[0], second[0])
+    assert not torch.equal(first[-1], second[-1])
+
+
+@pytest.mark.parametrize("strategy", [ParamServer(), AsyncParamServer()], ids=NAME)
+def test_where_a_server_has_it_a_scheduler_is_refused(strategy: Strategy) -> None:
+    with pytest.raises(RunFailed, match=r"^param_groups: with \w+ the server has the learning rate; give .* sched"):
+        virtual_time(2).launch(scheduled, 2, strategy, SCHEDULERS[0])
+
+
+def two_rates(transport: Transport) -> list[str]:
+    optimizer = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"], schedule=lambda samples: 1.0)
+    other = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"])
+    calls: list[Callable[[], Any]] = [
+        partial(STEP_LR, optimizer, 1),
+        partial(other.add_param_group, {"params": [nn.Parameter(torch.zeros(1))]}),
+        partial(other.load_state_dict, {}),
+    ]
+    assert isinstance(other, torch.optim.Optimizer)
+    assert repr(optimizer) == "WorkerOptimizer(Single(workers_like=1))"
+    return [f"{kind}: {text}" for kind, text in map(outcome, calls)]
+
+
+def test_what_would_change_nothing_is_refused() -> None:
+    assert virtual_time(1).launch(two_rates, 1) == [
+        [
+            "UsageError: param_groups: schedule= sets the learning rate; give it or a scheduler, not both",
+            "UsageError: add_param_group: all parameters are one vector, and so one group",
+            "UsageError: load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)",
+        ]
+    ]
+
+
+# What is refused
+
+
+def by_shape(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in parameters if p.dim() >= 2] or parameters)
+
+
+def in_groups(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = [{"params": parameters}, {"params": [], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups)
+
+
+def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: dict[str, Any]) -> Any:
+    given = {"optimizer": OPTIMIZERS["plain"], "codec": codec} | more
+    return outcome(WorkerOptimizer, make_model(), transport, strategy, **given)
+
+
+@pytest.mark.parametrize(
+    ("n", "strategy", "codec", "more", "message"),
+    [
+        (1, ParamServer(), None, {}, "1 rank(s): param_server needs at least 2; launch more"),
+        (2, BackupWorkers(), None, {}, "2 rank(s): backup_workers needs at least 3; launch more"),
+        (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
+        (3, BackupWorkers(n_backup=2), None, {}, "n_backup=2: must be fewer than the 2 workers"),
+        (2, Downpour(n_push=0), None, {}, "n_push=0: must be at least 1"),
+        (2, Downpour(), TopK(), {}, "codec=topk: strategy downpour cannot carry it (gathered: codes go to"),
+        (2, ShardedRing(), Float16(), {}, "codec=fp16: strategy sharded_ring cannot carry it (dense: codes"),
+        (2, ParamServer(), TopK(density=0.0), {}, "density=0.0: must be above 0"),
+        (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
+        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope=vector: powersgd codes"),
+        (2, ParamServer(), TopK(), {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
+        (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
+        (3, ParamServer(), DGC(), {"momentum": 0.9, "optimizer": OPTIMIZERS["momentum"]},
+         "optimizer: momentum=0.9: dgc carries the momentum, and the optimizer has none"),
+        (2, RingAllReduce(), None, {"optimizer": by_shape}, "optimizer: it asks a parameter for its shape"),
+        (2, RingAllReduce(), None, {"optimizer": in_groups}, "optimizer: it makes 2 parameter groups"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(
+    n: int, strategy: Strategy, codec: Codec | None, more: dict[str, Any], message: str
+) -> None:
+    for kind, text in virtual_time(n).launch(begun, n, strategy, codec, more):
+        assert kind == "UsageError"
+        assert text.startswith(message)
+        assert "--" not in text, "there is no command line"
+        assert "\n" not in text
+
+
+def wrong_role(transport: Transport) -> list[str]:
+    optimizer = WorkerOptimizer(make_model(), transport, ParamServer(), OPTIMIZERS["plain"])
+    if optimizer.is_server:
+        found = [outcome(optimizer.step), outcome(optimizer.finish)]
+        optimizer.serve()
+    else:
+        found = [outcome(optimizer.serve)]
+        optimizer.finish()
+    return [text for _, text in found]
+
+
+def test_calls_of_the_other_role_are_refused() -> None:
+    assert virtual_time(2).launch(wrong_role, 2) == [
+        [
+            f"{call}() on a rank that serves; where optimizer.is_server, call optimizer.serve()"
+            for call in ("step", "finish")
+        ],
+        ["serve() on a worker; call it where optimizer.is_server"],
+    ]
+
+
+# Loops that end too early
+
+
+def loop(transport: Transport, strategy: Strategy, steps: list[int], finishes: bool, norm: bool) -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7) if norm else nn.Tanh(), nn.Linear(7, 3)).double()
+    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["plain"])
+    train(optimizer, model, [torch.arange(len(X))] * steps[transport.rank], finishes=finishes)
+
+
+IN_STEP = [
+    one for name, one in SYNCHRONOUS.items()
+    if name in STRATEGIES and name != "single" and "server" not in one.roles(3)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("strategy", IN_STEP, ids=NAME)
+def test_a_rank_that_takes_fewer_steps_than_the_others_is_told(strategy: Strategy, norm: bool) -> None:
+    for few in range(3):
+        steps = [3 - (rank == few) for rank in range(3)]
+        with pytest.raises(RunFailed) as caught:
+            virtual_time(3).launch(loop, 3, strategy, steps, True, norm)
+        assert "in a loop of your own every rank must take the same number of steps" in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+
+
+def test_it_is_told_at_once() -> None:
+    with pytest.raises(RunFailed, match=r"rank 2 took 2 steps before finish\(\), and rank 0 has begun 3: in a loop of"):
+        launch(loop, 3, RingAllReduce(), [3, 3, 2], True, True, timeout=LIMIT)
+
+
+@pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer(), Downpour(), Single()], ids=NAME)
+def test_a_forgotten_finish_is_noticed(strategy: Strategy) -> None:
+    n = fit(type(strategy), 3)
+    with pytest.raises(RunFailed, match=r"rank \d ended after step\(\) without finish\(\), which sends what is unsent"):
+        virtual_time(n).launch(loop, n, strategy, [2] * 3, False, False)
+
+
+@pytest.mark.parametrize("strategy", [ParamServer(), AsyncParamServer()], ids=NAME)
+def test_a_worker_that_does_not_finish_is_named(strategy: Strategy) -> None:
+    with pytest.raises(RunFailed, match=r"rank 1.* has closed its transport"):
+        launch(loop, 2, strategy, [0, 0], False, False, roles=strategy.roles(2), timeout=LIMIT)
+
+
+def refused(transport: Transport) -> None:
+    WorkerOptimizer(make_model(), transport, Downpour(), OPTIMIZERS["plain"], codec=TopK())
+
+
+def test_an_error_of_a_rank_is_the_launchers() -> None:
+    with pytest.raises(RunFailed, match=r"^codec=topk: strategy downpour cannot carry it") as caught:
+        launch(refused, 2, timeout=LIMIT)
+    assert caught.value.exit_code == 2
+    assert isinstance(UsageError(), ValueError)

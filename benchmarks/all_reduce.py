@@ -16,9 +16,10 @@ copy_share is reached.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import under_mpirun
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, require, slowest
+from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, slowest
 from launchers.devices import usable_cores
 from records.recorder import Recorder
 from ring_all_reduce_builtin import join
@@ -38,7 +39,7 @@ from transports.base import Transport
 from transports.process_group import ProcessGroup
 
 Peer = Literal["gloo", "mpi"]
-Sides = dict[str, tuple[torch.Tensor, Callable[[], object]]]
+Peers = dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]]  # our transport on it, and its own all-reduce
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,7 @@ class AllReduceSettings(Settings):
     peers: tuple[Peer, ...] = ("gloo",)
     """Whom the ring is compared with. With mpi, mpirun starts the ranks."""
 
-    def check(self) -> None:
-        """See Settings."""
-        super().check()
-        require(self.world_size >= 2, "--world_size: must be at least 2")
-        require(len(self.sizes) > 0 and min(self.sizes) >= 1, "--sizes: give sizes of at least 1")
-        require(len(self.peers) > 0, "--peers: name at least one")
+    least = {"world_size": 2}
 
 
 def calls_in_a_block(numel: int) -> int:
@@ -65,73 +61,54 @@ def calls_in_a_block(numel: int) -> int:
     return min(400, max(4, 10_000_000 // numel))
 
 
-def on_rank(transport: Transport, sizes: Sequence[int], peers: Sequence[Peer], repeats: int) -> list[Seconds]:
+def on_rank(transport: Transport, settings: AllReduceSettings) -> list[Seconds]:
     """Measure all sizes on one rank."""
+    recorder, peers = Recorder(transport.rank, True), Peers()
     with ExitStack() as stack:
-        carried: dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]] = {}
-        if "gloo" in peers:
+        if "gloo" in settings.peers:
             join(transport, "gloo")
             group: Any = dist.new_group(backend="gloo")  # of its own: the transport uses the default one
-            ours: Transport = ProcessGroup(transport.device, transport.timeout, Recorder(transport.rank, True))
-            carried["gloo"] = stack.enter_context(ours), lambda vector: dist.all_reduce(vector, group=group)
-        if "mpi" in peers:
+            over_gloo = stack.enter_context(ProcessGroup(transport.device, transport.timeout, recorder))
+            peers["gloo"] = over_gloo, partial(dist.all_reduce, group=group)
+        if "mpi" in settings.peers:
             from mpi4py import MPI
 
             from transports.mpi import Mpi
 
-            comm = MPI.COMM_WORLD
-            ours = Mpi(transport.device, transport.timeout, Recorder(transport.rank, True))
-            carried["mpi"] = stack.enter_context(ours), lambda vector: comm.Allreduce(MPI.IN_PLACE, vector.numpy())
-        return [measure_size(transport, carried, numel, repeats) for numel in sizes]
+            over_mpi = stack.enter_context(Mpi(transport.device, transport.timeout, recorder))
+            peers["mpi"] = over_mpi, lambda vector: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, vector.numpy())
+        return [measure_size(transport, peers, numel, settings.repeats) for numel in settings.sizes]
 
 
-def measure_size(
-    transport: Transport,
-    carried: dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]],
-    numel: int,
-    repeats: int,
-) -> Seconds:
+def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -> Seconds:
     """Return the seconds of each side's blocks."""
     N = transport.world_size
     ours = transport.allocate(numel)
-    sides: Sides = {
-        "ring": (ours, lambda: ring_all_reduce(ours, transport)),
-        "naive": (ours, lambda: naive_all_reduce(ours, transport)),
+    sides: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {
+        "ring": (ours, partial(ring_all_reduce, transport=transport)),
+        "naive": (ours, partial(naive_all_reduce, transport=transport)),
     }
-    for peer, (way, all_reduce) in carried.items():
-        add_peer(sides, peer, torch.zeros(numel), all_reduce, way)
+    for peer, (over, all_reduce) in peers.items():
+        sides[peer] = torch.zeros(numel), all_reduce
+        sides[f"over_{peer}"] = over.allocate(numel), partial(ring_all_reduce, transport=over)
     for name, (vector, call) in sides.items():
         transport.barrier()  # nobody reads the vector any more
         vector.fill_(1)
         transport.barrier()
-        call()
+        call(vector)
         if not bool((vector == N).all()):
             raise RuntimeError(f"{name} gave a wrong sum of {numel} elements")
     transport.barrier()
     for vector, _ in sides.values():
         vector.zero_()  # a sum of zeros stays what it is, however often it is summed again
     source = torch.zeros(2 * (N - 1) * numel // N)
-    target = torch.zeros_like(source)
+    sides["copy"] = torch.zeros_like(source), lambda target: target.copy_(source)
 
-    def block(call: Callable[[], object]) -> Callable[[], None]:
-        def run() -> None:
-            for _ in range(calls_in_a_block(numel)):
-                call()
+    def block(vector: torch.Tensor, call: Callable[[torch.Tensor], Any]) -> None:
+        for _ in range(calls_in_a_block(numel)):
+            call(vector)
 
-        return run
-
-    calls = {name: call for name, (_, call) in sides.items()}
-    calls["copy"] = lambda: target.copy_(source)
-    return alternate(transport, {name: block(call) for name, call in calls.items()}, repeats)
-
-
-def add_peer(
-    sides: Sides, peer: Peer, theirs: torch.Tensor, all_reduce: Callable[[torch.Tensor], Any], way: Transport
-) -> None:
-    """Add two sides: the peer's own all-reduce, and the ring over what it carries."""
-    vector = way.allocate(theirs.numel())
-    sides[peer] = theirs, lambda: all_reduce(theirs)
-    sides[f"over_{peer}"] = vector, lambda: ring_all_reduce(vector, way)
+    return alternate(transport, {name: partial(block, *one) for name, one in sides.items()}, repeats)
 
 
 def measure(settings: AllReduceSettings) -> Iterator[Row]:
@@ -139,16 +116,16 @@ def measure(settings: AllReduceSettings) -> Iterator[Row]:
     threads = max(1, len(usable_cores()) // settings.world_size)
     start = under_mpirun.launch if "mpi" in settings.peers else launch
     print(f"ranks     {settings.world_size} processes, threads each: {threads}, bound to no core", flush=True)
-    ranks = start(on_rank, settings.world_size, settings.sizes, settings.peers, settings.repeats, record=True)
+    ranks = start(on_rank, settings.world_size, settings, record=True)
     for i, numel in enumerate(settings.sizes):
         calls = calls_in_a_block(numel)
         us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i] for rank in ranks]).items()}
         row = {"world_size": settings.world_size, "numel": numel}
         row |= figure("ring_us", us["ring"]) | figure("naive_us", us["naive"])
         for peer in settings.peers:
-            row |= figure(f"{peer}_us", us[peer]) | figure(f"{peer}_ratio", us[peer] / us["ring"])
-            over = us[f"over_{peer}"]
-            row |= figure(f"over_{peer}_us", over) | figure(f"over_{peer}_ratio", us[peer] / over)
+            for name in (peer, f"over_{peer}"):
+                of_peer = us[peer] / us["ring" if name == peer else name]
+                row |= figure(f"{name}_us", us[name]) | figure(f"{name}_ratio", of_peer)
         yield row | figure("copy_us", us["copy"]) | figure("copy_share", us["copy"] / us["ring"])
 
 

@@ -1,30 +1,28 @@
-"""What the benchmarks share: options and output of a script, blocks that alternate, gloo beside our transport."""
+"""The harness of the benchmarks: options, sides that take turns, medians with quartiles, the table, the kept file."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-import tyro
-from torch import nn
 
 from records.atomic import check_writable, write_atomically
-from records.errors import RunFailed, UsageError
+from records.errors import UsageError
 from records.machine import git_commit, machine
 from ring_all_reduce_builtin import join
-from strategies import Strategy
+from training.command_line import guarded, parse
 from transports.base import Transport
 
 Row = dict[str, Any]
-Seconds = dict[str, list[float]]  # of each side's blocks
+Seconds = dict[str, np.ndarray]  # of each side's blocks
+Measure = Callable[[Any], Iterator[Row]]
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,16 @@ class Settings:
     out: Path | None = None
     """Keep the figures in this file (JSON), with the hardware, the versions, the commit and the options."""
 
+    least: ClassVar[Mapping[str, float]] = {}
+    """The least value of each option for which it is not 1."""
+
     def check(self) -> None:
-        """Raise UsageError if there is nothing that could be measured."""
-        require(self.repeats >= 1, "--repeats: must be at least 1")
-
-
-S = TypeVar("S", bound=Settings)
+        """Raise UsageError if a number is too small, or if several values are none, or not different."""
+        for name, value in vars(self).items():
+            values, least = value if isinstance(value, tuple) else (value,), self.least.get(name, 1)
+            require(len(set(values)) == len(values) > 0, f"--{name}: give at least one value, and each once")
+            numbers = [one for one in values if type(one) in (int, float)]
+            require(all(one >= least for one in numbers), f"--{name}: must be at least {least:g}")
 
 
 def require(condition: bool, message: str) -> None:
@@ -50,59 +52,48 @@ def require(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
-def main(
-    description: str,
-    kind: type[S],
-    measure: Callable[[S], Iterator[Row]],
-    arguments: Sequence[str] | None = None,
-) -> int:
-    """Run one benchmark from its command line; return the exit code: 0, 1 (failed) or 2 (usage).
+def main(description: str, kind: type[Settings], measure: Measure) -> int:
+    """Run one benchmark from its command line; return the exit code."""
+    return guarded(lambda: run(description, kind, measure, sys.argv[1:]))
 
-    The first paragraph of `description` is the claim. What `measure` yields is printed and written; a key
-    NAME_quartiles is the spread of NAME.
+
+def run(description: str, kind: type[Settings], measure: Measure, arguments: Sequence[str]) -> None:
+    """Print the rows that `measure` yields, and write them. Raises UsageError, RunFailed.
+
+    The first paragraph of `description` is the claim. A key NAME_quartiles of a row is the spread of NAME.
     """
-    settings = tyro.cli(kind, description=description, args=arguments, use_underscores=True)
-    try:
-        settings.check()
-        if settings.out:
+    settings = parse(arguments, kind, description)
+    settings.check()
+    if settings.out:
+        try:
             check_writable(settings.out.parent)
-        on = machine()
-        print("claim    ", " ".join(description.split("\n\n")[0].split()))
-        print(f"hardware  {on['cpu']}, {on['cores']} cores, torch {on['torch']}")
-        print(f"n         {settings.repeats} repeats of alternating blocks; median (quartiles)", flush=True)
-        rows = list(measure(settings))
-        print(table(rows))
-        if settings.out:
-            options = {name: value for name, value in asdict(settings).items() if name != "out"}
-            kept = {"machine": on, "git_commit": git_commit(), "options": options, "rows": rows}
-            with write_atomically(settings.out) as path:
-                path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    except (UsageError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        except OSError as error:
+            raise UsageError(f"--out {settings.out}: {error.strerror}; give a path that can be written") from error
+    on = machine()
+    print("claim    ", " ".join(description.split("\n\n")[0].split()))
+    print(f"hardware  {on['cpu']}, {on['cores']} cores, torch {on['torch']}")
+    print(f"n         {settings.repeats} repeats of alternating blocks; median (quartiles)", flush=True)
+    rows = list(measure(settings))
+    print(table(rows))
+    if settings.out:
+        options = {name: value for name, value in asdict(settings).items() if name != "out"}
+        kept = {"machine": on, "git_commit": git_commit(), "options": options, "rows": rows}
+        with write_atomically(settings.out) as path:
+            path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as aligned text, a figure and its quartiles in one cell."""
 
     def short(value: object) -> str:
-        if not isinstance(value, float):
-            return str(value)
-        return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+        return str(value) if not isinstance(value, float) else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
     def cell(row: Row, name: str) -> str:
-        text = short(row[name])
-        if f"{name}_quartiles" in row:
-            text += " ({}..{})".format(*map(short, row[f"{name}_quartiles"]))
-        return text
+        quartiles = row.get(f"{name}_quartiles")
+        return short(row[name]) + (" ({}..{})".format(*map(short, quartiles)) if quartiles else "")
 
-    return pd.DataFrame(
-        [{name: cell(row, name) for name in row if not name.endswith("_quartiles")} for row in rows]
-    ).to_string(index=False)
+    cells = [{name: cell(row, name) for name in row if not name.endswith("_quartiles")} for row in rows]
+    return pd.DataFrame(cells).to_string(index=False)
 
 
 def figure(name: str, values: Sequence[float] | np.ndarray) -> Row:
@@ -116,44 +107,35 @@ def ratio(over: np.ndarray, under: np.ndarray) -> Row:
     return figure("ratio", over / under)
 
 
-def alternate(transport: Transport, sides: Mapping[str, Callable[[], None]], repeats: int) -> Seconds:
-    """Run each side's block `repeats` times, in turns; return this rank's seconds. All ranks call it.
+def in_turns(sides: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:
+    """Call each side `repeats` times, in turns; return the seconds that they return.
 
     The first side of one repeat is the last of the next, so that none always follows the same other.
     """
     names = list(sides)
-    seconds: Seconds = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
-            transport.barrier()
-            t0 = transport.now()
-            sides[name]()
-            seconds[name].append(transport.now() - t0)
+            seconds[name].append(sides[name]())
         names.append(names.pop(0))
-    return seconds
+    return {name: np.array(taken) for name, taken in seconds.items()}
 
 
-def slowest(ranks: Sequence[Seconds]) -> dict[str, np.ndarray]:
+def alternate(transport: Transport, sides: Mapping[str, Callable[[], object]], repeats: int) -> Seconds:
+    """Run each side's block `repeats` times, in turns; return this rank's seconds. All ranks call it."""
+
+    def timed(block: Callable[[], object]) -> float:
+        transport.barrier()
+        t0 = transport.now()
+        block()
+        return transport.now() - t0
+
+    return in_turns({name: partial(timed, block) for name, block in sides.items()}, repeats)
+
+
+def slowest(ranks: Sequence[Seconds]) -> Seconds:
     """Return for every side and repeat the seconds of the slowest rank."""
     return {name: np.max([seconds[name] for seconds in ranks], axis=0) for name in ranks[0]}
-
-
-def train(
-    strategy: Strategy, module: nn.Module, batch: Callable[[], tuple[torch.Tensor, torch.Tensor]], steps: int
-) -> None:
-    """Take `steps` steps as the training loop does, its phases recorded."""
-    phase = strategy.transport.recorder.phase
-    for _ in range(steps):
-        with phase("data"):
-            x, y = batch()
-        with phase("forward"):
-            loss = F.cross_entropy(module(x), y)
-            loss.item()
-        strategy.begin_step(len(x))
-        with phase("backward"):
-            loss.backward()
-        strategy.step(len(x))
-    strategy.transport.owes = ""  # steps are measured, and no end of an epoch
 
 
 @contextmanager

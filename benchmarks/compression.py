@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -51,31 +52,8 @@ class CompressionSettings(Settings):
     def check(self) -> None:
         """See Settings."""
         super().check()
-        require(all(n > 0 and n % ROWS == 0 for n in self.elements), f"--elements: give multiples of {ROWS}")
+        require(all(n % ROWS == 0 for n in self.elements), f"--elements: give multiples of {ROWS}")
         require(set(self.codecs) <= set(CODECS), f"--codecs: there are {', '.join(CODECS)}")
-
-
-class Bucket:
-    """A bucket of gradients as DDP gives it to a hook: one matrix."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self.vector = buffer
-
-    def index(self) -> int:
-        """Return the number of the bucket."""
-        return 0
-
-    def is_last(self) -> bool:
-        """Return whether it is the last of a backward pass."""
-        return True
-
-    def buffer(self) -> torch.Tensor:
-        """Return all gradients as one vector."""
-        return self.vector
-
-    def gradients(self) -> list[torch.Tensor]:
-        """Return the gradients, which lie in the buffer."""
-        return [self.vector.view(ROWS, -1)]
 
 
 def gradient(n: int) -> torch.Tensor:
@@ -96,75 +74,71 @@ def error(vector: torch.Tensor, decoded: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(vector - decoded) / torch.linalg.vector_norm(vector))
 
 
-def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) -> Row:
-    """Measure a codec."""
+def started(name: str, vector: torch.Tensor) -> Any:
+    """Return a codec for vectors of this length."""
     codec = CODECS[name](**DENSITIES.get(name, {}))
     codec.start(Layout(("matrix",), ((ROWS, len(vector) // ROWS),)), vector)
+    return codec
+
+
+def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) -> Row:
+    """Measure a codec."""
+    codec = started(name, vector)
     codec.epoch = LATE
     out = torch.empty_like(vector)
     first = codec.encode(vector).data
     lost = error(vector, codec.decode(first, out))
-    data = first
-    seconds: dict[str, list[float]] = {"encode": [], "decode": []}
+    times = []
     for _ in range(repeats):
         start = transport.now()
         data = codec.encode(vector).data
         middle = transport.now()
         codec.decode(data, out)
-        seconds["encode"].append(middle - start)
-        seconds["decode"].append(transport.now() - middle)
-    return row(
-        name,
-        len(vector),
-        **figure("encode_ms", np.array(seconds["encode"]) * 1e3),
-        **figure("decode_ms", np.array(seconds["decode"]) * 1e3),
-        percent=100 * first.nbytes / vector.nbytes,
-        error=lost,
-    )
+        times.append((middle - start, transport.now() - middle))
+    encode, decode = 1e3 * np.array(times).T
+    figures = figure("encode_ms", encode) | figure("decode_ms", decode)
+    return row(name, len(vector), **figures, percent=100 * first.nbytes / vector.nbytes, error=lost)
 
 
-def torch_top(vector: torch.Tensor, k: int) -> None:
-    """Find the k elements of largest magnitude as torch does."""
-    torch.topk(vector.abs(), k)
+def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int, *both: Callable[[], Any]) -> Row:
+    """Measure both sides, ours and torch's."""
+    for one in both:
+        one()
+    seconds = alternate(transport, dict(zip(("ms", "torch_ms"), both, strict=True)), repeats)
+    ms, torch_ms = seconds["ms"] * 1e3, seconds["torch_ms"] * 1e3
+    return row(what, len(vector), **figure("ms", ms), **figure("torch_ms", torch_ms), **ratio(torch_ms, ms))
 
 
-def compare(transport: Transport, what: str, vector: torch.Tensor, sides: list[Callable[[], Any]], repeats: int) -> Row:
-    """Measure ours, the first side, against torch's."""
-    names = ("ms", "torch_ms")
-    for side in sides:
-        side()
-    seconds = alternate(transport, dict(zip(names, sides, strict=True)), repeats)
-    ms = {name: np.array(seconds[name]) * 1e3 for name in names}
-    return row(
-        what,
-        len(vector),
-        **figure("ms", ms["ms"]),
-        **figure("torch_ms", ms["torch_ms"]),
-        **ratio(ms["torch_ms"], ms["ms"]),
-    )
+def against_topk(transport: Transport, find: Callable[..., Any], vector: torch.Tensor, repeats: int) -> Row:
+    """Measure a selection against torch.topk."""
+    k = int(len(vector) * DENSITY)
+    sides = partial(find, vector, k), lambda: torch.topk(vector.abs(), k)
+    measured = compare(transport, f"selection.{find.__name__}", vector, repeats, *sides)
+    return measured | {"error": len(find(vector, k)) / k - 1}
 
 
 def against_the_hook(transport: Transport, vector: torch.Tensor, repeats: int) -> Row:
     """Measure powersgd against torch's hook, both with the all-reduces of a group of one."""
-    codec: Any = CODECS["powersgd"]()
-    codec.start(Layout(("matrix",), ((ROWS, len(vector) // ROWS),)), vector)
-    buffers = torch.empty_like(vector), torch.empty_like(vector)
+    codec = started("powersgd", vector)
+    mine, theirs = torch.empty_like(vector), torch.empty_like(vector)
     state = PowerSGDState(None, matrix_approximation_rank=codec.rank, start_powerSGD_iter=2, min_compression_rate=1)
-    bucket = cast(dist.GradBucket, Bucket(buffers[1]))
+    bucket = SimpleNamespace(  # one matrix, as DDP gives it to a hook
+        index=lambda: 0, is_last=lambda: True, buffer=lambda: theirs, gradients=lambda: [theirs.view(ROWS, -1)]
+    )
 
     def ours() -> None:
-        for flat in codec.reduce(buffers[0].copy_(vector)):
+        for flat in codec.reduce(mine.copy_(vector)):
             dist.all_reduce(flat)
 
-    def theirs() -> None:
-        buffers[1].copy_(vector)
-        powerSGD_hook(state, bucket).wait()
+    def hook() -> None:
+        theirs.copy_(vector)
+        powerSGD_hook(state, cast(dist.GradBucket, bucket)).wait()
 
     with gloo(transport):
         KEPT.append(dist.group.WORLD)
         for _ in range(3):  # the hook's first steps are without compression
-            theirs()
-        return compare(transport, f"powersgd, rank {codec.rank}", vector, [ours, theirs], repeats)
+            hook()
+        return compare(transport, f"powersgd, rank {codec.rank}", vector, repeats, ours, hook)
 
 
 def on_one_core(transport: Transport, settings: CompressionSettings) -> list[Row]:
@@ -173,12 +147,8 @@ def on_one_core(transport: Transport, settings: CompressionSettings) -> list[Row
     rows = []
     for n in settings.elements:
         vector = gradient(n)
-        k = int(n * DENSITY)
         rows += [code(transport, name, vector, settings.repeats) for name in settings.codecs]
-        for find in (top, above):
-            sides: list[Callable[[], Any]] = [partial(find, vector, k), partial(torch_top, vector, k)]
-            measured = compare(transport, f"selection.{find.__name__}", vector, sides, settings.repeats)
-            rows.append({**measured, "error": len(find(vector, k)) / k - 1})
+        rows += [against_topk(transport, find, vector, settings.repeats) for find in (top, above)]
         if "powersgd" in settings.codecs:
             rows.append(against_the_hook(transport, vector, settings.repeats))
         else:

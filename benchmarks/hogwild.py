@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,16 +28,14 @@ from torch.nn.utils import parameters_to_vector
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import networks
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest
-from benchmarks.training import INPUT_SHAPE, N_CLASSES, new_batch
+from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, slowest
+from benchmarks.networks import new_batch, new_network, new_optimizer
 from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from training import launch
 from transports.base import Transport
 
 SIDES = ("ours", "torch")
-MODELS = {"small_cnn": networks.small_cnn, "cnn": networks.cnn, "mlp": networks.mlp}
 
 
 @dataclass(frozen=True)
@@ -44,34 +43,17 @@ class HogwildSettings(Settings):
     """Options of the benchmark of Hogwild."""
 
     repeats: int = 16
-    """How often the compared sides take turns; figures are medians over the repeats, with quartiles."""
     processes: tuple[int, ...] = (1, 2, 4)
     """Numbers of processes."""
-    models: tuple[str, ...] = tuple(MODELS)
-    """Which networks: small_cnn, cnn, mlp."""
+    models: tuple[Literal["small_cnn", "cnn", "mlp"], ...] = ("small_cnn", "cnn", "mlp")
+    """Which networks."""
     steps: int = 10
     """Steps of each process in a block."""
     batch_size: int = 64
     """Samples of a step."""
 
-    def check(self) -> None:
-        """See Settings."""
-        super().check()
-        require(min(self.processes, default=0) >= 1, "--processes: must be numbers of at least 1")
-        require(self.steps >= 1, "--steps: must be at least 1")
-        require(self.batch_size >= 1, "--batch_size: must be at least 1")
-        require(set(self.models) <= set(MODELS), f"--models: there are {', '.join(MODELS)}")
 
-
-def new_optimizer(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Return the optimizer that every process has."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.5)
-
-
-def new_network(model: str) -> nn.Module:
-    """Return the network, its parameters the same in every process."""
-    torch.manual_seed(0)
-    return MODELS[model](INPUT_SHAPE, N_CLASSES)
+optimizer_of = partial(new_optimizer, momentum=0.5)
 
 
 def share_module(transport: Transport, model: str) -> nn.Module:
@@ -119,12 +101,12 @@ def on_rank(transport: Transport, model: str, first: str, settings: HogwildSetti
     for side in sorted(SIDES, key=lambda side: side != first):
         if side == "ours":
             network, strategy = new_network(model), Hogwild()
-            strategy.start(Replica(network, transport), transport, new_optimizer)
+            strategy.start(Replica(network, transport), transport, optimizer_of)
             sides[side], x[side] = partial(train_ours, strategy, network, batch), strategy.model
         else:
             shared = share_module(transport, model)
             parameters = list(shared.parameters())
-            sides[side] = partial(train_shared, new_optimizer(list(parameters)), shared, batch)
+            sides[side] = partial(train_shared, optimizer_of(list(parameters)), shared, batch)
             x[side] = partial(parameters_to_vector, parameters)
     for rank in [*range(transport.world_size)] * 2:
         if rank == transport.rank:
@@ -142,15 +124,9 @@ def measure(settings: HogwildSettings) -> Iterator[Row]:
     for model in settings.models:
         for n in settings.processes:
             halves = [slowest(launch(on_rank, n, model, first, settings)) for first in SIDES]
-            seconds = {side: np.concatenate([half[side] for half in halves]) for side in SIDES}
-            ours, torchs = (n * settings.steps / seconds[side] for side in SIDES)
-            yield {
-                "model": model,
-                "processes": n,
-                **figure("updates_per_s", ours),
-                **figure("torch_updates_per_s", torchs),
-                **ratio(ours, torchs),
-            }
+            ours, torchs = (n * settings.steps / np.concatenate([half[side] for half in halves]) for side in SIDES)
+            row = {"model": model, "processes": n} | figure("updates_per_s", ours)
+            yield row | figure("torch_updates_per_s", torchs) | ratio(ours, torchs)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ expected_ms, repeat by repeat.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -66,22 +67,20 @@ def send(transport: Transport, of_torch: bool, nbytes: int, senders: int, repeat
 
 def measure(settings: LinkSettings) -> Iterator[Row]:
     """Yield one row per transport, bandwidth, size and number of ranks."""
-    for of_torch in (False, True):
-        for bandwidth, nbytes in CASES[:1] if settings.smallest else CASES:
-            for senders, receivers in ((1, 1), (1, 2), (2, 1)):
-                link = Link(bandwidth, LATENCY)
-                ranks = launch(send, senders + receivers, of_torch, nbytes, senders, settings.repeats, link=link)
-                seconds = np.max([times for times in ranks if times], axis=0)
-                expected = max(senders, receivers) * nbytes / bandwidth + LATENCY
-                yield {
-                    "transport": "process_group" if of_torch else "shared_memory",
-                    "gbit": bandwidth * 8e-9,
-                    "mb": nbytes / 1e6,
-                    "from_to": f"{senders} to {receivers}",
-                    "expected_ms": expected * 1e3,
-                    **figure("ms", seconds * 1e3),
-                    **ratio(seconds, np.full(len(seconds), expected)),
-                }
+    cases = CASES[:1] if settings.smallest else CASES
+    for of_torch, (bandwidth, nbytes), (n, m) in product((False, True), cases, ((1, 1), (1, 2), (2, 1))):
+        ranks = launch(send, n + m, of_torch, nbytes, n, settings.repeats, link=Link(bandwidth, LATENCY))
+        seconds = np.max([times for times in ranks if times], axis=0)
+        expected = max(n, m) * nbytes / bandwidth + LATENCY
+        yield {
+            "transport": "process_group" if of_torch else "shared_memory",
+            "gbit": bandwidth * 8e-9,
+            "mb": nbytes / 1e6,
+            "from_to": f"{n} to {m}",
+            "expected_ms": expected * 1e3,
+            **figure("ms", seconds * 1e3),
+            **ratio(seconds, np.full(len(seconds), expected)),
+        }
 
 
 if __name__ == "__main__":

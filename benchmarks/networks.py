@@ -1,36 +1,26 @@
-"""The networks of the benchmarks: `python train.py --model benchmarks.networks:mlp`."""
+"""The networks of the benchmarks, their batches and optimizer: `python train.py --model benchmarks.networks:mlp`."""
 
 from math import prod
 
+import torch
 from torch import nn
+
+INPUT_SHAPE, N_CLASSES = (1, 28, 28), 10
 
 
 def cnn(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return the well known MNIST CNN without its dropout: 1.2 million parameters for 28 x 28 pixels."""
     channels, height, width = input_shape
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
-        nn.ReLU(),
-        nn.Linear(128, n_classes),
+        *(nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128), nn.ReLU(), nn.Linear(128, n_classes)),
     )
 
 
 def mlp(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return two hidden layers of 2048: 5.8 million parameters for 28 x 28 pixels."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(prod(input_shape), 2048),
-        nn.ReLU(),
-        nn.Linear(2048, 2048),
-        nn.ReLU(),
-        nn.Linear(2048, n_classes),
-    )
+    first, second = nn.Linear(prod(input_shape), 2048), nn.Linear(2048, 2048)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(2048, n_classes))
 
 
 def deep(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -42,15 +32,28 @@ def deep(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 def small_cnn(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return the small MNIST CNN of many examples without its dropout: 21,840 parameters for 28 x 28 pixels."""
     channels, height, width = input_shape
+    n = 20 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     return nn.Sequential(
-        nn.Conv2d(channels, 10, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(20 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2), 50),
-        nn.ReLU(),
-        nn.Linear(50, n_classes),
+        *(nn.Conv2d(channels, 10, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(n, 50), nn.ReLU(), nn.Linear(50, n_classes)),
     )
+
+
+MODELS = {network.__name__: network for network in (cnn, mlp, deep, small_cnn)}
+
+
+def new_network(model: str) -> nn.Module:
+    """Return the network, its parameters the same in every process."""
+    torch.manual_seed(0)
+    return MODELS[model](INPUT_SHAPE, N_CLASSES)
+
+
+def new_optimizer(parameters: list[torch.Tensor], momentum: float = 0.9) -> torch.optim.Optimizer:
+    """Return the optimizer that all sides have."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=momentum)
+
+
+def new_batch(rank: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the batch that a rank takes in every step."""
+    torch.manual_seed(1 + rank)
+    return torch.rand(batch_size, *INPUT_SHAPE), torch.randint(N_CLASSES, (batch_size,))

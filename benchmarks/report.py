@@ -52,54 +52,54 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _times(rows: Rows, name: str = "ratio") -> str:
     """Return the ratios of rows, with the first and third quartile of the repeats."""
-    cells = []
+    return ", ".join("{:.3g} ({:.3g}-{:.3g})".format(row[name], *row[f"{name}_quartiles"]) for row in rows)
+
+
+def _each(rows: Rows, name: str, form: str = "{}") -> str:
+    return ", ".join(form.format(row[name]) for row in rows)
+
+
+def _grouped(rows: Rows, *names: str) -> list[Rows]:
+    """Return the rows that have the same values under `names` together."""
+    groups: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
-        low, high = row[f"{name}_quartiles"]
-        cells.append(f"{row[name]:.3g} ({low:.3g}-{high:.3g})")
-    return ", ".join(cells)
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(groups.values())
+
+
+def _against(peer: str, whose: str, transport: str, rows: Rows) -> Lines:
+    sizes = _each(rows, "numel", "{:,}")
+    return [
+        (f"ring against {whose} all-reduce, {rows[0]['world_size']} ranks, {sizes} elements",
+         _times(rows, f"{peer}_ratio")),
+        (f"ring on `{transport}`", _times(rows, f"over_{peer}_ratio")),
+    ]  # fmt: skip
 
 
 def _all_reduce(rows: Rows) -> Lines:
-    us, naive_us = (", ".join(f"{row[name]:.0f}" for row in rows) for name in ("ring_us", "naive_us"))
-    return [
-        *_against("gloo", "gloo's", "process_group", rows),
-        ("the ring", f"{us} µs"),
-        ("naive all-reduce", f"{naive_us} µs"),
-    ]
+    us = [(name, f"{_each(rows, key, '{:.0f}')} µs") for name, key in (("the ring", "ring_us"),
+          ("naive all-reduce", "naive_us"))]  # fmt: skip
+    return [*_against("gloo", "gloo's", "process_group", rows), *us]
 
 
 def _all_reduce_mpi(rows: Rows) -> Lines:
     return _against("mpi", "Open MPI's", "mpi", rows)
 
 
-def _against(peer: str, whose: str, transport: str, rows: Rows) -> Lines:
-    ranks = rows[0]["world_size"]
-    sizes = ", ".join(f"{row['numel']:,}" for row in rows)
-    against = f"against {whose} all-reduce, {ranks} ranks"
-    return [
-        (f"ring {against}, {sizes} elements", f"{_times(rows, f'{peer}_ratio')}"),
-        (f"ring on `{transport}`", f"{_times(rows, f'over_{peer}_ratio')}"),
-    ]
-
-
 def _training(rows: Rows) -> Lines:
     return [
         (f"training the {row['model'].upper()}, {row['n_gpus']} processes: `{row['strategy']}` against `{row['peer']}`",
-         f"{_times([row])}")
+         _times([row]))
         for row in rows
     ]  # fmt: skip
 
 
 def _parameter_server(rows: Rows) -> Lines:
-    lines = []
-    for mode in dict.fromkeys(row["mode"] for row in rows):
-        of_mode = [row for row in rows if row["mode"] == mode]
-        for peer in dict.fromkeys(row["server"] for row in of_mode[1:] if not row["server"].endswith("param_server")):
-            mine = [row for row in of_mode if row["server"] == peer]
-            workers = ", ".join(str(row["workers"]) for row in mine)
-            what = f"{mode} server against `{peer}`, {workers} workers, 5.8M-parameter MLP"
-            lines.append((what, f"{_times(mine)}"))
-    return lines
+    return [
+        (f"{mine[0]['mode']} server against `{mine[0]['server']}`, {_each(mine, 'workers')} workers, 5.8M-parameter "
+         "MLP", _times(mine))
+        for mine in _grouped(rows, "mode", "server") if not mine[0]["server"].endswith("param_server")
+    ]  # fmt: skip
 
 
 def _startup(rows: Rows) -> Lines:
@@ -114,29 +114,21 @@ def _startup(rows: Rows) -> Lines:
 
 def _memory(rows: Rows) -> Lines:
     first, last = rows[0], rows[-1]
-    return [
-        (f"most memory of a rank after {last['steps']:,} steps, against {first['steps']:,}",
-         f"{last['rank_mb']:.0f} MB, {first['rank_mb']:.0f} MB")
-    ]  # fmt: skip
+    what = f"most memory of a rank after {last['steps']:,} steps, against {first['steps']:,}"
+    return [(what, _each([last, first], "rank_mb", "{:.0f} MB"))]
 
 
 def _virtual_time(rows: Rows) -> Lines:
-    ranks = ", ".join(str(row["ranks"]) for row in rows)
-    us = ", ".join(f"{row['us_a_message']:.0f}" for row in rows)
-    last = rows[-1]
-    return [
-        (f"virtual time: a message of a ring of {ranks} ranks", f"{us} µs"),
-        (f"virtual time: a ring all-reduce of {last['ranks']} ranks, {last['messages']:,} messages",
-         f"{last['seconds']:.1f} s"),
-    ]  # fmt: skip
+    what = "virtual time: a ring all-reduce of {ranks} ranks, {messages:,} messages".format(**rows[-1])
+    message = f"virtual time: a message of a ring of {_each(rows, 'ranks')} ranks"
+    return [(message, f"{_each(rows, 'us_a_message', '{:.0f}')} µs"), (what, f"{rows[-1]['seconds']:.1f} s")]
 
 
 def _link(rows: Rows) -> Lines:
     lines = []
-    for transport, gbit in dict.fromkeys((row["transport"], row["gbit"]) for row in rows):
-        mine = [row for row in rows if (row["transport"], row["gbit"]) == (transport, gbit)]
+    for mine in _grouped(rows, "transport", "gbit"):
         longest = max(row["expected_ms"] for row in mine)
-        what = f"held back by {gbit:g} Gbit/s, `{transport}`, 10 to {longest:.0f} ms"
+        what = f"held back by {mine[0]['gbit']:g} Gbit/s, `{mine[0]['transport']}`, 10 to {longest:.0f} ms"
         ratios = [row["ratio"] for row in mine]
         lines.append((what, f"{min(ratios):.3f}-{max(ratios):.3f} times what the link takes"))
     return lines
@@ -144,62 +136,55 @@ def _link(rows: Rows) -> Lines:
 
 def _prediction(rows: Rows) -> Lines:
     walls = [row for row in rows if row["wall"] == "yes"]
-    ranks, mbit = ([str(one) for one in sorted({row[name] for row in rows})] for name in ("ranks", "mbit"))
-    what = f"{', '.join(ranks)} ranks, {', '.join(mbit)} Mbit/s, {len(walls)} cases limited by the link"
+    ranks, mbit = (", ".join(map(str, sorted({row[name] for row in rows}))) for name in ("ranks", "mbit"))
     lines = []
     for side, name in (("virtual time", "error"), ("the closed form", "predicted_error")):
         errors = sorted(float(row[name].removesuffix(" %")) for row in walls)
+        what = f"{ranks} ranks, {mbit} Mbit/s, {len(walls)} cases limited by the link"
         lines.append((f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
     return lines
 
 
 def _compression(rows: Rows) -> Lines:
     lengths = sorted({row["elements"] for row in rows})
-    sizes = ", ".join(f"{n / 1e6:.1f}" for n in lengths)
+    sizes, middle = ", ".join(f"{n / 1e6:.1f}" for n in lengths), lengths[len(lengths) // 2]
     lines = []
     for name, against in (
         ("selection.top", "the largest 1 %, exactly, against torch.topk"),
         ("selection.above", "about as many, by a threshold from a sample"),
         ("powersgd", "a step of powersgd, rank 2, against torch's hook"),
     ):
-        mine = [row for row in rows if row["what"].split(",")[0] == name and row["torch_ms"] != ""]
-        if mine:
+        if mine := [row for row in rows if row["what"].split(",")[0] == name and row["torch_ms"] != ""]:
             errors = ", ".join(f"{100 * row['error']:+.1f} %" for row in mine if row["error"] != "")
             more = f"; {errors} elements" if name == "selection.above" else ""
             lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)}{more}"))
-    middle = lengths[len(lengths) // 2]
-    lines.append((f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"))
-    for row in rows:
-        if row["elements"] == middle and row["encode_ms"] != "":
-            times = f"{row['encode_ms']:.1f} ms, {row['decode_ms']:.1f} ms"
-            lines.append((f"`{row['what']}`", f"{times}, {row['percent']:.3g} %, {row['error']:.3g}"))
-    return lines
+    codes = [
+        (f"`{row['what']}`", "{encode_ms:.1f} ms, {decode_ms:.1f} ms, {percent:.3g} %, {error:.3g}".format(**row))
+        for row in rows if row["elements"] == middle and row["encode_ms"] != ""
+    ]  # fmt: skip
+    return [*lines, (f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"), *codes]
 
 
 def _loading(rows: Rows) -> Lines:
-    what = "JPEG files of 500 pixels, cut to 224, one rank"
-    lines = [(f"{what} by itself", f"{rows[0]['images_per_s']:.0f} images/s")]
-    for loader, name in (("torch", "worker processes"), ("dali", "threads of DALI")):
-        mine = [row for row in rows[1:] if row["loader"] == loader]
-        if mine:
-            numbers = ", ".join(str(row["workers"]) for row in mine)
-            rates = ", ".join(f"{row['images_per_s']:.0f}" for row in mine)
-            lines.append((f"the same with {numbers} {name}", f"{rates} images/s; {_times(mine)}"))
+    what = "JPEG files of 500 pixels, cut to 224, one rank by itself"
+    lines = [(what, f"{rows[0]['images_per_s']:.0f} images/s")]
+    for mine in _grouped(rows[1:], "loader"):
+        name = {"torch": "worker processes", "dali": "threads of DALI"}[mine[0]["loader"]]
+        rates = _each(mine, "images_per_s", "{:.0f}")
+        lines.append((f"the same with {_each(mine, 'workers')} {name}", f"{rates} images/s; {_times(mine)}"))
     return lines
 
 
 def _overlap(rows: Rows) -> Lines:
     lines = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
-        network = f"the {str(model).upper()}" if model != "deep" else "twelve equal layers"
-        held = ", ".join(
-            str(row["gbit"]) if isinstance(row["gbit"], str) else f"{row['gbit']:g} Gbit/s" for row in mine
-        )
+    for mine in _grouped(rows, "model"):
+        model, n_gpus = mine[0]["model"], mine[0]["n_gpus"]
+        network = f"the {model.upper()}" if model != "deep" else "twelve equal layers"
+        links = [one if isinstance(one := row["gbit"], str) else f"{one:g} Gbit/s" for row in mine]
         # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
-        hidden = (f"{100 * row['hidden']:.0f} % at {row['gbit']:g} Gbit/s" for row in mine
-                  if row["gbit"] != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
-        what = f"`overlapped_ring` against the ring, {network}, {mine[0]['n_gpus']} ranks, {held}"
+        hidden = (f"{100 * row['hidden']:.0f} % at {link}" for row, link in zip(mine, links, strict=True)
+                  if link != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
+        what = f"`overlapped_ring` against the ring, {network}, {n_gpus} ranks, {', '.join(links)}"
         lines.append((what, f"{_times(mine)}; communication hidden: {', '.join(hidden) or 'too little to tell'}"))
         lines += [
             (f"both against DDP, {network}", f"{_times([row], 'ddp_ring')}, {_times([row], 'ddp_overlapped')}")
@@ -209,20 +194,10 @@ def _overlap(rows: Rows) -> Lines:
 
 
 def _hogwild(rows: Rows) -> Lines:
-    lines = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
-        numbers = ", ".join(str(row["processes"]) for row in mine)
-        what = f"`hogwild` against torch's own, {str(model).replace('_', ' ')}, {numbers} processes"
-        lines.append((what, f"{_times(mine)}"))
-    return lines
-
-
-def _recording(rows: Rows) -> Lines:
     return [
-        (f"recording events, `{row['model']}`, {row['events_per_step']:.0f} events a step",
-         f"{_times([row])} times the time; expected {row['expected_percent']:.2f} % more")
-        for row in rows
+        (f"`hogwild` against torch's own, {mine[0]['model'].replace('_', ' ')}, {_each(mine, 'processes')} processes",
+         _times(mine))
+        for mine in _grouped(rows, "model")
     ]  # fmt: skip
 
 
@@ -234,7 +209,6 @@ TABLE: dict[str, Callable[[Rows], Lines]] = {
     "training": _training,
     "parameter_server": _parameter_server,
     "startup": _startup,
-    "recording": _recording,
     "memory": _memory,
     "virtual_time": _virtual_time,
     "link": _link,

@@ -10,31 +10,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.report import TABLE
 from experiments.measured import hardware
 from records.errors import RunFailed
 from training.command_line import guarded, parse
 from transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = {
-    "all_reduce_2": ("all_reduce.py", "--world_size", "2"),
-    "all_reduce_4": ("all_reduce.py", "--world_size", "4"),
-    "all_reduce_mpi_2": ("all_reduce.py", "--world_size", "2", "--peers", "mpi"),
-    "all_reduce_mpi_4": ("all_reduce.py", "--world_size", "4", "--peers", "mpi"),
-    "training": ("training.py",),
-    "parameter_server": ("parameter_server.py", "--repeats", "7"),
-    "startup": ("startup.py",),
-    "recording": ("recording.py",),
-    "memory": ("memory.py",),
-    "virtual_time": ("virtual_time.py",),
-    "link": ("link.py",),
-    "prediction": ("prediction.py",),
-    "compression": ("compression.py",),
-    "loading": ("loading.py",),
-    "overlap": ("overlap.py",),
-    "hogwild": ("hogwild.py",),
+OPTIONS = {
+    "all_reduce_2": "--world_size 2",
+    "all_reduce_4": "--world_size 4",
+    "all_reduce_mpi_2": "--world_size 2 --peers mpi",
+    "all_reduce_mpi_4": "--world_size 4 --peers mpi",
+    "parameter_server": "--repeats 7",
 }
-"""The kept files, and how each is made."""
+"""Of the kept files that are not made with the defaults."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +39,17 @@ def main(settings: Settings) -> None:
     """Run all. Raises RunFailed at the end if a benchmark failed."""
     folder = Path(settings.results_dir or ROOT / "results" / hardware("cpu") / "benchmarks")
     failed = []
-    for name, (script, *options) in COMMANDS.items():
-        print(f"\n{name}: {script} {' '.join(options)}", flush=True)
+    for name in TABLE:
+        script = "all_reduce" if name.startswith("all_reduce") else name
+        command = [f"benchmarks/{script}.py", *OPTIONS.get(name, "").split()]
+        print(f"\n{name}: {' '.join(command)}", flush=True)
         t0 = now()
-        command = [sys.executable, f"benchmarks/{script}", *options, "--out", str(folder.resolve() / f"{name}.json")]
+        command = [sys.executable, *command, "--out", str(folder.resolve() / f"{name}.json")]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             failed.append(name)
         print(f"{now() - t0:.0f} s", flush=True)
     if failed:
-        raise RunFailed(f"{len(failed)} of {len(COMMANDS)} benchmarks failed: {', '.join(failed)}")
+        raise RunFailed(f"{len(failed)} of {len(TABLE)} benchmarks failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

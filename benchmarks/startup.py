@@ -12,14 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Settings, figure, main, ratio, require
+from benchmarks.common import Row, Settings, figure, in_turns, main, ratio
 from records.errors import RunFailed
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from transports.timing import now
@@ -48,15 +47,8 @@ class StartupSettings(Settings):
     """Options of the startup benchmark."""
 
     repeats: int = 5
-    """How often the compared sides take turns; figures are medians over the repeats, with quartiles."""
     ranks: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of ranks; the first is what the others are compared to."""
-
-    def check(self) -> None:
-        """See Settings."""
-        super().check()
-        require(len(self.ranks) > 0 and min(self.ranks) >= 1, "--ranks: give numbers of at least 1")
-        require(len(set(self.ranks)) == len(self.ranks), "--ranks: give each number once")
 
 
 def seconds_to_first_step(n_ranks: int) -> float:
@@ -91,25 +83,14 @@ def seconds_to_first_result() -> float:
 
 def measure(settings: StartupSettings) -> Iterator[Row]:
     """Yield a row for the import of torch, one for a first run, and one per number of ranks."""
-    sides = {"import torch": lambda: seconds_of(*IMPORT), "first run, to its end": seconds_to_first_result}
-    whole: dict[str, list[float]] = {name: [] for name in sides}
     seconds_to_first_result()  # the files are in memory now, for all alike
-    for _ in range(settings.repeats):
-        for name, side in sides.items():
-            whole[name].append(side())
-        sides = dict(reversed(sides.items()))
-    imports = np.array(whole["import torch"])
-    for name, taken in whole.items():
-        yield {"what": name, **figure("seconds", taken), **ratio(np.array(taken), imports)}
-    order = list(settings.ranks)
-    seconds: dict[int, list[float]] = {n: [] for n in order}
-    for _ in range(settings.repeats):
-        for n in order:
-            seconds[n].append(seconds_to_first_step(n))
-        order.append(order.pop(0))
-    first = np.array(seconds[settings.ranks[0]])
-    for n in settings.ranks:
-        yield {"what": f"{n} ranks ready", **figure("seconds", seconds[n]), **ratio(np.array(seconds[n]), first)}
+    whole = {"import torch": lambda: seconds_of(*IMPORT), "first run, to its end": seconds_to_first_result}
+    ready = {f"{n} ranks ready": partial(seconds_to_first_step, n) for n in settings.ranks}
+    for sides in (whole, ready):
+        seconds = in_turns(sides, settings.repeats)
+        first = next(iter(seconds.values()))
+        for what, taken in seconds.items():
+            yield {"what": what, **figure("seconds", taken), **ratio(taken, first)}
 
 
 if __name__ == "__main__":

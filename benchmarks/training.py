@@ -9,29 +9,28 @@ processes and blocks of steps alternate; before any is timed, the two must have 
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import networks
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, require, slowest, train
+from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, slowest
+from benchmarks.networks import new_batch, new_network, new_optimizer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import Replica, Strategy
+from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.common.builtin import Builtin
+from strategies.common.builtin import replica_of
 from strategies.common.traits import Cost
 from strategies.common.workers import SERVER
 from strategies.synchronous_server.param_server import ParamServer
 from training import launch
 from transports.base import Transport
-
-MODELS = {"cnn": networks.cnn, "mlp": networks.mlp}
-INPUT_SHAPE, N_CLASSES = (1, 28, 28), 10
 
 
 @dataclass(kw_only=True)
@@ -85,87 +84,66 @@ class TrainingSettings(Settings):
     """Options of the training benchmark."""
 
     repeats: int = 9
-    """How often the compared sides take turns; figures are medians over the repeats, with quartiles."""
     n_gpus: int = 2
     """Number of processes; a parameter server counts as one."""
     steps: int = 5
     """Steps in a block."""
     batch_size: int = 64
     """Samples per worker and step."""
-    models: tuple[str, ...] = tuple(MODELS)
-    """Which networks: cnn, mlp."""
+    models: tuple[Literal["cnn", "mlp"], ...] = ("cnn", "mlp")
+    """Which networks."""
 
-    def check(self) -> None:
-        """See Settings."""
-        super().check()
-        require(self.n_gpus >= 2, "--n_gpus: must be at least 2")
-        require(self.steps >= 1, "--steps: must be at least 1")
-        require(self.batch_size >= 1, "--batch_size: must be at least 1")
-        require(set(self.models) <= set(MODELS), f"--models: there are {', '.join(MODELS)}")
-
-
-def new_network(model: str) -> nn.Module:
-    """Return the network, its parameters the same in every process."""
-    torch.manual_seed(0)
-    return MODELS[model](INPUT_SHAPE, N_CLASSES)
-
-
-def new_optimizer(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Return the optimizer that all sides have."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
-def new_batch(rank: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the batch that a rank takes in every step."""
-    torch.manual_seed(1 + rank)
-    return torch.rand(batch_size, *INPUT_SHAPE), torch.randint(N_CLASSES, (batch_size,))
-
-
-def side(kind: type[Strategy], transport: Transport, model: str, settings: TrainingSettings) -> "Side":
-    """Return one side, ready for its first step."""
-    strategy = GlooServer(steps=settings.steps) if kind is GlooServer else kind()
-    module = network = new_network(model)
-    if isinstance(strategy, Builtin):
-        module = strategy.wrap(network, transport, settings.n_gpus, new_optimizer)
-    else:
-        strategy.start(Replica(network, transport), transport, new_optimizer)
-    x, y = new_batch(transport.rank, settings.batch_size)
-
-    def block() -> None:
-        if kind().roles(transport.world_size)[transport.rank] == "server":
-            strategy.serve()
-        else:
-            train(strategy, module, lambda: (x, y), settings.steps)
-        strategy.finish()
-
-    return Side(strategy, block)
+    least = {"n_gpus": 2}
 
 
 @dataclass
 class Side:
-    """A strategy and a block of its steps."""
+    """A strategy, a block of its steps, and what ends it."""
 
     strategy: Strategy
     block: Callable[[], None]
+    close: Callable[[], None]
+
+
+def side(strategy: Strategy, transport: Transport, model: str, steps: int, batch_size: int) -> Side:
+    """Return one side after its first block. A worker takes steps as the training loop does, its phases recorded."""
+    if isinstance(strategy, GlooServer):
+        strategy.steps = steps
+    replica = replica_of(strategy, new_network(model), transport, transport.world_size)
+    strategy.start(replica, transport, new_optimizer)
+    x, y = new_batch(transport.rank, batch_size)
+    phase, serves = transport.recorder.phase, strategy.roles(transport.world_size)[transport.rank] == "server"
+
+    def block() -> None:
+        for _ in range(0 if serves else steps):
+            with phase("forward"):
+                loss = F.cross_entropy(replica.module(x), y)
+                loss.item()
+            strategy.begin_step(batch_size)
+            with phase("backward"):
+                loss.backward()
+            strategy.step(batch_size)
+        transport.owes = ""  # steps are measured, and no end of an epoch
+        if serves:
+            strategy.serve()
+        strategy.finish()
+
+    block()
+    return Side(strategy, block, replica.close)
+
+
+def check_same(ours: Side, theirs: Side) -> None:
+    """Raise AssertionError unless two sides have come to the same parameters."""
+    torch.testing.assert_close(theirs.strategy.model(), ours.strategy.model(), rtol=1e-3, atol=1e-5)
 
 
 def on_rank(transport: Transport, pair: str, model: str, settings: TrainingSettings) -> Seconds:
-    """Measure one pair with one model on one rank."""
-    if pair == ParamServer.name:
-        with gloo(transport):
-            return measure_pair(transport, pair, model, settings)
-    return measure_pair(transport, pair, model, settings)  # DDP brings gloo with it
-
-
-def measure_pair(transport: Transport, pair: str, model: str, settings: TrainingSettings) -> Seconds:
-    """Return the seconds of each side's blocks."""
-    ours, peer = (side(kind, transport, model, settings) for kind in PAIRS[pair])
-    ours.block()
-    peer.block()
-    torch.testing.assert_close(ours.strategy.model(), peer.strategy.model(), rtol=1e-3, atol=1e-5)
-    seconds = alternate(transport, {"ours": ours.block, "peer": peer.block}, settings.repeats)
-    if isinstance(peer.strategy, Builtin):
-        peer.strategy.close()
+    """Return the seconds of each side's blocks of one pair with one model on one rank."""
+    with gloo(transport) if pair == ParamServer.name else nullcontext():  # DDP brings gloo with it
+        ours, peer = (side(kind(), transport, model, settings.steps, settings.batch_size) for kind in PAIRS[pair])
+        check_same(ours, peer)
+        seconds = alternate(transport, {"ours": ours.block, "peer": peer.block}, settings.repeats)
+        peer.close()
     return seconds
 
 
@@ -175,16 +153,15 @@ def measure(settings: TrainingSettings) -> Iterator[Row]:
         for pair, (ours, peer) in PAIRS.items():
             seconds = slowest(launch(on_rank, settings.n_gpus, pair, model, settings))
             workers = ours().roles(settings.n_gpus).count("worker")
-            samples = workers * settings.steps * settings.batch_size
-            ours_per_s, peer_per_s = samples / seconds["ours"], samples / seconds["peer"]
+            per_s = {name: workers * settings.steps * settings.batch_size / s for name, s in seconds.items()}
             yield {
                 "model": model,
                 "n_gpus": settings.n_gpus,
                 "strategy": pair,
                 "peer": peer.name,
-                **figure("samples_per_s", ours_per_s),
-                **figure("peer_samples_per_s", peer_per_s),
-                **ratio(ours_per_s, peer_per_s),
+                **figure("samples_per_s", per_s["ours"]),
+                **figure("peer_samples_per_s", per_s["peer"]),
+                **ratio(per_s["ours"], per_s["peer"]),
             }
 
 

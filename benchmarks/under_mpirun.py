@@ -1,6 +1,6 @@
 """Ranks that have both: started by mpirun, so that MPI is theirs, and with the pipes of shared memory between them.
 
-python -m benchmarks.under_mpirun FOLDER      # one rank; `launch` has mpirun start it
+python -m mpi4py -m benchmarks.under_mpirun FOLDER      # one rank; `launch` has mpirun start it
 """
 
 import importlib.util
@@ -11,9 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,9 @@ from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
 
 ROOT = Path(__file__).resolve().parent.parent
+_MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n"]
+_RANK = [sys.executable, "-m", "mpi4py", "-m", "benchmarks.under_mpirun"]  # mpi4py ends all ranks when one fails
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-_DEATHS, _FAILURE = "deaths", "failure"
 
 
 def launch(work: Callable[..., Any], world_size: int, *args: Any, record: bool = False) -> list[Any]:
@@ -40,53 +40,34 @@ def launch(work: Callable[..., Any], world_size: int, *args: Any, record: bool =
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job").write_bytes(cloudpickle.dumps((work, args, record)))
-        for dst in range(world_size):
-            for src in (*range(world_size), _DEATHS):
-                os.mkfifo(_pipe(folder, src, dst))
-        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(world_size)]
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "benchmarks.under_mpirun", name],
-            cwd=ROOT, env=os.environ | _AS_ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        for src, dst in product((*range(world_size), "deaths"), range(world_size)):
+            os.mkfifo(folder / f"{src} to {dst}")
+        command = [*_MPIRUN, str(world_size), *_RANK, name]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | _AS_ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            failure = folder / _FAILURE
-            why = failure.read_text(encoding="utf-8") if failure.exists() else done.stderr[-1000:]
-            raise RunFailed(f"mpirun ended with exit code {done.returncode}: {why.strip()}")
+            raise RunFailed(f"mpirun ended with exit code {done.returncode}: {done.stderr[-3000:].strip()}")
         return [pickle.loads((folder / f"result {rank}").read_bytes()) for rank in range(world_size)]
-
-
-def _pipe(folder: Path, src: int | str, dst: int) -> Path:
-    return folder / f"{src} to {dst}"
-
-
-def _open(path: Path) -> Connection:
-    return Connection(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # for both, so that it neither waits nor ends
 
 
 def main(folder: Path) -> None:
     """Be one rank."""
     from mpi4py import MPI
 
+    def pipe(src: int | str, dst: int) -> Connection:
+        both_ends = os.O_RDWR | os.O_NONBLOCK  # so that it neither waits nor ends
+        return Connection(os.open(folder / f"{src} to {dst}", both_ends))
+
     rank, world_size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     multiprocessing.current_process().authkey = b"one run"  # who hands out memory asks for it
     work, args, record = pickle.loads((folder / "job").read_bytes())
     device, recorder = set_up("cpu", rank, world_size, record, seed=0)
     peers = [peer for peer in range(world_size) if peer != rank]
-    endpoint = Endpoint(
-        rank,
-        world_size,
-        {peer: _open(_pipe(folder, peer, rank)) for peer in peers},
-        {peer: _open(_pipe(folder, rank, peer)) for peer in peers},
-        _open(_pipe(folder, _DEATHS, rank)),
-    )
-    with SharedMemory(endpoint, device, 120.0, recorder) as transport:
-        try:
-            result = work(transport, *args)
-            transport.barrier()
-        except BaseException:
-            with suppress(FileExistsError), open(folder / _FAILURE, "x", encoding="utf-8") as file:  # the first one
-                file.write(traceback.format_exc())
-            MPI.COMM_WORLD.Abort(1)
+    inbound, outbound = {peer: pipe(peer, rank) for peer in peers}, {peer: pipe(rank, peer) for peer in peers}
+    endpoint = Endpoint(rank, world_size, inbound, outbound, pipe("deaths", rank))
+    transport = SharedMemory(endpoint, device, 120.0, recorder)
+    result = work(transport, *args)
+    transport.barrier()
+    transport.close()
     (folder / f"result {rank}").write_bytes(pickle.dumps(result))
 
 

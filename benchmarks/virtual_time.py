@@ -9,13 +9,12 @@ what it takes, from the start of the ranks to their end; `us_a_message` is that 
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Settings, figure, main, require
+from benchmarks.common import Row, Settings, figure, in_turns, main
 from strategies.collectives import ring_all_reduce
 from transports.base import Transport
 from transports.timing import now
@@ -30,14 +29,10 @@ class VirtualTimeSettings(Settings):
     """Options of the benchmark of virtual time."""
 
     repeats: int = 5
-    """How often it is measured; figures are medians over the repeats, with quartiles."""
     ranks: tuple[int, ...] = (16, 64, 256)
     """Numbers of ranks."""
 
-    def check(self) -> None:
-        """See Settings."""
-        super().check()
-        require(len(self.ranks) > 0 and min(self.ranks) >= 2, "--ranks: give numbers of at least 2")
+    least = {"ranks": 2}
 
 
 def ring(transport: Transport) -> float:
@@ -47,24 +42,24 @@ def ring(transport: Transport) -> float:
     return vector[0].item()
 
 
+def seconds_of(N: int) -> float:
+    """Return the seconds of one ring all-reduce among N ranks."""
+    time = VirtualTime(OneSwitch(N, bandwidth=125e6, latency=50e-6), lambda rank, phase, part: 0.0)
+    t0 = now()
+    sums = time.launch(ring, N, record=True)
+    seconds = now() - t0
+    if set(sums) != {N * (N - 1) / 2}:
+        raise RuntimeError(f"a wrong sum of {N} ranks")
+    return seconds
+
+
 def measure(settings: VirtualTimeSettings) -> Iterator[Row]:
     """Yield one row per number of ranks."""
     for N in settings.ranks:
-        seconds = []
-        for _ in range(settings.repeats):
-            time = VirtualTime(OneSwitch(N, bandwidth=125e6, latency=50e-6), lambda rank, phase, part: 0.0)
-            t0 = now()
-            sums = time.launch(ring, N, record=True)
-            seconds.append(now() - t0)
-            if set(sums) != {N * (N - 1) / 2}:
-                raise RuntimeError(f"a wrong sum of {N} ranks")
+        seconds = in_turns({"ring": partial(seconds_of, N)}, settings.repeats)["ring"]
         messages = 2 * N * (N - 1)
-        yield {
-            "ranks": N,
-            "messages": messages,
-            **figure("us_a_message", np.array(seconds) / messages * 1e6),
-            **figure("seconds", seconds),
-        }
+        row = {"ranks": N, "messages": messages} | figure("us_a_message", seconds / messages * 1e6)
+        yield row | figure("seconds", seconds)
 
 
 if __name__ == "__main__":

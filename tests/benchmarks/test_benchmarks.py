@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, loading, networks, parameter_server, startup, under_mpirun
+from benchmarks import common, loading, networks, startup, under_mpirun
 from compression import CODECS
-from records.errors import RunFailed
+from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
@@ -26,20 +26,13 @@ HEADS = "claim", "hardware", "n"
 Rows = list[dict[str, Any]]
 
 
-def settings_of(module: Any) -> type[common.Settings]:
-    """The class of a benchmark's own settings."""
-    (found,) = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
-                and issubclass(one, common.Settings))  # fmt: skip
-    return found
-
-
-def call(name: str, *arguments: str) -> int:
-    """Give a benchmark its arguments, in this process; return the exit code."""
+def run(name: str, *arguments: str) -> None:
+    """Give a benchmark its arguments, in this process."""
     module, threads = importlib.import_module(f"benchmarks.{name}"), torch.get_num_threads()
+    (kind,) = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
+               and issubclass(one, common.Settings))  # fmt: skip
     try:
-        return common.main(module.__doc__ or "", settings_of(module), module.measure, list(arguments))
-    except SystemExit as exit:  # of what tyro refuses
-        return int(exit.code or 0)
+        common.run(module.__doc__ or "", kind, module.measure, arguments)
     finally:
         torch.set_num_threads(threads)
 
@@ -47,12 +40,9 @@ def call(name: str, *arguments: str) -> int:
 def figures(folder: Path, capsys: pytest.CaptureFixture[str], name: str, *arguments: str, head: str = "") -> Rows:
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = folder / "figures.json"
-    code = call(name, *arguments, "--out", str(path))
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert "is not installed" not in said.out or LEFT_OUT[name] in said.out
+    run(name, *arguments, "--out", str(path))
     assert list(folder.iterdir()) == [path], "no temporary file is left"
-    return check(said.out, path, [*HEADS, *head.split()])
+    return check(capsys.readouterr().out, path, [*HEADS, *head.split()])
 
 
 def check(out: str, path: Path, heads: Sequence[str]) -> Rows:
@@ -87,7 +77,7 @@ class Case:
 def is_right_server(row: dict[str, Any]) -> bool:
     samples_per_update = 4 if row["mode"] == "asynchronous" else 4 * row["workers"]
     per_s = samples_per_update * row["updates_per_s"]
-    return row["samples_per_s"] == pytest.approx(per_s) and (row["server"] not in OURS or row["ratio"] == 1)
+    return row["samples_per_s"] == pytest.approx(per_s) and (row["server"] in PEERS or row["ratio"] == 1)
 
 
 def is_right_all_reduce(row: dict[str, Any]) -> bool:
@@ -97,23 +87,14 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
     return found == {"world_size", "numel", "ring_us", "naive_us", "copy_us", "copy_share", *of_peers}
 
 
-OURS = parameter_server.OURS.values()
-WITHOUT_RAY = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),
-               ("asynchronous", "async_param_server")]  # fmt: skip
-WITH_RAY = [*WITHOUT_RAY[:2], ("synchronous", "ray_example"), ("synchronous", "ray_in_place"), WITHOUT_RAY[2],
-            ("asynchronous", "ray_example"), ("asynchronous", "ray_in_place")]  # fmt: skip
-SERVERS = "--workers 1 2 --repeats 1 --steps 2 --batch_size 4"
+PEERS = ["gloo_reduce_broadcast"]
+SERVERS = [("synchronous", "param_server"), ("synchronous", *PEERS), ("asynchronous", "async_param_server")]
 LOADING = "--repeats 1 --steps 1 --batch_size 10 --per_class 4 --side 40 --image_size 32"
 PREDICTED = [name for name, kind in STRATEGIES.items() if kind().cost().path and kind.traits.ranks[0] <= 2]
 SIZES = "--world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
 SUMS = [(3, 100000), (3, 1000000)]
 FAST = {
     "all_reduce": Case(f"{SIZES} gloo", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
-    "recording": Case(
-        "--models digits_mlp --repeats 2", "model n_gpus", [("digits_mlp", 2)],
-        # data, forward, backward, update, and two messages sent and received; waits come on top
-        lambda row: row["events_per_step"] >= 8,
-    ),
     "memory": Case(
         "--steps 1000 2000 --repeats 1", "steps", [(1000,), (2000,)],
         lambda row: row["events_mb"] == pytest.approx((5 * row["steps"] + 1) * 80e-6),
@@ -148,18 +129,14 @@ SLOW = {
         lambda row: row["simulated_ms"] == pytest.approx(row["predicted_ms"], rel=0.01) and row["measured_ms"] >= 5,
     ),
     "parameter_server": Case(
-        SERVERS, "workers mode server", [(n, *row) for n in (1, 2) for row in WITH_RAY], is_right_server, "ray"
+        "--workers 1 2 --repeats 1 --steps 2 --batch_size 4", "workers mode server",
+        [(n, *row) for n in (1, 2) for row in SERVERS], is_right_server,
     ),
     "loading": Case(
         LOADING, "loader workers device",
         [("torch", 0, "cpu"), ("torch", 1, "cpu"), ("torch", 2, "cpu"), ("dali", 1, "cpu"), ("dali", 2, "cpu")],
     ),
 }  # fmt: skip
-NEEDS = {"parameter_server": "ray", "loading": "nvidia.dali"}
-
-
-LEFT_OUT = {"parameter_server": "ray       is not installed, its rows are left out: pip install ray\n",
-            "loading": "dali      is not installed, its rows are left out: pip install -e '.[dali]'\n"}  # fmt: skip
 
 
 def check_case(folder: Path, capsys: pytest.CaptureFixture[str], name: str, case: Case) -> None:
@@ -178,8 +155,8 @@ def test_a_small_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("name", SLOW)
 def test_a_small_run_of_the_others(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    if name == "loading":
+        pytest.importorskip("nvidia.dali")
     check_case(tmp_path, capsys, name, SLOW[name])
 
 
@@ -212,6 +189,10 @@ def test_a_benchmark_is_a_script(tmp_path: Path) -> None:
     done = subprocess.run([*line, "--out", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True,
                           timeout=LIMIT, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
+    wrong = subprocess.run(
+        [*line[:2], "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (wrong.returncode, wrong.stderr) == (2, "error: --ranks: must be at least 2\n")
     rows = check(done.stdout, tmp_path / "figures.json", HEADS)
     assert [(row["ranks"], row["messages"]) for row in rows] == [(2, 4), (5, 40)]
     for row in rows:
@@ -236,25 +217,20 @@ def test_startup_compares_to_the_first_number_of_ranks(monkeypatch: pytest.Monke
 # What is not installed, and what is wrong
 
 
-def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert call("all_reduce", "--peers", "mpi") == 2
-    assert capsys.readouterr().err == "error: --peers mpi: needs mpirun and mpi4py: pip install -e '.[mpi]'\n"
+    with pytest.raises(UsageError, match="--peers mpi: needs mpirun and mpi4py: pip install"):
+        run("all_reduce", "--peers", "mpi")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "head"), [("parameter_server", "ray"), ("loading", "dali")])
-def test_what_is_not_installed_is_left_out(
-    name: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_dali_that_is_not_installed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parameter_server, "ray_version", lambda: None)
     monkeypatch.setattr(loading, "has_dali", lambda: False)
-    if name == "loading":
-        case = Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head=head)
-    else:
-        rows = [(n, *row) for n in (1, 2) for row in WITHOUT_RAY]
-        case = dataclasses.replace(SLOW[name], expected=rows)
-    check_case(tmp_path, capsys, name, case)
+    check_case(
+        tmp_path, capsys, "loading", Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head="dali")
+    )
 
 
 def fail_on_rank_1(transport: Transport) -> None:
@@ -274,6 +250,8 @@ def test_a_failure_under_mpirun_is_told() -> None:
 
 WRONG = """
 compression --elements 1001
+prediction --mbit 0
+virtual_time --ranks 1
 compression --codecs topk zip
 loading --workers 1 2
 loading --device tpu
@@ -296,18 +274,16 @@ parameter_server --steps 0
 parameter_server --batch_size 0
 startup --ranks 0
 startup --repeats 0
-recording --repeats many
-recording --out /dev/null/figures.json
+memory --repeats many
+memory --out /dev/null/figures.json
 """
 
 
 @pytest.mark.parametrize("line", WRONG.split("\n")[1:-1])
-def test_bad_usage_exits_with_2_and_names_the_option(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_names_the_option(line: str) -> None:
     name, option, *values = line.split()
-    assert call(name, option, *values) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    assert option.strip("-") in error or "/dev/null" in error
+    with pytest.raises(UsageError, match=option.strip("-")):
+        run(name, option, *values)
 
 
 def test_the_networks_have_the_sizes_that_the_claims_name() -> None:

@@ -1,4 +1,4 @@
-"""A killed rank ends a whole run by its name, and leaves nothing. The launcher is this process.
+"""A rank that is hit at a chosen moment ends a whole run by its name, and leaves nothing. The launcher is this process.
 
 What happens when the launcher itself is hit is in `test_failures.py`.
 """
@@ -30,10 +30,10 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     assert wait_until(lambda: left_in_shared_memory() <= before), left_in_shared_memory()
 
 
-def hit(folder: Path, strategy: str, ranks: list[int], when: str) -> str:
-    """Start a run of 3 ranks that would last for hours, kill `ranks`; return the run's error.
+def hit(folder: Path, strategy: str, ranks: list[int], when: str, number: int = signal.SIGKILL, **changes: Any) -> str:
+    """Start a run of 3 ranks that would last for hours, send the signal to `ranks`; return the run's error.
 
-    They are killed when all are "started", or "training": when there is a checkpoint.
+    They are hit when all are "started", or "training": when there is a checkpoint.
     """
     is_so: dict[str, Callable[[], bool]] = {
         "started": lambda: len(multiprocessing.active_children()) == 3,
@@ -44,10 +44,10 @@ def hit(folder: Path, strategy: str, ranks: list[int], when: str) -> str:
         if wait_until(is_so[when]):
             pids = {process.name: process.pid for process in multiprocessing.active_children()}
             for rank in ranks:
-                os.kill(pids[f"rank {rank}"] or 0, signal.SIGKILL)
+                os.kill(pids[f"rank {rank}"] or 0, number)
 
     endless: dict[str, Any] = {"n_gpus": 3, "epochs": 100_000, "lr": 0.001, "checkpoint_every": 1, "checkpoint_keep": 2}
-    options = small(folder / "results", strategy, **(endless | {"checkpoint_dir": str(folder / "c")}))
+    options = small(folder / "results", strategy, **(endless | {"checkpoint_dir": str(folder / "c")} | changes))
     sender = threading.Thread(target=send)
     sender.start()
     with pytest.raises(RunFailed) as failed:
@@ -68,6 +68,13 @@ def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, strategy: str, rank:
     assert text.startswith(f"rank {rank} ({role}) was killed by SIGKILL")
     if when == "training":
         assert re.search(rf"rank \d \(\w+\) waited for .* from rank {rank}", text), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server"])
+def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, strategy: str) -> None:
+    text = hit(tmp_path, strategy, [1], "training", signal.SIGSTOP, timeout=5.0)
+    assert text.startswith("rank 1 (worker) has not answered"), text
 
 
 def test_without_any_worker_the_run_ends_and_says_so(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def parts(scope: str) -> list[slice]:
 # What is sent
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.sampled_from([TopK, DGC]), kinds, scopes, densities, dtypes, seeds, st.booleans())
 def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
     kind: Any, values: str, scope: str, density: float, dtype: torch.dtype, seed: int, masking: bool
@@ -99,7 +99,7 @@ def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
             assert torch.equal(sender.u, u)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(st.sampled_from(["normal", "wide", "equal"]), scopes, st.sampled_from([0.1, 1.0]), dtypes, seeds)
 def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dtype: torch.dtype, seed: int) -> None:
     for codec in (TopK(density=density, half_values=True), DGC(density=density, half_values=True, masking=False)):
@@ -118,15 +118,7 @@ def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dty
             assert ((before - sent).abs() <= before.abs() * 2**-11 + 2**-25)[near].all(), "rounded to the nearest"
 
 
-def test_half_values_that_are_too_large_stay_finite_and_come_in_parts() -> None:
-    layout = Layout(("x",), ((2,),))
-    codec = started(TopK(density=0.5, half_values=True), layout=layout)
-    assert codec.decode(codec.encode(torch.tensor([-1e5, 1.0])).data).tolist() == [-65504, 0]
-    assert codec.decode(codec.encode(torch.zeros(2)).data).tolist() == [-34496, 0]
-    assert codec.decode(codec.encode(torch.zeros(2)).data).tolist() == [0, 1]
-
-
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(scopes, densities, dtypes, seeds)
 def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
     scope: str, density: float, dtype: torch.dtype, seed: int
@@ -171,22 +163,10 @@ def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_tur
     assert pairs.fill_diagonal_(0).max() < 15, "not in groups"
 
 
-def test_an_instance_on_a_ring_encodes_and_decodes_the_same_elements() -> None:
-    codec = started(RandomK(density=0.2))
-    total = torch.zeros(LAYOUT.n)
-    gs = vectors("whole", 1, torch.float32, steps=9)
-    for g in gs:
-        total += codec.decode(codec.encode(g).data)
-    assert torch.equal(total + codec.r, torch.stack(gs).sum(0))
-    ahead, behind = started(RandomK(density=0.2)), started(RandomK(density=0.2))
-    codes = [ahead.encode(g).data for g in gs]  # a receiver may come later
-    assert torch.equal(sum(behind.decode(code) for code in codes), total)
-
-
 # Over many steps
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(st.sampled_from(EVERY), scopes, densities, seeds, st.booleans())
 def test_nothing_is_lost_over_many_steps(kind: Any, scope: str, density: float, seed: int, sampled: bool) -> None:
     options: dict[str, Any] = {} if kind is RandomK else {"sampled": sampled}

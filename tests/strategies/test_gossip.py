@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from records.errors import UsageError
-from strategies import RunSize
 from strategies.common.forms import closed_form, predict
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
@@ -128,13 +126,6 @@ def test_what_it_sends_and_how_long_that_takes_is_said(topology: str, n: int) ->
     for parameters in (1e3, 1e8):
         predicted = predict(strategy, n, int(4 * parameters), compute=0.3, bandwidth=125e6, latency=1e-3)
         assert steps_of(strategy, n, parameters).seconds == pytest.approx(predicted, rel=1e-3)
-
-
-def test_an_unknown_topology_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--topology star: unknown; there are ring, exponential$"):
-        Gossip(topology="star").check(RunSize(4, 4, 4))
-    Gossip().check(RunSize(4, 4, 4))
-    Gossip(topology="exponential").check(RunSize(4, 4, 4))
 
 
 # Resume

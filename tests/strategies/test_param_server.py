@@ -58,21 +58,6 @@ def test_a_step_is_a_gradient_of_each_in_the_order_of_ranks_and_x_for_all() -> N
         assert seen == one * N_STEPS + end
 
 
-def versions(transport: Transport, task: Task) -> list[tuple[int, int, int]]:
-    rank = Rank(transport, task)
-    for number in (1, 2):
-        rank.epoch(number)
-    events = transport.recorder.frame().query("version_read >= 0")
-    rank.close()
-    return list(events[["peer", "version_read", "version_applied"]].itertuples(index=False, name=None))
-
-
-def test_no_gradient_is_stale() -> None:
-    server, *workers = virtual_time(3).launch(versions, 3, Task(ParamServer(), 3), record=True)
-    assert server == [(k, step, step) for step in range(2 * N_STEPS) for k in (1, 2)]
-    assert workers == [[], []]
-
-
 def bounded(transport: Transport, task: Task) -> bool:
     """Whether the gradient that a worker has sent is still what it was when the server has bounded it."""
     rank = Rank(transport, task)

@@ -17,17 +17,17 @@ def sample(kind: str, n: int, seed: int, dtype: torch.dtype = torch.float32) -> 
     random = np.random.default_rng(seed)
     normal = random.standard_normal(n)
     made = {
-        "normal": normal,
-        "heavy tails": normal / np.abs(random.standard_normal(n)),
-        "sorted": np.linspace(-1, 1, n),
-        "constant": np.full(n, -2.0),
-        "zeros": np.zeros(n),
-        "almost all zero": normal * (random.random(n) < 0.002),
-        "few values": random.integers(-2, 3, n),
-        "scales": normal * np.repeat(np.logspace(-4, 0, 20), n // 20 + 1)[:n],
-        "periodic": normal * np.where(np.arange(n) % (251 if n > LONG else 7), 1, 1e3),  # in step with a sample
+        "normal": lambda: normal,
+        "heavy tails": lambda: normal / np.abs(random.standard_normal(n)),
+        "sorted": lambda: np.linspace(-1, 1, n),
+        "constant": lambda: np.full(n, -2.0),
+        "zeros": lambda: np.zeros(n),
+        "almost all zero": lambda: normal * (random.random(n) < 0.002),
+        "few values": lambda: random.integers(-2, 3, n),
+        "scales": lambda: normal * np.repeat(np.logspace(-4, 0, 20), n // 20 + 1)[:n],
+        "periodic": lambda: normal * np.where(np.arange(n) % (251 if n > LONG else 7), 1, 1e3),  # in step with a sample
     }
-    return torch.from_numpy(np.asarray(made[kind])).to(dtype)
+    return torch.from_numpy(np.asarray(made[kind]())).to(dtype)
 
 
 def check_top(vector: torch.Tensor, *ks: int) -> None:

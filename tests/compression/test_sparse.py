@@ -166,20 +166,6 @@ def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_tur
 # Over many steps
 
 
-@settings(deadline=None, max_examples=15)
-@given(st.sampled_from(EVERY), scopes, densities, seeds, st.booleans())
-def test_nothing_is_lost_over_many_steps(kind: Any, scope: str, density: float, seed: int, sampled: bool) -> None:
-    options: dict[str, Any] = {} if kind is RandomK else {"sampled": sampled}
-    sender, receiver = (started(kind(density=density, **options), scope=scope, seed=3) for _ in range(2))
-    gs = vectors("whole", seed, torch.float32, steps=20)
-    sent = torch.zeros(LAYOUT.n)
-    for i, g in enumerate(gs):
-        sender.epoch = 1 + i // 4
-        sent += receiver.decode(sender.encode(g).data, torch.full_like(g, 7))
-    kept = sender.v if isinstance(sender, DGC) else sender.r
-    assert torch.equal(sent + kept, torch.stack(gs).sum(0)), "whole numbers: sums are exact"
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(EVERY), scopes, dtypes, seeds)
 def test_at_density_one_the_code_is_the_vector(kind: Any, scope: str, dtype: torch.dtype, seed: int) -> None:
@@ -285,7 +271,9 @@ def test_with_a_sampled_threshold_the_length_is_known_only_about(kind: Any) -> N
     sender.epoch = 9
     g = torch.randn(layout.n, generator=torch.Generator().manual_seed(0))
     code = sender.encode(g)
-    sent = int(receiver.decode(code.data).count_nonzero())
+    decoded = receiver.decode(code.data)
+    assert torch.equal(decoded + (sender.v if kind is DGC else sender.r), g), "what is sent and what is kept"
+    sent = int(decoded.count_nonzero())
     assert code.data.nbytes == sent * 8
     assert 5501 <= sent <= 22001
     assert sent != 11001
@@ -310,7 +298,3 @@ def test_an_index_outside_of_the_vector_is_refused(kind: Any, half: bool, index:
 def test_a_share_is_counted_as_it_is_written() -> None:
     """0.29 of 100 is 29, though 100 * 0.29 is a little less in binary."""
     assert share_of(100, 0.29) == 29
-    codec = RandomK(density=0.29)
-    codec.start(Layout(("a",), ((100,),)), torch.zeros(100))
-    assert codec.count() == (4 * 29, 0, 0)
-    assert codec.encode(torch.ones(100)).data.nbytes == 4 * 29

@@ -1,4 +1,4 @@
-"""What a strategy is: its name, its line in the table, the check of an option."""
+"""What a strategy is: its names, its line in the table, a step that collects, and what it keeps."""
 
 import dataclasses
 import importlib
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import strategies
-from records.errors import RunFailed, UsageError
-from strategies import STRATEGIES, Replica, RunSize, Strategy, Traits, between
+from records.errors import RunFailed
+from strategies import STRATEGIES, Replica, RunSize, Strategy, Traits
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
@@ -70,20 +70,6 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
 
 def test_the_first_line_is_the_first_paragraph() -> None:
     assert describe(Own) == "A strategy of a user's own, described in two lines."
-
-
-@pytest.mark.parametrize(
-    ("value", "high", "said"),
-    [
-        (0, None, "--often 0: must be at least 1"),
-        (-3, 7, "--often -3: must be at least 1"),
-        (8, 7, "--often 8: must be at most 7, the most there are"),
-        (float("nan"), None, "--often nan: must be at least 1"),
-    ],
-)
-def test_an_option_out_of_its_bounds_is_named(value: int, high: float | None, said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}$"):
-        between(Own(often=value), "often", 1, high, "the most there are" if high else "")
 
 
 def test_what_has_no_server_does_not_serve() -> None:

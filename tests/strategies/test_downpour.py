@@ -1,4 +1,4 @@
-"""Downpour: it pushes and fetches as often as it is told, and no movement is lost."""
+"""Downpour: no movement is lost, however often it pushes and fetches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Elastic averaging: the exchange is the paper's, as often as it is told; what is shown is the centre."""
+"""Elastic averaging: the exchange is that of the paper; rank 0 shows the centre."""
 
 import pytest
 

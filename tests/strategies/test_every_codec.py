@@ -14,7 +14,6 @@ from compression.dgc import DGC
 from compression.random_k import RandomK
 from compression.topk import TopK
 from records.errors import UsageError
-from records.files import load_metadata
 from records.tables import ledger
 from strategies import STRATEGIES, Cost, Strategy, Traffic, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
@@ -27,14 +26,13 @@ from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said
-from tests.strategies.loops import Rank, Task, exact, is_virtual, start, trajectories
+from tests.strategies.loops import Task, exact, is_virtual, start, trajectories
 from tests.strategies.runs import SMALL, made
-from tests.strategies.test_every_strategy_messages import learned
+from tests.strategies.test_every_strategy_messages import STEPS, counted, learned
 from training import Options, run
 from training.checks import resolve
 from training.command_line import parse_run
 from training.options import names_with_strategy_defaults
-from transports.base import Transport
 from virtual_time.cluster import Compute
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
@@ -48,7 +46,7 @@ PAIRS = [
     if codec.kind in strategy.traits.carries
 ]
 SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].traits.asynchronous]
-STEPS, N = 6, 4
+N = 4
 TRAVEL = (("ring_all_reduce", "process_group"), ("param_server", "shared_memory"))  # in every run
 
 
@@ -88,29 +86,12 @@ def small_codec(kind: type[Codec]) -> Codec:
 # The ledger
 
 
-def counted(transport: Transport, task: Task) -> tuple[pd.DataFrame, Layout, torch.Tensor]:
-    """The events of so many steps, without what begins or ends an epoch."""
-    rank = Rank(transport, task)
-    transport.recorder.epoch = 1
-    if rank.is_server:
-        rank.strategy.serve()
-    else:
-        for i in range(STEPS):
-            rank.take(i)
-    transport.recorder.mark_codes()
-    transport.recorder.epoch = 2
-    rank.strategy.finish()
-    events = transport.recorder.frame()
-    rank.close()
-    return events[events["epoch"] == 1], rank.replica.layout, rank.replica.x.clone()
-
-
 @pytest.mark.parametrize(
     ("strategy", "codec"), once_each(PAIRS + OWN, lambda strategy, codec: is_virtual(strategy) or codec is TopK)
 )
 def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> None:
     task = Task(exact(strategy), N, "plain", codec=small_codec(codec))
-    ranks = start(strategy, counted, N, task, record=True)
+    ranks = [rank[0] for rank in start(strategy, counted, N, [task], record=True)]
     events, (_, layout, x) = pd.concat([rank[0] for rank in ranks]), ranks[0]
     assert task.make_codec is not None
     made = task.make_codec(layout, x, 0, True)
@@ -215,20 +196,10 @@ def test_with_all_elements_it_is_the_dense_strategy(strategy: Strategy, codec: C
 # Death, return, and a resumed run
 
 
-def timed(
-    folder: Path, given: dict[str, Any], network: OneSwitch, phases: dict[str, float], deaths: list[Death]
-) -> pd.DataFrame:
-    options = Options(**SMALL | {"results_dir": str(folder), "run_name": "run"} | given)
-    time = VirtualTime(network, Compute(resolve(options), phases), deaths)
-    return run(options, quiet=True, launcher=time.launcher())
-
-
 @pytest.mark.parametrize("codec", list(CODING.values()), ids=list(CODING))
 def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, codec: type[Codec]) -> None:
-    given = {"strategy": AsyncParamServer(), "codec": small_codec(codec), "n_gpus": N, "epochs": 4}
-    phases = {"forward": 1e-3, "backward": 2e-3, "encode": 1e-3, "decode": 1e-3}
-    timed(tmp_path, given, OneSwitch(N, 1e7, 1e-4), phases, [Death(3, 0.02, 0.03)])
-    found = load_metadata(tmp_path / "run.json")
+    deaths = [Death(3, 0.02, 0.03)]
+    found = made(tmp_path, "run", AsyncParamServer(), codec=small_codec(codec), epochs=4, deaths=deaths)
     assert [death["returned"] for death in found["deaths"]] == [True]
     assert found["test_accuracy"] > 0.8
 
@@ -249,8 +220,10 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Kind, c
 
 
 def test_encoding_takes_virtual_time(tmp_path: Path) -> None:
-    given = {"strategy": ParamServer(), "codec": TopK(), "n_gpus": 3}
-    table = timed(tmp_path, given, OneSwitch(3, 1e9, 0.0), {"encode": 0.5, "decode": 0.25}, [])
+    given: dict[str, Any] = {"results_dir": str(tmp_path), "run_name": "run", "n_gpus": 3}
+    options = resolve(Options(strategy=ParamServer(), codec=TopK(), **SMALL | given))
+    time = VirtualTime(OneSwitch(3, 1e9, 0.0), Compute(options, {"encode": 0.5, "decode": 0.25}))
+    table = run(options, quiet=True, launcher=time.launcher())
     steps = table["step"].max()
     spent = table.groupby("role")["compress_s"].sum()
     assert spent["worker"] / 2 == pytest.approx(steps * 0.5, rel=1e-3)

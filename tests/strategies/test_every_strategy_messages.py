@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
+from compression import Layout
 from records.tables import ledger
 from strategies import Strategy
 from strategies.common.forms import closed_form
-from strategies.common.traits import NOTHING, Coded
+from strategies.common.traits import NOTHING
 from tests.ranks import ENGINES, LIMIT, launch, run
 from tests.strategies.loops import (
     Rank,
@@ -35,8 +36,8 @@ Kind = type[Strategy]
 STEPS = 12  # a multiple of all that the int options are set to
 
 
-def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, int, Coded | None]]:
-    """The events of so many steps of each worker, without what begins or ends an epoch; the bytes of x, and codes."""
+def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, Layout, torch.Tensor]]:
+    """The events of so many steps of each worker, without what begins or ends an epoch, and x."""
     found = []
     for task in tasks:
         first = len(transport.recorder.frame())
@@ -47,12 +48,12 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         else:
             for i in range(STEPS):
                 rank.take(i)
+        transport.recorder.mark_codes()
         transport.recorder.epoch = 2
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
-        found.append(
-            (events[events["epoch"] == 1], rank.replica.x.nbytes, task.coded(rank.replica.layout, rank.replica.x))
-        )
+        replica = rank.replica
+        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone()))
         transport.recorder.epoch = 0
         rank.close()
     return found
@@ -66,12 +67,12 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     ranks = start(punctual, counted, n_gpus, tasks, record=True)
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
-        _, nbytes, codec = ranks[0][case]
+        _, layout, x = ranks[0][case]
         for role, traffic in task.strategy.cost().by_role.items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = closed_form(task.strategy, traffic, n_gpus, nbytes, codec, itemsize=8)
+            expected = closed_form(task.strategy, traffic, n_gpus, x.nbytes, task.coded(layout, x), itemsize=8)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {task.strategy}"
 
 

@@ -5,24 +5,18 @@ from typing import Any
 
 from records.files import load_events, load_table
 from strategies import Strategy
-from tests.runs import metadata, small
 from tests.strategies.loops import EXHAUSTIVE, determined_variants, exact, is_virtual, some, variants, with_workers
-from tests.strategies.runs import BATCH_NORM, PHASES, made
-from training import Options, run
-from virtual_time.cluster import Compute
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
+from tests.strategies.runs import BATCH_NORM, made
+from training import Options
+from virtual_time.launcher import Death
 
 Kind = type[Strategy]
 
 
 def simulated(folder: Path, strategy: Strategy, n_gpus: int, name: str = "virtual", **changes: Any) -> dict[str, Any]:
-    """Make a small run with dropout in virtual time; return its metadata."""
-    given = {"model": "tests.workload:batch_norm", "jitter": 0.3, "slow": (f"{n_gpus - 1}:2",), "epochs": 3}
-    options = small(folder, strategy, n_gpus=n_gpus, run_name=name, **given | changes)
-    time = VirtualTime(OneSwitch(n_gpus, 1e7, 1e-4), Compute(options, PHASES))
-    run(options, quiet=True, launcher=time.launcher())
-    return metadata(folder, name)
+    """Make a small run with dropout and a straggler in virtual time; return its metadata."""
+    given = BATCH_NORM | {"lr": Options().lr, "jitter": 0.3, "slow": (f"{n_gpus - 1}:2",)}
+    return made(folder, name, strategy, n_gpus=n_gpus, **given | changes)
 
 
 @EXHAUSTIVE

@@ -133,24 +133,6 @@ def test_an_update_that_another_overwrites_is_counted_as_lost() -> None:
     assert launch(colliding, 2, timeout=LIMIT) == [1 / 3, None]
 
 
-def in_turns(transport: Transport) -> float | None:
-    """Both ranks take steps, one after the other."""
-    rank = Rank(transport, Task(Hogwild(count_lost=True), 2, "plain"))
-    for i in range(8):
-        if i % 2 == transport.rank:
-            rank.take(i // 2)
-        transport.barrier()
-    rank.strategy.finish()
-    rank.close()
-    return rank.transport.recorder.meters.get("lost_updates")
-
-
-def test_nothing_is_lost_where_they_take_turns() -> None:
-    lost, nobody = launch(in_turns, 2, timeout=LIMIT)
-    assert nobody is None
-    assert lost < 1e-14
-
-
 def with_a_death(transport: Transport) -> list[float | None]:
     """The meter after each of three epochs; rank 2 dies in the second, when it has written."""
     rank = Rank(transport, Task(Hogwild(count_lost=True), 3, "unit"), zeros())

@@ -21,7 +21,6 @@ from compression.topk import TopK
 from strategies import STRATEGIES, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.single import Single
 from strategies.synchronous_server.backup_workers import BackupWorkers
@@ -138,12 +137,6 @@ TASKS = [
 def test_it_takes_the_steps_of_the_strategy_by_hand(task: Task) -> None:
     hand, optimizer = (start(type(task.strategy), how, task.n_gpus, task) for how in (by_hand, by_optimizer))
     assert all(map(same, optimizer, hand))
-
-
-def test_where_workers_read_shared_memory_it_takes_the_same_steps() -> None:
-    task = Task(InconsistentReads(), 2, "plain", codec=TopK(density=0.25), clip_norm=1.0)
-    hand, optimizer = (launch(how, 2, task, timeout=LIMIT)[1] for how in (by_hand, by_optimizer))
-    assert same(hand, optimizer)
 
 
 @pytest.mark.parametrize("strategy", [ParamServer(), ShardedParamServer(), RingAllReduce()], ids=NAME)

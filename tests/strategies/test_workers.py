@@ -1,4 +1,4 @@
-"""The workers of a server: whose message comes next, who is alive, who waits; above each test, its ranks' work."""
+"""The workers of a server: what the dead have sent, where a worker begins, who has left."""
 
 import os
 import signal

@@ -186,8 +186,9 @@ def all_of_single(folder: Path, *more: str) -> tuple[int, str]:
                 *more)  # fmt: skip
 
 
-def test_an_interrupt_amid_the_renames_leaves_all_records_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("amid", "code", "name"), [(True, 130, "SIGINT"), (False, 143, "SIGTERM")])
+def test_an_interrupt_amid_the_renames_or_after_them_leaves_all_records_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amid: bool, code: int, name: str
 ) -> None:
     replace = os.replace
 
@@ -196,18 +197,9 @@ def test_an_interrupt_amid_the_renames_leaves_all_records_and_says_so(
         if str(new).endswith(".csv"):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(os, "replace", interrupted)
-    code, said_last = single(tmp_path)
-    assert (code, said_last) == (130, f"error: ended by SIGINT; the records are written: {tmp_path / 'run.json'}")
-    assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.events.csv.gz", "run.json"]
-
-
-def test_an_interrupt_after_the_records_says_that_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "summary", interrupt)
-    code, said_last = single(tmp_path)
-    assert (code, said_last) == (143, f"error: ended by SIGTERM; the records are written: {tmp_path / 'run.json'}")
+    monkeypatch.setattr(*((os, "replace", interrupted) if amid else (tables, "summary", interrupt)))
+    told = f"error: ended by {name}; the records are written: {tmp_path / 'run.json'}"
+    assert single(tmp_path) == (code, told)
     assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.events.csv.gz", "run.json"]
 
 

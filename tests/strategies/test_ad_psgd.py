@@ -41,7 +41,7 @@ def ad_psgd_of(rank: Rank) -> ADPSGD:
 
 def test_its_order_of_messages_cannot_be_replayed() -> None:
     ADPSGD().check(RunSize(4, 4, 4))
-    with pytest.raises(UsageError, match=r"^--replay: with ad_psgd every rank takes messages in an order of its own"):
+    with pytest.raises(UsageError, match=r"^--replay: with ad_psgd ranks take messages in an order of their own"):
         ADPSGD().check(RunSize(4, 4, 4, replayed=True))
 
 

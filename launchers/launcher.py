@@ -60,7 +60,7 @@ class Launcher:
     name: str
     launch: Launch
     transport: str  # what carries the messages, as records name it
-    world_size: int | None  # how many ranks it has started already; None: it starts as many as it is asked for
+    world_size: int | None  # how many ranks it has started already; None: it starts as many as a Job needs
     is_first: bool  # whether this process is the one that gets the results, and so reports and writes
     shared_memory: bool  # whether the ranks share memory: vectors, data sets
     restarts: bool  # whether expendable ranks may die, and be started again

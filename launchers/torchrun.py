@@ -1,4 +1,4 @@
-"""Be one of the ranks that torchrun has started, on this machine and others; it ends all of a machine when one dies."""
+"""Run one of the ranks that torchrun has started, on this machine and others; it ends all here when one dies."""
 
 import os
 from typing import Any
@@ -29,7 +29,7 @@ def launcher() -> Launcher:
 
 
 def launch(job: Job) -> list[Any]:
-    """Be the rank that torchrun says; return all results on rank 0, nothing on the others.
+    """Run the rank that torchrun has assigned; return all results on rank 0, nothing on the others.
 
     No rank is expendable here, and messages name no roles. Raises RunFailed when a peer is lost, or none answers.
     """

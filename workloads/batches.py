@@ -61,7 +61,7 @@ class BatchPlan:
         return full + (rest >= self.workers)
 
     def bounds(self, step: int) -> tuple[int, int]:
-        """Give the [start, stop) of the batch of `step` in the permutation.
+        """Return the [start, stop) of the batch of `step` in the permutation.
 
         Raises:
             IndexError: if the epoch has no such step.
@@ -72,7 +72,7 @@ class BatchPlan:
         return start, self.n_samples if step == self.n_steps - 1 else start + self.global_batch_size
 
     def part_bounds(self, step: int, worker: int) -> tuple[int, int]:
-        """Give the [start, stop) of `worker`'s part of the batch of `step` in the permutation.
+        """Return the [start, stop) of `worker`'s part of the batch of `step` in the permutation.
 
         Raises:
             IndexError: if there is no such step or worker.
@@ -85,7 +85,7 @@ class BatchPlan:
         return first, first + size + (worker < larger)
 
     def epoch(self, epoch: int) -> torch.Tensor:
-        """Give the permutation of the training set in `epoch`: int64, (n_samples,). It is shared: do not write to it.
+        """Return the permutation of the training set in `epoch`: int64, (n_samples,). It is shared: do not write to it.
 
         Raises:
             ValueError: if `epoch` is negative.
@@ -93,12 +93,12 @@ class BatchPlan:
         return _permutation(self.n_samples, self.seed, epoch)
 
     def batch(self, epoch: int, step: int) -> torch.Tensor:
-        """Give the sample indices of a whole global batch: int64, (size,)."""
+        """Return the sample indices of a whole global batch: int64, (size,)."""
         start, stop = self.bounds(step)
         return self.epoch(epoch)[start:stop]
 
     def part(self, epoch: int, step: int, worker: int) -> torch.Tensor:
-        """Give the sample indices of `worker`'s part of a global batch: int64, (size,)."""
+        """Return the sample indices of `worker`'s part of a global batch: int64, (size,)."""
         start, stop = self.part_bounds(step, worker)
         return self.epoch(epoch)[start:stop]
 

@@ -45,14 +45,14 @@ class Data(ABC):
 
     @abstractmethod
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """Give samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64; both are new.
+        """Return samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64; both are new.
 
         What is drawn at random for a training sample is a function of the seed, the epoch and its index.
         """
 
     @abstractmethod
     def train_subset(self, indices: Tensor) -> Self:
-        """Give the data set with only the training samples at `indices`."""
+        """Return the data set with only the training samples at `indices`."""
 
     @abstractmethod
     def share_memory_(self) -> Self:
@@ -66,7 +66,7 @@ class Data(ABC):
         dtype: torch.dtype = torch.float32,
         epoch: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Give a normalised batch on `device`: x (B, *input_shape) of `dtype`, and y (B,) int64.
+        """Return a normalised batch on `device`: x (B, *input_shape) of `dtype`, and y (B,) int64.
 
         Args:
             indices: positions in the split, int64, (B,), on the CPU.
@@ -126,7 +126,7 @@ class TensorData(Data):
         return self.test_x[indices], self.test_y[indices]
 
     def train_subset(self, indices: Tensor) -> Self:
-        """Give the data set with a copy of only the training samples at `indices`."""
+        """Return the data set with a copy of only the training samples at `indices`."""
         return replace(self, train_x=self.train_x[indices], train_y=self.train_y[indices])
 
     def share_memory_(self) -> Self:
@@ -177,7 +177,7 @@ class LazyData(Data):
         return torch.stack(xs), torch.tensor(ys, dtype=torch.int64)
 
     def train_subset(self, indices: Tensor) -> Self:
-        """Give the data set with a view of only the training samples at `indices`."""
+        """Return the data set with a view of only the training samples at `indices`."""
         return replace(self, train=Subset(self.train, indices.tolist()))
 
     def share_memory_(self) -> Self:
@@ -186,7 +186,7 @@ class LazyData(Data):
 
 
 def decode(name: str, dataset: Any, i: int) -> tuple[Tensor, int]:
-    """Give item `i` of a map-style dataset as x, a uint8 or floating tensor, and y.
+    """Return item `i` of a map-style dataset as x, a uint8 or floating tensor, and y.
 
     Raises:
         UsageError: if reading it raises, or it is not such a pair.

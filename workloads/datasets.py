@@ -146,7 +146,7 @@ def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
 
 
 def _channels_first(images: Any) -> torch.Tensor:
-    """Give torchvision's N x H x W, N x H x W x 3 or N x 3 x H x W images as N x C x H x W."""
+    """Return torchvision's N x H x W, N x H x W x 3 or N x 3 x H x W images as N x C x H x W."""
     x = torch.as_tensor(images)
     if x.dim() == 3:
         return x.unsqueeze(1)

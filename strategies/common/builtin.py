@@ -58,7 +58,7 @@ class Builtin(Strategy):
         return module
 
     def notice(self, n_gpus: int) -> str:
-        """Return one line that tells the user what runs in parallel here, or ""."""
+        """Return one line for the user that names what runs in parallel, or ""."""
         return ""
 
     @abstractmethod

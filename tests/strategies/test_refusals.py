@@ -18,7 +18,7 @@ IN_MEMORY: list[tuple[dict[str, Any], str]] = [
     ({"replayed": True}, "--replay: that run has inconsistent reads"),
 ]
 OF_RUNS: dict[str, list[tuple[dict[str, Any], str]]] = {  # what is special of the run, the message
-    "ad_psgd": [({"replayed": True}, "--replay: with NAME every rank takes messages in an order of its own")],
+    "ad_psgd": [({"replayed": True}, "--replay: with NAME ranks take messages in an order of their own")],
     "hogwild": IN_MEMORY,
     "hogwild_pp": IN_MEMORY,
     "inconsistent_reads": IN_MEMORY,

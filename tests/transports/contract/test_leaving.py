@@ -22,7 +22,7 @@ def leave_in_order(transport: Transport, order: list[int]) -> Any:
             transport.isend(transport.rank, 0, "talk")
         own.fill_(transport.rank)
         transport.isend(own[:5], 0, "last")
-        transport.isend(torch.full((2 * MILLION,), transport.rank), 0, "last")
+        transport.isend(torch.full((MILLION // 2,), transport.rank), 0, "last")
         transport.isend(transport.rank, 0, "last")
         transport.close()
         transport.close()
@@ -45,7 +45,7 @@ def leave_in_order(transport: Transport, order: list[int]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [[1, 2, 3], [3, 2, 1], [2, 3, 1]])
+@pytest.mark.parametrize("order", [[1, 2, 3], [2, 3, 1]])
 def test_ranks_may_leave_in_any_order(engine: str, order: list[int]) -> None:
     expected: list[Any] = []
     for left, leaver in enumerate(order):
@@ -98,8 +98,7 @@ def go_on_without_the_first(transport: Transport) -> Any:
     if transport.rank == 0:
         return None
     lost = outcome(transport.recv, 0, "x")
-    other = 3 - transport.rank
-    transport.isend(transport.rank, other, "x")
+    transport.isend(transport.rank, 3 - transport.rank, "x")
     return lost, transport.recv(ANY, "x").object, transport.recorder.rank
 
 

@@ -34,14 +34,18 @@ class Data(ABC):
     std: tuple[float, ...]
 
     @property
-    @abstractmethod
     def n_train(self) -> int:
         """Number of training samples."""
+        return self.count("train")
 
     @property
-    @abstractmethod
     def n_test(self) -> int:
         """Number of test samples."""
+        return self.count("test")
+
+    @abstractmethod
+    def count(self, split: Split) -> int:
+        """Return the number of samples of a split."""
 
     @abstractmethod
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
@@ -54,9 +58,9 @@ class Data(ABC):
     def train_subset(self, indices: Tensor) -> Self:
         """Give the data set with only the training samples at `indices`."""
 
-    @abstractmethod
     def share_memory_(self) -> Self:
-        """Move what is held as tensors into shared memory, and return the data set itself."""
+        """Move what is held as tensors, by default nothing, into shared memory; return the data set itself."""
+        return self
 
     def fetch(
         self,
@@ -109,15 +113,9 @@ class TensorData(Data):
     test_x: Tensor
     test_y: Tensor
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train_y)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test_y)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.train_y if split == "train" else self.test_y)
 
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Copy the samples out of the tensors."""
@@ -143,15 +141,9 @@ class LazyData(Data):
     train: Any
     test: Any
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.train if split == "train" else self.test)
 
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Decode the samples and stack them.
@@ -179,10 +171,6 @@ class LazyData(Data):
     def train_subset(self, indices: Tensor) -> Self:
         """Give the data set with a view of only the training samples at `indices`."""
         return replace(self, train=Subset(self.train, indices.tolist()))
-
-    def share_memory_(self) -> Self:
-        """Return the data set: nothing of it is held as tensors here."""
-        return self
 
 
 def decode(name: str, dataset: Any, i: int) -> tuple[Tensor, int]:

@@ -113,15 +113,9 @@ class ImageData(Data):
     augment: bool
     seed: int
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.files(split))
 
     @property
     def size(self) -> int:

@@ -73,17 +73,6 @@ def test_a_rank_that_exits_is_told_with_its_exit_code(how: str) -> None:
     assert "rank 1 (worker) waited for 'x' from rank 0" in text
 
 
-def stop(transport: Transport) -> None:
-    if transport.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    transport.recv(1, "x", timeout=1.0)
-
-
-@pytest.mark.slow
-def test_a_stopped_rank_is_named_though_another_times_out_first() -> None:
-    assert str(failure(stop, 2, timeout=4.0)).startswith("rank 1 (worker) has not answered")
-
-
 def test_the_launcher_misses_no_rank_after_a_stop_of_everything() -> None:
     clock = [0.0]
     ranks = Ranks(Job(print, 2, timeout=5.0), running=RunningClock(lambda: clock[0]))

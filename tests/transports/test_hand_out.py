@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import transports.peer
-from tests.ranks import LIMIT, launch, outcome, run, run_with_deaths, values, wait_until
+from tests.ranks import LIMIT, launch, outcome, run_with_deaths, values, wait_until
 from tests.transports.samples import die
-from transports.base import ANY, Transport
+from transports.base import Transport
 from transports.peer import Peer
 from transports.shared_memory import SharedMemory
-from transports.timing import now as clock
 
 
 def count_handles(transport: Transport) -> list[int]:
@@ -135,30 +134,3 @@ def leave_after_the_first_slice(transport: Transport, folder: str) -> Any:
 def test_who_leaves_waits_until_its_memory_is_in_the_others_hands(tmp_path: Path) -> None:
     seen = launch(leave_after_the_first_slice, 2, str(tmp_path), timeout=LIMIT)[0]
     assert seen == (False, [4] * 10, ("PeerLost", 1))
-
-
-def leave_while_the_other_has_much_to_send(transport: Transport, folder: str) -> Any:
-    """Rank 1 can tell that it took the memory only behind much else, which rank 0 reads no more of for itself."""
-    sent, left = Path(folder, "sent"), Path(folder, "left")
-    if transport.rank == 0:
-        transport.isend(transport.allocate(10).fill_(4), 1, "slice")
-        sent.touch()
-        t0 = clock()
-        transport.close()
-        left.touch()
-        return clock() - t0 < LIMIT / 2
-    for _ in range(20):
-        transport.isend(torch.ones(100_000), 0, "unread")
-    assert wait_until(sent.exists)
-    seen = [values(transport.recv(0, "slice")), outcome(transport.recv, 0, "slice")]
-
-    def has_left() -> bool:
-        transport._progress(ANY, 0)  # any call lets waiting messages leave
-        return left.exists()
-
-    return [*seen, wait_until(has_left)]
-
-
-def test_who_leaves_need_not_wait_for_the_end_of_who_has_much_to_send_to_it(tmp_path: Path) -> None:
-    seen = run("shared_memory", leave_while_the_other_has_much_to_send, 2, str(tmp_path))
-    assert seen == [True, [[4] * 10, ("PeerLost", 0), True]]

@@ -14,7 +14,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.ranks import HELD_BACK, LIMIT, held_back, launch, outcome, run
+from tests.ranks import HELD_BACK, LIMIT, held_back, launch, run
 from tests.transports.samples import pair
 from transports.base import ANY, Transport
 from transports.link import Link
@@ -203,24 +203,6 @@ def test_what_nobody_has_asked_for_yet_occupies_the_card_too(engine_name: str) -
     link = held_back(engine_name)
     assert link is not None
     assert run(engine_name, send_past_another, 3)[0] > link.seconds(1_000_000)
-
-
-def send_and_leave(transport: Transport, how: str) -> Any:
-    """Rank 1 sends twice and is gone; rank 0 tells what it receives until then."""
-    transport.barrier()
-    if transport.rank == 1:
-        for i in range(2):
-            transport.isend(torch.full((3,), float(i)), 0, "x")
-        if how == "dies":
-            os._exit(3)
-        return None
-    return [*(transport.recv(1, "x").vector.tolist() for _ in range(2)), outcome(transport.recv, 1, "x")]
-
-
-@pytest.mark.parametrize("how", ["dies", "closes"])
-def test_who_is_gone_is_missed_after_its_messages(how: str) -> None:
-    results = launch(send_and_leave, 2, how, timeout=LIMIT, expendable=[1], link=Link(1e6, 0.3))
-    assert results[0] == [[0.0] * 3, [1.0] * 3, ("PeerLost", 1)]
 
 
 def send_to_the_dead(transport: Transport) -> Any:

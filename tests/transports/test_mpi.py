@@ -6,7 +6,6 @@ import torch
 
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, values
-from tests.transports.samples import MILLION
 from transports.base import Transport
 
 pytestmark = [*NEEDS_MPI]
@@ -101,19 +100,3 @@ def close_early_and_open_again(transport: Transport) -> Any:
 
 def test_what_comes_after_a_close_at_its_limit_is_not_heard_later() -> None:
     assert run("mpi", close_early_and_open_again, 4) == [3, 0, 1, 2]
-
-
-def send_to_who_closes(transport: Transport) -> Any:
-    """Rank 1 closes without looking at a large message; it is taken all the same, so that rank 0 can close."""
-    if transport.rank == 1:
-        transport.recv(0, "close")
-        transport.close()
-        return None
-    work = transport.isend(torch.ones(5 * MILLION), 1, "x")
-    transport.isend(None, 1, "close")
-    work.wait()
-    return work.done, outcome(transport.recv, 1, "x")
-
-
-def test_what_nobody_reads_is_taken_by_who_closes() -> None:
-    assert run("mpi", send_to_who_closes, 2)[0] == (True, ("PeerLost", 1))

@@ -101,17 +101,12 @@ class Files:
 
 @dataclass
 class ImageData(Data):
-    """A data set of pictures in files.
-
-    Attributes:
-        augment: whether training pictures are cut at random and mirrored.
-        seed: what that is drawn from, with the epoch and the index of a sample.
-    """
+    """A data set of pictures in files."""
 
     train: Files
     test: Files
-    augment: bool
-    seed: int
+    augment: bool  # whether training pictures are cut at random and mirrored
+    seed: int  # what that is drawn from, with the epoch and the index of a sample
 
     def count(self, split: Split) -> int:
         """See Data."""

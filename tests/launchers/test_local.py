@@ -58,19 +58,27 @@ def test_ranks_are_not_given_up_while_on_report_takes_its_time() -> None:
 # Failures
 
 
-def leave(transport: Transport, how: str) -> None:
-    if transport.rank == 0:
+class Odd(BaseException):
+    """What no `except Exception` catches."""
+
+
+def fail(transport: Transport, how: Any) -> None:
+    if transport.rank == 1:
         if how == "os._exit":
             os._exit(3)
-        sys.exit(3)
-    transport.recv(0, "x")
+        if how == "sys.exit":
+            sys.exit(3)
+        raise how("on purpose")
+    transport.recv(1, "x")
 
 
-@pytest.mark.parametrize("how", ["os._exit", "sys.exit"])
-def test_a_rank_that_exits_is_told_with_its_exit_code(how: str) -> None:
-    text = str(failure(leave, 2, how))
-    assert text.startswith("rank 0 (worker) ended with exit code 3 before its work was done")
-    assert "rank 1 (worker) waited for 'x' from rank 0" in text
+@pytest.mark.parametrize("how", ["os._exit", "sys.exit", Odd, GeneratorExit, KeyboardInterrupt])
+def test_a_rank_that_exits_or_raises_what_is_no_exception_is_told(how: Any) -> None:
+    text = str(failure(fail, 2, how))
+    exits = isinstance(how, str)
+    told = "ended with exit code 3 before its work was done" if exits else f"raised {how.__name__}: on purpose"
+    assert text.startswith(f"rank 1 (worker) {told}; meanwhile rank 0 (worker) waited for 'x' from rank 1")
+    assert exits or "in fail" in text
 
 
 def test_the_launcher_misses_no_rank_after_a_stop_of_everything() -> None:
@@ -105,21 +113,6 @@ def be_stuck(transport: Transport) -> None:
 @pytest.mark.slow
 def test_a_rank_that_takes_no_notice_is_ended() -> None:
     assert str(failure(be_stuck, 3)).startswith("rank 1 (worker) raised ValueError: on purpose")
-
-
-class Odd(BaseException):
-    """What no `except Exception` catches."""
-
-
-def raise_what_is_no_exception(transport: Transport, kind: type[BaseException]) -> None:
-    raise kind("on purpose")
-
-
-@pytest.mark.parametrize("kind", [Odd, GeneratorExit, KeyboardInterrupt])
-def test_what_is_raised_and_is_no_exception_is_told_too(kind: type[BaseException]) -> None:
-    error = str(failure(raise_what_is_no_exception, 1, kind))
-    assert error.startswith(f"rank 0 (worker) raised {kind.__name__}: on purpose")
-    assert "in raise_what_is_no_exception" in error
 
 
 def close_the_terminal(transport: Transport) -> int:

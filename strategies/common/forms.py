@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from records.formulas import as_written
 from strategies.collectives import broadcast
-from strategies.common.traits import Coded, Cost, Traffic
+from strategies.common.traits import Coded, Traffic
 
 if TYPE_CHECKING:
     from strategies.common.base import Strategy
@@ -27,11 +27,6 @@ def sources(kind: type) -> set[str]:
     files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
     # The functions that @dataclass makes have no file, or dataclasses.py.
     return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
-
-
-def cost_with(strategy: "Strategy", code: Coded | None) -> Cost:
-    """Return what the strategy sends, its gradients as they are (None) or by such a code."""
-    return strategy.cost(code.kind if code else None)
 
 
 def closed_form(
@@ -60,7 +55,7 @@ def predict(
     bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
     the codec computes in `compute`.
     """
-    path = cost_with(strategy, code).path
+    path = strategy.cost(code.kind if code else None).path
     if path is None:
         return None
     if n_gpus == 1:

@@ -65,8 +65,8 @@ def test_one_strategy_of_the_table(tmp_path: Path) -> None:
     for file, test in (
         ("strategies/test_sharded_ring.py", "test_"),
         ("strategies/test_every_strategy.py", "test_it_takes_the_same_steps_as_one_process[sharded_ring-3]"),
-        ("virtual_time/test_dry_run.py", "test_a_synchronous_step_takes_what_is_predicted[sharded_ring]"),
-        ("virtual_time/test_dry_run.py", "test_no_asynchronous_step_is_predicted"),
+        ("virtual_time/test_dry_run.py", "test_a_synchronous_step_takes_what_is_predicted[sharded_ring-None]"),
+        ("virtual_time/test_dry_run.py", "test_of_what_has_no_simple_form_nothing_is_predicted"),
         (
             "test_sources.py",
             "test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy[strategies/all_red",

@@ -62,7 +62,7 @@ def test_the_epoch_table_is_the_same_from_chunks() -> None:
         recorder.mark("epoch_s", 3.0)
     frame = recorder.frame()
     whole = epoch_table(frame, "ring", 1, ["worker"])
-    for size in (1, 7, 40):
+    for size in (7, 40):
         pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
         pd.testing.assert_frame_equal(epoch_table(pieces, "ring", 1, ["worker"]), whole)
 
@@ -79,12 +79,12 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 def many_steps(transport: Transport, path: Path) -> float:
-    """Record 250,000 steps; return by how many bytes the memory has grown after the first ten thousand."""
+    """Record 100,000 steps; return by how many bytes the memory has grown after the first ten thousand."""
     recorder, memory = transport.recorder, psutil.Process().memory_info
     recorder.write_to(path)
     steps(recorder, 10_000)
     before = memory().rss
-    for _ in range(24):
+    for _ in range(9):
         steps(recorder, 10_000)
     return memory().rss - before
 
@@ -94,8 +94,8 @@ def test_the_memory_of_a_rank_does_not_grow_with_its_steps(tmp_path: Path) -> No
     path = tmp_path / "rank-0.events"
     try:
         (grown,) = launch(many_steps, 1, path, record=True, timeout=LIMIT)
-        assert grown < 20e6, "all events are 95 MB"
-        assert os.path.getsize(path) > 92e6
+        assert grown < 20e6, "all events are 40 MB"
+        assert os.path.getsize(path) > 36e6
     finally:
         path.unlink(missing_ok=True)  # pytest keeps its folders for a while
 

@@ -18,7 +18,7 @@ from strategies.collectives import ring_all_reduce
 from tests.ranks import virtual_time
 from tests.records.samples import loaded, simulated
 from tests.records.test_page import facts, unpacked
-from tests.runs import made, strategy_of
+from tests.runs import strategy_of
 from transports.base import Transport
 from virtual_time.launcher import Death
 
@@ -64,7 +64,7 @@ def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds:
 RANK = st.integers(0, 2)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(RANK, RANK, st.sampled_from("ab"), st.booleans()), max_size=40))
 def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str, bool]]) -> None:
     recorders = [Recorder(rank) for rank in range(3)]
@@ -85,13 +85,9 @@ def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str
 SERVED = ("param_server", "async_param_server", "downpour", "easgd", "dgs", "backup_workers")
 
 
-@pytest.mark.parametrize(("name", "real"), [*((name, False) for name in SERVED), ("param_server", True), ("dgs", True)])
-def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str, real: bool) -> None:
-    strategy = strategy_of(name, **{"tau": 2} if name == "easgd" else {})
-    if real:
-        made(tmp_path, strategy, n_gpus=3)
-    else:
-        simulated(tmp_path, strategy)
+@pytest.mark.parametrize("name", SERVED)
+def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str) -> None:
+    simulated(tmp_path, strategy_of(name, **{"tau": 2} if name == "easgd" else {}))
     one = loaded(tmp_path)
     events = with_messages(one.events, one.roles)
     used = pd.concat([applied(events), dropped(events)]).sort_index()
@@ -148,7 +144,7 @@ def test_messages_of_two_lives_are_not_taken_for_one(tmp_path: Path) -> None:
     assert alone["t0"].max() < begins, "what has one end is of its first life"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 3), max_size=12), st.integers(0, 12), st.integers(0, 12), st.booleans())
 def test_a_receipt_is_of_no_message_of_another_length(sizes: list[int], first: int, taken: int, died: bool) -> None:
     """Of what rank 1 sent before its `first` message that is on record nothing is known."""

@@ -122,30 +122,3 @@ def test_the_picture_is_written_beside_the_runs(tmp_path: Path, capsys: pytest.C
         assert plot.main(paths) == 0
         assert capsys.readouterr() == (f"picture        {tmp_path / png}\n", "")
         assert (tmp_path / png).read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["missing.json"], "missing.json: no such file"),
-        (["a.json", "--out", "picture.jpeg"], "--out picture.jpeg: must end in .png"),
-        (["a.json", "--out", "no/such/folder.png"], "cannot write no/such/folder.png: No such file or directory"),
-        (["a.json", "--last", "0"], "--last 0: must be 1 or more"),
-        (["a.json", "--last", "x"], "argument --last: invalid int value: 'x'"),
-        ([f"copy{i}.json" for i in range(plot.MOST + 1)], f"{plot.MOST + 1} runs are too many to tell apart"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made(tmp_path, "a")
-    for i in range(plot.MOST + 1):
-        for suffix in ("csv", "json"):
-            (tmp_path / f"copy{i}.{suffix}").symlink_to(tmp_path / f"a.{suffix}")
-    monkeypatch.chdir(tmp_path)
-    assert plot.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"plot: {said}")
-    assert len(err.splitlines()) == 1
-    assert not list(tmp_path.glob("**/*.png"))

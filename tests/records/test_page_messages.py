@@ -3,21 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records import page
 from records.page.columns import PARAMETERS, encode, with_messages
 from records.recorder import Recorder
 from records.tables import applied, dropped
 from strategies.collectives import ring_all_reduce
 from tests.ranks import virtual_time
 from tests.records.samples import loaded, simulated
-from tests.records.test_page import facts, unpacked
+from tests.records.test_page import unpacked
 from tests.runs import strategy_of
 from transports.base import Transport
 from virtual_time.launcher import Death
@@ -168,21 +166,3 @@ def test_columns_take_what_a_long_run_has() -> None:
     columns = unpacked(encoded)
     assert columns["bytes"][0] == 2**40
     assert columns["t1"][0] == 1e8
-
-
-def test_what_came_before_a_step_is_counted(tmp_path: Path) -> None:
-    """With the whole run's numbers, no chunk is taken for that of another round."""
-    simulated(tmp_path, "ring_all_reduce")
-    one, N = loaded(tmp_path), 4
-    (of_step,) = facts(page.make_page([one], (3, 1)))["runs"]
-    before, columns = of_step["ring_before"], unpacked(of_step)
-    tags = columns["tag"].map(dict(enumerate(of_step["tags"])))
-    ends = {"sent": (1, "share-reduce", 0), "added": (2, "share-reduce", -1), "copied": (2, "share-only", 0)}
-    for name, (op, tag, first) in ends.items():
-        for rank in range(N):
-            here = columns[(columns["rank"] == rank) & (columns["op"] == op) & (tags == tag)]
-            steps = (before[name][rank] + np.arange(len(here))) % (N - 1)
-            assert list(here["chunk"]) == list((rank + first - steps) % N)
-            assert len(here) > 0
-    assert any(n % (N - 1) for n in before["copied"]), "the page begins in the middle of a round"
-    assert facts(page.make_page([one]))["runs"][0]["ring_before"] == {name: [0] * N for name in ends}

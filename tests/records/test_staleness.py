@@ -1,8 +1,6 @@
 """Recorded versions: how stale gradients were, which came too late, what was read while it changed."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,8 +15,6 @@ from records.files import load_events, load_table, write_run
 from records.recorder import Recorder
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import EVALUATE_BYTES, VERSION_COLUMNS, epoch_table, ledger, summary, totals
-from strategies.common.workers import Workers
-from transports.messages import Message
 
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
@@ -180,24 +176,6 @@ def test_reads_that_saw_several_versions() -> None:
         ["all", "4", "1", "2.50", "7", "4", "50.0", "3"],
     ]
     assert "reads" not in text(served(SOME), {})
-
-
-def test_a_server_records_what_it_applies_and_what_it_drops() -> None:
-    recorder = Recorder()
-    transport: Any = SimpleNamespace(rank=0, recorder=recorder, now=lambda: 7.0)
-    descent: Any = SimpleNamespace(version=5)
-    workers = Workers([1, 2], SimpleNamespace(), transport, descent)  # type: ignore[arg-type]
-    applied = Message(2, "gradient", None, None, 0)
-    applied.version = 3
-    workers.record_applied(applied)
-    late = Message(1, "gradient", None, None, 0)
-    late.version = 4
-    workers.drop(late)
-    events = recorder.frame()
-    assert histogram(events).to_dict("records") == [{"worker": 2, "staleness": 2, "count": 1}]
-    assert histogram(events, "dropped").to_dict("records") == [{"worker": 1, "staleness": 1, "count": 1}]
-    assert (events["t0"] == 7).all()
-    assert (events["t1"] == 7).all()
 
 
 # Whole runs

@@ -48,7 +48,7 @@ def test_the_picture_of_the_page_is_of_the_run_that_the_readme_makes() -> None:
 
 def test_the_ring_is_quoted_as_it_is() -> None:
     functions = (collectives.ring_all_reduce, collectives.reduce_scatter, collectives.all_gather)
-    assert "\n".join(map(inspect.getsource, functions)) == RING.replace("\n\n\n", "\n\n")
+    assert "\n".join(inspect.getsource(one) for one in functions) == RING.replace("\n\n\n", "\n\n")
 
 
 def test_the_claim_of_the_readme_is_what_was_measured() -> None:

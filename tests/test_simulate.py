@@ -82,8 +82,8 @@ def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> Non
     assert float(busy[0].splitlines()[1].split()[-1]) > 1, "percent of the time, not of 50 seconds"
     code, text = said(tmp_path, *given, "--kill", "1@10ms-60s")
     assert code == 0, "it would return when nobody is left"
-    given = ("--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1", "--compute", "10ms")
-    code, text = said(tmp_path, *given, "--kill", "1@3600s", "2@15ms", "3@15ms-16ms")
+    code, text = said(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1",
+                      "--compute", "10ms", "--kill", "1@3600s", "2@15ms", "3@15ms-16ms")  # fmt: skip
     assert code == 0
     assert "\ndied           rank 2; the others went on\n" in text, "rank 3 has returned"
     assert "\nnot killed     rank 1: the run had ended before 3600 virtual s\n" in text

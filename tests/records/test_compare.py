@@ -9,7 +9,6 @@ import pytest
 
 from records import compare
 from records.files import write_run
-from records.finished import shortened
 from tests.records.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
 
 OPTIONS: dict[str, Any] = {"strategy": "parameter_server", "n_gpus": 3, "run_name": "x", "lr": 0.1, "slow": []}
@@ -111,12 +110,3 @@ def test_without_a_path_the_runs_are_those_in_results(results: Path, capsys: pyt
     (results / "results").mkdir()
     write(results / "results", "mine")
     assert printed(capsys).splitlines()[1].startswith("mine ")
-
-
-@pytest.mark.parametrize("width", range(3, 12))
-def test_shortened_keeps_both_ends(width: int) -> None:
-    text = shortened("abcdefghij", width)
-    assert len(text) == min(width, 10)
-    assert text[0] == "a"
-    if width >= 4:
-        assert text[-1] == "j"

@@ -31,53 +31,40 @@ def test_run_round_trip(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(load_table(paths["table"]), table, check_exact=True)
     (none := unrecorded_table().assign(strategy="none")).to_csv(tmp_path / "none.csv", index=False)
     pd.testing.assert_frame_equal(load_table(tmp_path / "none.csv"), none)
-    assert load_metadata(paths["metadata"]) == {
-        **METADATA,
-        "parameter_hash": {"0": "ab"},
-        "loss": None,
-        "where": str(tmp_path),
-    }
+    read = load_metadata(paths["metadata"])
+    assert read == {**METADATA, "parameter_hash": {"0": "ab"}, "loss": None, "where": str(tmp_path)}
 
 
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-@pytest.mark.parametrize("where", [(Path, "write_bytes"), (os, "replace")])
-def test_a_failed_write_leaves_the_older_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, where: tuple[Any, str]
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    for name in ("run.csv", "run.json", "run.events.csv.gz"):
-        (tmp_path / name).write_text("older")
-    monkeypatch.setattr(*where, fail)
-    with pytest.raises(type(error)):
-        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA)
-    monkeypatch.undo()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("run.csv", "run.json", "run.events.csv.gz"), b"older"
-    )
+def written(folder: Path, model: Path) -> dict[str, Path]:
+    others = {str(model): b"model"}
+    return write_run(folder, "run", parameter_server_events(), parameter_server_table(), METADATA, others)
 
 
-@pytest.mark.parametrize("there", [("run.csv",), ("run.csv", "run.json", "run.events.csv.gz", "model.pt"), ()], ids=len)
-@pytest.mark.parametrize("n_renamed", [1, 2, 3])
-def test_if_one_file_cannot_have_its_name_none_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], n_renamed: int
-) -> None:
-    replace, left = os.replace, n_renamed
+NAMES = ("run.csv", "run.json", "run.events.csv.gz", "model.pt")
+WRITE, RENAME = (Path, "write_bytes"), (os, "replace")
 
-    def fail_once(old: Any, new: Any) -> None:
+
+@pytest.mark.parametrize("there", [NAMES[:1], NAMES, ()], ids=len)
+@pytest.mark.parametrize(("where", "n_done"), [(WRITE, 0), (WRITE, 1), *((RENAME, n) for n in range(4))])
+@pytest.mark.parametrize("error", [OSError("no more"), KeyboardInterrupt("no more")], ids=repr)
+def test_if_one_file_cannot_be_written_or_named_all_stay_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], where: tuple[Any, str], n_done: int,
+    error: BaseException,
+) -> None:  # fmt: skip
+    act, left = getattr(*where), n_done
+
+    def fail_once(*args: Any) -> None:
         nonlocal left
         left -= 1
         if left == -1:
-            raise OSError("no more names")
-        replace(old, new)
+            raise error
+        act(*args)
 
     for name in there:
         (tmp_path / name).write_text("older")
-    monkeypatch.setattr(os, "replace", fail_once)
-    with pytest.raises(OSError, match="no more names"):
-        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
-                  {str(tmp_path / "model.pt"): b"model"})  # fmt: skip
+    monkeypatch.setattr(*where, fail_once)
+    with pytest.raises(type(error), match="no more"):
+        written(tmp_path, tmp_path / "model.pt")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(there, "older")
 
 
@@ -85,13 +72,10 @@ def test_if_one_file_cannot_have_its_name_none_has(
 def test_a_full_disk_is_told_with_the_file_that_it_has_no_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = Path.write_bytes
-    monkeypatch.setattr(
-        Path, "write_bytes", lambda path, data: write(Path("/dev/full") if "model" in path.name else path, data)
-    )
+    write, full = Path.write_bytes, Path("/dev/full")
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: write(full if "model" in path.name else path, data))
     with pytest.raises(OSError, match=r"No space left on device: '.*/elsewhere/model\.pt'"):
-        write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
-                  {str(tmp_path / "elsewhere" / "model.pt"): b"model"})  # fmt: skip
+        written(tmp_path, tmp_path / "elsewhere" / "model.pt")
     assert os.listdir(tmp_path) == []
 
 
@@ -101,15 +85,13 @@ def test_records_are_on_the_disk_before_and_after_they_have_their_names(
     done = note_disk(monkeypatch)
     (tmp_path / "elsewhere").mkdir()
     model = tmp_path / "elsewhere" / "model.pt"
-    paths = write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA,
-                      {str(model): b"model"})  # fmt: skip
+    paths = written(tmp_path, model)
     names = [str(model), *map(str, paths.values())]  # the records last: then nothing is missing
     renames = [i for i, (what, _) in enumerate(done) if what == "rename"]
     assert [done[i][1] for i in renames] == names
     before, after = done[: renames[0]], done[renames[-1] + 1 :]
-    assert {Path(path).name.removeprefix(f".{os.getpid()}.") for _, path in before} == {
-        *(Path(name).name for name in names), tmp_path.name,
-    }  # fmt: skip
+    synced = {Path(path).name.removeprefix(f".{os.getpid()}.") for _, path in before}
+    assert synced == {*(Path(name).name for name in names), tmp_path.name}
     assert before[0] == ("sync", str(tmp_path)), "by which the files are known as unfinished"
     assert {path for _, path in after} == {str(tmp_path), str(model.parent)}
     assert renames == list(range(renames[0], renames[-1] + 1))

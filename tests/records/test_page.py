@@ -1,6 +1,7 @@
 """The page of a run: its data say what the events say, it is one file, and bad input gets one line."""
 
 import base64
+import dataclasses
 import gzip
 import json
 import os
@@ -20,9 +21,8 @@ from records.files import EVENTS_SUFFIX, load_events
 from records.finished import BadRun
 from records.page.__main__ import main
 from records.page.columns import TYPES, with_messages
-from records.timeline import load
 from strategies import STRATEGIES
-from tests.records.samples import loaded, simulated
+from tests.records.samples import loaded, long, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
 from training.names import make_strategy
 
@@ -96,11 +96,7 @@ def test_two_runs_begin_their_first_epoch_at_the_same_time(own: Path) -> None:
     assert main([str(own / "param_server.1"), f"{own}/ring_all_reduce.1.csv", "--out", str(out)]) == 0
     both = facts(out.read_text(encoding="utf-8"))["runs"]
     assert [run["name"] for run in both] == ["param_server.1", "ring_all_reduce.1"]
-    begins = []
-    for run in both:
-        columns = unpacked(run)
-        worker = columns["rank"].map(lambda rank, roles=run["roles"]: roles[rank] == "worker")
-        begins.append(columns.loc[worker & (columns["epoch"] > 0), "t0"].min() + run["shift"])
+    begins = [run["shift"] + loaded(own, run["name"]).begins for run in both]
     assert both[0]["shift"] == 0
     assert begins[0] == pytest.approx(begins[1], abs=1e-9)
 
@@ -247,13 +243,9 @@ def test_two_long_runs_have_a_page_together_only_if_it_is_not_too_large(
 
 def test_the_largest_run_has_a_page_of_5_mb(results: Path) -> None:
     """Of 50,000 events whose times are of real clocks: to the nanosecond, none like another."""
-    path, events, metadata = load(str(results / "ring_all_reduce.1"))
-    body = events[events["phase"].isin(PHASES)]
-    length, random = body["t1"].max(), np.random.default_rng(0)
-    parts = []
-    for i in range(-(-50_000 // len(body))):
-        later = i * length + random.random(len(body)) * 1e-4
-        parts.append(body.assign(t0=(body["t0"] + later).round(9), t1=(body["t1"] + later + 1e-5).round(9)))
-    text = page.make_page([page.Run(path, pd.concat(parts, ignore_index=True)[:50_000], metadata)])
+    run = long(loaded(results, "ring_all_reduce.1"))
+    later = np.random.default_rng(0).random(50_000) * 1e-4
+    t0, t1 = (run.events["t0"] + later).round(9), (run.events["t1"] + later + 1e-5).round(9)
+    text = page.make_page([dataclasses.replace(run, events=run.events.assign(t0=t0, t1=t1))])
     assert facts(text)["runs"][0]["n"] == 50_000
     assert len(text.encode()) < 5e6

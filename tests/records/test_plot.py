@@ -95,7 +95,12 @@ def test_the_picture_is_written_beside_the_runs_with_an_axis_that_shows_all_loss
     made(tmp_path, "a.1")
     made(tmp_path, "b", diverged(1e6))
     drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure) or path.touch())
+
+    def save(figure: Figure, path: Path) -> None:
+        drawn.append(figure)
+        path.touch()
+
+    monkeypatch.setattr(Figure, "savefig", save)
     for arguments, png, scale in (
         (["a.1.json"], "a.1.curves.png", "linear"),
         (["*.json", "--out", str(tmp_path / "mine.png")], "mine.png", "log"),

@@ -7,9 +7,9 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from records import page
-from records.timeline import load
 from tests.browser import Browser
-from tests.records.browser.helpers import MARKS, N, events_of, facts, is_in_view, moment, press
+from tests.records.browser.helpers import MARKS, N, events_of, facts, is_in_view, moment, open_page, press
+from tests.records.samples import loaded
 
 pytestmark = MARKS
 
@@ -137,12 +137,10 @@ def test_a_server_shows_versions_and_staleness(browser: Browser, pages: Path) ->
 
 
 def test_records_without_lines_say_so(browser: Browser, pages: Path, tmp_path: Path) -> None:
-    path, events, metadata = load(str(pages / "ring_all_reduce.1"))
-    (tmp_path / "old.html").write_text(page.make_page([page.Run(path, events.assign(line=""), metadata)]))
-    browser.open(tmp_path / "old.html")
+    run = loaded(pages, "ring_all_reduce.1")
+    open_page(browser, tmp_path, page.Run(run.path, run.events.assign(line=""), run.metadata))
     assert "do not say which line" in browser.text(".file")
-    (tmp_path / "changed.html").write_text(page.make_page([page.Run(path, events, {**metadata, "sources": {}})]))
-    browser.open(tmp_path / "changed.html")
+    open_page(browser, tmp_path, page.Run(run.path, run.events, {**run.metadata, "sources": {}}))
     browser.element("#last").click()
     assert "has changed since the run" in browser.text(".file")
 

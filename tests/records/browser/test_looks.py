@@ -7,15 +7,14 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
 from records import page
-from records.events import PHASES
-from records.timeline import COLOURS, load
+from records.timeline import COLOURS
 from tests.browser import Browser
 from tests.records.browser.helpers import MARKS, moment, open_page, press
+from tests.records.samples import loaded, long
 
 pytestmark = MARKS
 
@@ -84,14 +83,7 @@ def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name:
 
 
 def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, pages: Path, tmp_path: Path) -> None:
-    path, events, metadata = load(str(pages / "ring_all_reduce.1"))
-    body = events[events["phase"].isin(PHASES)]
-    length, n = body["t1"].max(), -(-50_000 // len(body))
-    steps = body["step"].max() + 1
-    moved = [body.assign(t0=body["t0"] + i * length, t1=body["t1"] + i * length, step=body["step"] + i * steps)
-             for i in range(n)]  # fmt: skip
-    many = page.Run(path, pd.concat(moved, ignore_index=True)[:50_000], metadata)
-    open_page(browser, tmp_path, many)
+    open_page(browser, tmp_path, long(loaded(pages, "ring_all_reduce.1")))
     assert browser.run("return page.times.length") == 50_000
     assert 10 < browser.run("return page.drawn.bars") < 1000, "what is in view"
     browser.element("#fit").click()

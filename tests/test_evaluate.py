@@ -172,9 +172,13 @@ def test_a_checkpoint_of_the_server_alone_is_scored_with_its_buffers(tmp_path: P
     assert torch.cat([buffer.reshape(-1) for buffer in scorer.buffers]).eq(1).all()
 
 
-@pytest.mark.slow
-@pytest.mark.end_to_end
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.end_to_end if name in ("hogwild", "dgs") else pytest.mark.exhaustive)
+        for name in KINDS
+    ],
+)
 def test_checkpoints_of_every_strategy_are_scored(tmp_path: Path, name: str) -> None:
     run(options(tmp_path, name, n_gpus=n_gpus_of(name, 2), epochs=1, checkpoint_every=2), quiet=True)
     score_here(tmp_path / "c")

@@ -148,10 +148,15 @@ def test_commands_have_options_that_exist(path: Path) -> None:
             command_line.parse_with(given, None, "", SimulationOptions)
 
 
-@pytest.mark.slow
-@pytest.mark.end_to_end
+IN_CI = ("README.md", "docs/records.md", "docs/clusters.md")  # the other pages before a release
+TO_RUN = [
+    pytest.param(path, marks=pytest.mark.end_to_end if name(path) in IN_CI else pytest.mark.exhaustive)
+    for path in PAGES
+]
+
+
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("path", PAGES, ids=name)
+@pytest.mark.parametrize("path", TO_RUN, ids=name)
 def test_commands_run_as_printed_one_after_the_other(path: Path, tmp_path: Path) -> None:
     for entry in ROOT.iterdir():
         if entry.name != "results" and not entry.name.startswith("."):

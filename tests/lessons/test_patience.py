@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 
 import pytest
 
@@ -9,45 +10,28 @@ from lessons import patience
 from lessons.patience import Patience
 
 
-def never(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
-def at_once(seconds: float) -> bool:
-    return True
-
-
-def test_a_wait_ends_and_another_may_begin() -> None:
-    some = Patience(silent_s=0.05, budget_s=1e6)
-    assert not some.wait(never, [os.getpid()])
-    assert not some.wait(at_once, [os.getpid()]), "this wait is over"
-    some.begin()
-    assert some.wait(at_once, [os.getpid()])
-
-
 def test_all_waits_together_have_a_limit() -> None:
-    some = Patience(silent_s=0.05, budget_s=0.2)
-    waits = 0
-    while some.wait(at_once, [os.getpid()]):
-        assert not some.wait(never, [os.getpid()])
-        some.begin()
-        waits += 1
-    assert waits >= 1
+    some = Patience(0.2)
+    calls = 0
+
+    def comes(seconds: float) -> bool:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.05)
+        return calls < 3
+
+    assert some.wait(comes, os.getpid())
+    assert some.wait(comes, os.getpid())
+    assert not some.wait(comes, os.getpid())
+    assert not some.wait(lambda seconds: True, os.getpid())
 
 
 def test_time_without_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     delays = iter(range(0, 1_000_000, 1000))  # seconds: nobody has had a processor
     monkeypatch.setattr(patience, "_delay", lambda pid: float(next(delays)))
-    calls = 0
-
-    def late(seconds: float) -> bool:
-        nonlocal calls
-        calls += 1
-        time.sleep(0.06)
-        return calls == 5
-
-    assert Patience(silent_s=0.05, budget_s=0.05).wait(late, [os.getpid()])
+    late = iter([False] * 4 + [True])
+    wait = partial(time.sleep, 0.06)
+    assert Patience(0.05).wait(lambda seconds: wait() or next(late), os.getpid())
 
 
 def test_a_process_that_is_gone_has_no_delay() -> None:

@@ -34,7 +34,6 @@ if __name__ == "__main__":
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,7 +106,7 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
                     tell(f"{counted(case.n, 'rank')}: ")
                     seen = draw(lab, case)
                     student.play(seen)
-                    if wrong := lab.find_fault(seen, partial(run_solution, lab, seen)):
+                    if wrong := lab.find_fault(seen):
                         raise Fault("wrong", wrong + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)
@@ -116,16 +115,15 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
                 printed = student.printed
         tell(f"{lab.real.n} real processes: ")
         real = run_on_processes(lab, source)
-        if lab.find_fault(real, partial(run_solution, lab, real)):
+        if lab.find_fault(real):
             raise Fault("real", f"right in virtual time, but on {lab.real.n} real processes the results are others: is "
                                 "something changed that is still being sent, or kept after its release?")  # fmt: skip
         tell("right\n")
     except Fault as fault:
         tell("not yet right\n")
         assert seen is not None
-        reference = run_solution(lab, seen)
-        comment = lab.comment(fault.kind, seen, reference)
-        return Report(lab, fault.kind, f"{fault}{comment}", (), seen, reference, printed)
+        verdict = f"{fault}{lab.comment(fault.kind, seen)}"
+        return Report(lab, fault.kind, verdict, (), seen, run_solution(lab, seen), printed)
     assert seen is not None
     figures = tuple(lab.figures(seen))
     missed = [one for one in figures if not one.is_best]

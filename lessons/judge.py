@@ -88,7 +88,7 @@ class Game:
         mine = LabTransport(self, transport)
         try:
             result = self.lab.run(self.yours[rank], mine, self.case, self.run.inputs[rank])
-            mine.close()
+            mine.look()
         except GreenletExit:
             raise
         except BaseException as error:
@@ -96,24 +96,6 @@ class Game:
             self.fault = self.fault or lost or self.source.explain(error, f"{self.case}: rank {rank}")
             raise self.fault from error
         return result, sum(transport.messages_sent), sum(transport.bytes_sent), transport.now()
-
-    # What ranks do
-
-    def count_sent(self, rank: int) -> int:
-        """Return how many messages a rank has sent."""
-        return len(self.run.of_rank(rank))
-
-    def add(self, message: Sent) -> None:
-        """Note that a message was sent."""
-        self.run.sent.append(message)
-        self.on_the_way.setdefault((message.rank, message.dst, message.tag), deque()).append(message)
-
-    def take(self, src: int, dst: int, tag: str, time: float) -> Sent:
-        """Return the message that was received, and note it."""
-        message = self.on_the_way[src, dst, tag].popleft()
-        message.arrived = time
-        self.rounds[dst] = max(self.rounds[dst], message.round)
-        return message
 
     def note_change(self, message: Sent, vector: torch.Tensor) -> None:
         """Keep that a message was changed on its way. The run goes on: what comes later may tell why."""

@@ -1,6 +1,7 @@
 """What a student's functions send and receive by in virtual time: a transport that notes all that they do."""
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -69,12 +70,13 @@ class LabTransport:
             if value is None:
                 given = "None, which is what functions that work in place return"
             raise TypeError(f"isend(tensor, dst, tag) was given {given}; expected a tensor")
-        self._look()
+        self.look()
         span = None if vector is None else self._span(value)
         before = self._simulated.bytes_sent[dst]
-        message = Sent(self.rank, self._game.count_sent(self.rank) + 1, dst, tag, vector, span, 0,
+        message = Sent(self.rank, len(self._game.run.of_rank(self.rank)) + 1, dst, tag, vector, span, 0,
                        self._game.rounds[self.rank] + 1, self._simulated.now())  # fmt: skip
-        self._game.add(message)
+        self._game.run.sent.append(message)
+        self._game.on_the_way.setdefault((self.rank, dst, tag), deque()).append(message)
         self._simulated.isend(value if vector is None else vector, dst, tag, n=n)
         message.nbytes = self._simulated.bytes_sent[dst] - before
         if span is None:
@@ -93,16 +95,17 @@ class LabTransport:
             raise TypeError(
                 f"the tag of a message is a string, such as 'chunk', or several in a tuple, and not {tag!r}"
             )
-        self._look()
+        self.look()
         with self._waiting(src, f"{tag!r}"):
             received = self._simulated.recv(src, tag)
-        sent = self._game.take(received.src, self.rank, received.tag, self._simulated.now())
-        vector = received.tensor
+        sent = self._game.on_the_way[received.src, self.rank, received.tag].popleft()
+        sent.arrived, vector = self._simulated.now(), received.tensor
+        self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
 
         def give_back() -> None:
             if self._game.is_over:
                 return
-            self._look()
+            self.look()
             self._held = [one for one in self._held if one[0] is not sent]
             sent.released = True
             sender = self._simulated.ranks.transports[sent.rank]
@@ -128,16 +131,12 @@ class LabTransport:
 
     def wait_for(self, message: Sent) -> None:
         """Wait until a message has been read."""
-        self._look()
+        self.look()
         while not message.released:
             self._game.to_be_read[self.rank] = message
             with self._waiting(message.dst, "release"):
                 self._simulated.wait_for(message.dst, (), message.tag)
         self._game.to_be_read.pop(self.rank, None)
-
-    def close(self) -> None:
-        """Note what was changed since the last message."""
-        self._look()
 
     @contextmanager
     def _waiting(self, src: int, what: str) -> Iterator[None]:
@@ -159,7 +158,7 @@ class LabTransport:
                 return i, start, start + value.numel()
         return None
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Note whose memory was changed: of messages that may not have been read, and of those that are being read.
 
         Raises Fault for the latter, and if this rank calls without end.

@@ -5,7 +5,7 @@ import pandas as pd
 from experiments import cases
 from experiments.cases import Setup, weak
 from experiments.draw_comparisons import TARGET
-from experiments.drawing import name_of, title_of
+from experiments.drawing import NAMES, title_of
 from experiments.measured import Results, Servers, first_try_of, pick, ratio_to, seconds_to, spread
 
 
@@ -130,8 +130,8 @@ def _of(results: Servers, part: str, column: str) -> pd.Series:
 def grid(results: Servers) -> str:
     """Return what the grid of learning rates found."""
     diverged = results.grid[results.grid["accuracy"].isna()].groupby("lr", sort=True)["server"].unique()
-    lost = "; ".join(f"with {lr:g}: {', '.join(map(name_of, servers))}" for lr, servers in diverged.items())
-    chosen = ", ".join(f"{name_of(server)} {lr:g}" for server, lr in results.rates.items())
+    lost = "; ".join(f"with {lr:g}: {', '.join(map(NAMES.get, servers))}" for lr, servers in diverged.items())
+    chosen = ", ".join(f"{NAMES[server]} {lr:g}" for server, lr in results.rates.items())
     return bullets(
         f"**Chosen:** {chosen}.",
         f"**Diverged** {lost} (the loss became infinite, or the answer the same for all pictures)."
@@ -145,19 +145,19 @@ def comparison(results: Servers) -> str:
     accuracy, seconds, mb = (_of(results, "final", name) for name in ("accuracy", "epoch_s", "mb"))
     stale = _of(results, "final", "stale").dropna()
     return bullets(
-        f"**Accuracy** at the end: from {100 * accuracy.min():.1f} % ({name_of(str(accuracy.idxmin()))}) to "
-        f"{100 * accuracy.max():.1f} % ({name_of(str(accuracy.idxmax()))}).",
-        f"**Seconds per epoch:** from {seconds.min():.2f} ({name_of(str(seconds.idxmin()))}) to {seconds.max():.2f} "
-        f"({name_of(str(seconds.idxmax()))}).",
+        f"**Accuracy** at the end: from {100 * accuracy.min():.1f} % ({NAMES[str(accuracy.idxmin())]}) to "
+        f"{100 * accuracy.max():.1f} % ({NAMES[str(accuracy.idxmax())]}).",
+        f"**Seconds per epoch:** from {seconds.min():.2f} ({NAMES[str(seconds.idxmin())]}) to {seconds.max():.2f} "
+        f"({NAMES[str(seconds.idxmax())]}).",
         f"**MB per epoch:** Downpour {mb['downpour']:.0f}, the asynchronous server {mb['async']:.0f}.",
-        f"**Mean staleness:** {', '.join(f'{name_of(str(server))} {value:.1f}' for server, value in stale.items())}.",
+        f"**Mean staleness:** {', '.join(f'{NAMES[str(server)]} {value:.1f}' for server, value in stale.items())}.",
     )  # fmt: skip
 
 
 def straggler(results: Servers) -> str:
     """Return what one slow worker does to each server."""
     equal, slow = _of(results, "final", "epoch_s"), _of(results, "slow", "epoch_s")
-    times = "; ".join(f"{name_of(str(server))} {equal[server]:.1f} → {slow[server]:.1f} s" for server in slow.index)
+    times = "; ".join(f"{NAMES[str(server)]} {equal[server]:.1f} → {slow[server]:.1f} s" for server in slow.index)
     rows = results.ranks[results.ranks["part"] == "slow"].groupby(["server", "rank"])["share"].mean()
     late = results.staleness.query("part == 'slow' and server == 'async'")
     by_worker = late.groupby("worker").apply(lambda of: (of["staleness"] * of["count"]).sum() / of["count"].sum())

@@ -260,7 +260,7 @@ def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) ->
 
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the kept events of a short run, and the roles of its ranks."""
-    store = Store.load(directory, experiment)
+    store = Store(directory, experiment)
     name = next((name for name in store.metadata if name.startswith(f"{TIMELINE}-{strategy}-")), None)
     if name is None:
         raise UsageError(f"no timeline of {strategy} in {directory}: python experiments/run.py {experiment} makes it")

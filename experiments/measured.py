@@ -83,7 +83,7 @@ def comparison(*names: str, directory: str | Path | None = None) -> Results:
     """
     where, parts, made = folder(directory), _Parts(), dict[tuple[Any, ...], tuple[str, list[Any]]]()
     for experiment in names or cases.COMPARED:
-        store = Store.load(where, experiment)
+        store = Store(where, experiment)
         for name, entry in store.metadata.items():
             if name in parts.metadata or not len(store.rows(name)):
                 continue

@@ -8,11 +8,13 @@ from typing import Any
 import pandas as pd
 
 from experiments.cases import FAMILY
-from experiments.simulated import Case
+from experiments.measured import EXPERIMENTS
+from experiments.simulated import Case, Simulated
 from experiments.store import TIMELINE, Store
 from records.tables import COLUMNS
 from training import Options
 
+SIMULATED = {name: one for name, one in EXPERIMENTS.items() if isinstance(one, Simulated)}
 MACHINE = {
     "python": "3.11", "torch": "2.0", "platform": "Linux-1", "cpu": "Abacus", "cores": 2, "memory_gib": 1.0, "gpus": [],
 }  # fmt: skip

@@ -8,15 +8,9 @@ POINTS = 0.03
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "codec", "n_gpus"),
-    [
-        ("param_server", "random_k", 4),
-        pytest.param("ring_all_reduce", "random_k", 3, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_codec_that_keeps_much_back_learns(strategy: str, codec: str, n_gpus: int) -> None:
-    found, expected = (accuracies(strategy, name, n_gpus, 0)[1] for name in (codec, "none"))
+@pytest.mark.exhaustive
+def test_a_codec_that_keeps_much_back_learns_on_a_ring_of_3() -> None:
+    found, expected = (accuracies("ring_all_reduce", name, 3, SEEDS[0])[1] for name in ("random_k", "none"))
     assert found >= expected - POINTS
 
 

@@ -99,14 +99,11 @@ class _Work:
 
     def make_files(self, experiment: Experiment) -> None:
         """Make the further files that are not there."""
-        absent = {name: record for name, record in experiment.files.items() if not (self.directory / name).exists()}
-        jobs = (
-            (name, lambda _: None, attempt(partial(record, self.directory / name))) for name, record in absent.items()
-        )
-        self.collect(jobs, len(absent))
+        absent = [name for name in experiment.files if not (self.directory / name).exists()]
+        self.collect(((name, experiment.files[name], self.directory / name) for name in absent), len(absent))
 
     def collect(self, jobs: Iterable[tuple[str, Any, Any]], n: int) -> None:
-        """Keep each result, or report that there is none."""
+        """Call each job's function with its result; report what failed."""
         bar = tqdm(jobs, total=n, unit="run", disable=not n)
         for name, keep, result in bar:
             bar.set_description(name)

@@ -37,7 +37,8 @@ def param_server(results: Results) -> str:
     """Return what the first notebook found."""
     cnn, mlp = cases.SERVER["cnn"], cases.SERVER["mlp"]
     one, two = cases.SERVERS[:2]
-    work = [_phase(results, mlp[0], "worker", *phases) for phases in _COMPUTING]
+    computing = (("forward", "backward"), ("wait",), ("communicate",))
+    work = [_phase(results, mlp[0], "worker", *phases) for phases in computing]
     alone = _phase(results, mlp[1], "worker", "forward", "backward")
     return bullets(
         f"**Accuracy.** CNN: {_both(results, cnn, 'accuracy', 2, '%', 100)}. "
@@ -52,9 +53,6 @@ def param_server(results: Results) -> str:
         f"two workers {_runs(results, two, 'epoch_s', 2)} s.",
         f"**Bytes.** With the MLP server and workers send {_runs(results, mlp[0], 'mb_per_step', 1)} MB a step in all.",
     )
-
-
-_COMPUTING = (("forward", "backward"), ("wait",), ("communicate",))
 
 
 def first_try(results: Results) -> str:
@@ -93,11 +91,10 @@ def ring_all_reduce(results: Results) -> str:
 
 def scaling(results: Results) -> str:
     """Return what the third notebook found."""
-    target = TARGET
-    percent = f"{100 * target:.0f} %"
+    percent = f"{100 * TARGET:.0f} %"
 
     def reached(setup: Setup) -> str:
-        seconds = seconds_to(results, target, setup)
+        seconds = seconds_to(results, TARGET, setup)
         missed = int(seconds.isna().sum())
         return f"{spread(seconds, 1)} s" + (f" ({missed} of {len(seconds)} runs did not reach it)" if missed else "")
 

@@ -1,7 +1,6 @@
 """What is kept, what is computed from it, and what is shown: notebooks, tables and pictures agree with the results."""
 
 import ast
-import json
 import re
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -29,7 +28,7 @@ from experiments import (
 )
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Family, Setup
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
-from experiments.simulated import Case, Rows, so_far
+from experiments.simulated import so_far
 from experiments.store import Store
 from experiments.virtual_cases import CODED, METHODS
 from records.errors import UsageError
@@ -179,16 +178,6 @@ def test_results_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
         report.complete(tmp_path)
 
 
-def test_older_files_have_other_columns(tmp_path: Path) -> None:
-    """Those of the cluster say `strategy` and have a row a run, those of compression say `mbit`."""
-    (tmp_path / "old.csv").write_text("question,strategy,workers,lr,mbit,seed,uplink\ngrid,none,4,0.1,100,0,\n")
-    (tmp_path / "old.json").write_text(json.dumps({"epochs": 3}))
-    assert Rows(tmp_path, "old").cases == {Case("grid", "none", 4, 0.1, 0, 0.1)}
-    (tmp_path / "old.csv").write_text("question\n")
-    with pytest.raises(UsageError, match="is damaged"):
-        Rows(tmp_path, "old")
-
-
 def test_spread_and_ratios_are_of_seeds() -> None:
     assert measured.spread([1.0, 2.0, 6.0], 1) == "3.0 ± 2.6"
     assert measured.spread([0.5], 0, 100) == "50 (n=1)"
@@ -197,7 +186,7 @@ def test_spread_and_ratios_are_of_seeds() -> None:
     rates = {ours: {0: 10.0, 1: 30.0}, peer: {0: 5.0, 1: 10.0, 2: 1.0}}
     rows = [{**asdict(setup), "seed": k, "samples_per_s": v} for setup, of in rates.items() for k, v in of.items()]
     empty = pd.DataFrame()
-    results = measured.Results(pd.DataFrame(rows), empty, empty, empty, {})
+    results = measured.Results(pd.DataFrame(rows), empty, empty, empty, empty, {})
     assert measured.ratio_to(results, ours, peer).to_dict() == {0: 2.0, 1: 3.0}
 
 
@@ -228,12 +217,12 @@ def test_a_notebook_shows_the_committed_results(notebook: Path, monkeypatch: pyt
     assert sum("image/png" in one.get("data", {}) for cell in cells for one in cell.outputs) == len(drawn) >= 1
     for figure in drawn:
         _check_figure(figure)
+        assert int(notebook.stem[0]) > 6 or all(axes.get_title() for axes in figure.axes)
 
 
 def _check_figure(figure: Figure) -> None:
-    """Check that bars begin at 0, that dashes are seen in legends, and that each panel says what it shows."""
+    """Check that bars begin at 0 and that dashes are seen in legends."""
     for axes in figure.axes:
-        assert axes.get_title() or axes.get_xlabel() or axes.get_ylabel()
         bars = [one for one in axes.patches if isinstance(one, Rectangle) and one.get_width() and one.get_height()]
         horizontal = any(isinstance(one, BarContainer) and one.orientation == "horizontal" for one in axes.containers)
         assert not bars or (axes.get_xlim() if horizontal else axes.get_ylim())[0] <= 0

@@ -83,9 +83,10 @@ def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> list[Patch
             means = {phase: float(seconds[f"{phase}_s"].fillna(0).mean()) for phase in PHASES}
             means["rest"] = max(0.0, float(seconds["epoch_s"].mean()) - sum(means.values()))
             rows.append(means | {"label": _below(setup, 30) + (f": {role}" if roles["role"].nunique() > 1 else "")})
-    table, rest = pd.DataFrame(rows), {"edgecolor": "#bbbbbb", "lw": 0.6}
+    table = pd.DataFrame(rows)
     stack(axes, table.index, table[list(PHASES)], [timeline.COLOURS[phase] for phase in PHASES], height=0.7)
-    axes.barh(table.index, table["rest"], 0.7, table[list(PHASES)].sum(axis=1), color="white", **rest)
+    left = table[list(PHASES)].sum(axis=1)
+    axes.barh(table.index, table["rest"], 0.7, left, color="white", edgecolor="#bbbbbb", lw=0.6)
     axes.set_yticks(table.index, table["label"], fontsize=8)
     axes.invert_yaxis()
     entitle(axes, f"where an epoch's time goes ({setups[0].model.upper()})", xlabel="seconds per epoch")

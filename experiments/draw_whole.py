@@ -121,9 +121,11 @@ def axis(rows: Rows) -> Figure:
 def distances(rows: Rows) -> Figure:
     """Draw how far the ranks' models are from their mean at the end of each epoch, relative to its length."""
     figure, grid = sheet(3.4, 1, 2, WIDE, sharey=True)
-    real, virtual = {"where": REAL}, {"where": VIRTUAL, "workers": FEW, "gbit": GBIT[-1]}
-    titles = ("real, 4 ranks", f"virtual time, {FEW} workers")
-    for axes, chosen, title in zip(grid, (real, virtual), titles, strict=True):
+    shown: dict[str, dict[str, Any]] = {
+        "real, 4 ranks": {"where": REAL},
+        f"virtual time, {FEW} workers": {"where": VIRTUAL, "workers": FEW, "gbit": GBIT[-1]},
+    }
+    for axes, (title, chosen) in zip(grid, shown.items(), strict=True):
         drifting = rows.of("final", last=False, **chosen).dropna(subset="replica_distance")
         for (name, one), colour in zip(drifting.groupby("name", sort=False), _OF_A_GROUP, strict=False):
             of = one.groupby("epoch")["replica_distance"].mean()

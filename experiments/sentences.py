@@ -127,7 +127,7 @@ def _of(results: Servers, part: str, column: str) -> pd.Series:
 def grid(results: Servers) -> str:
     """Return what the grid of learning rates found."""
     diverged = results.grid[results.grid["accuracy"].isna()].groupby("lr", sort=True)["server"].unique()
-    lost = "; ".join(f"with {lr:g}: {', '.join(map(NAMES.get, servers))}" for lr, servers in diverged.items())
+    lost = "; ".join(f"with {lr:g}: {', '.join(map(NAMES.__getitem__, servers))}" for lr, servers in diverged.items())
     chosen = ", ".join(f"{NAMES[server]} {lr:g}" for server, lr in results.rates.items())
     return bullets(
         f"**Chosen:** {chosen}.",

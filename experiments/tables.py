@@ -35,7 +35,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def grouped(rows: pd.DataFrame, by: Mapping[str, str], cells: Mapping[str, Cell]) -> Table:
     """Return a row for each value of the columns `by`, and in it what each of the cells makes of its rows."""
-    table, label = [(*by.values(), *cells)], NAMES.get if "server" in by else str
+    table, label = [(*by.values(), *cells)], NAMES.__getitem__ if "server" in by else str
     for key, one in rows.groupby(list(by), sort=False):
         names = (f"{part:g}" if isinstance(part, float) else label(str(part)) for part in key)
         table.append((*names, *(cell(one) for cell in cells.values())))
@@ -60,7 +60,7 @@ ACCURACY = {"accuracy, %": _spread("accuracy", 2, 100)}
 def grid_table(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
     """Return the held-out accuracy in % of each learning rate; a star at the one `chosen`, by default the best."""
     rates = sorted(rows["lr"].unique())
-    table, label = [(*by.values(), *(f"{lr:g}" for lr in rates))], NAMES.get if "server" in by else str
+    table, label = [(*by.values(), *(f"{lr:g}" for lr in rates))], NAMES.__getitem__ if "server" in by else str
     for key, one in rows.groupby(list(by), sort=False):
         means = one.groupby("lr")["accuracy"].agg(lambda accuracy: accuracy.mean(skipna=False))
         best = chosen[key[0]] if chosen else means.idxmax()

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from functools import cache, partial
@@ -38,6 +39,20 @@ from strategies import STRATEGIES
 from tests.experiments import samples
 
 DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None, quick=False)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tables_are_made_once() -> Iterator[None]:
+    """Make the tables of each run of a folder once for all tests, which takes most of the time."""
+    known, tables_of = dict[tuple[Path, str], dict[str, pd.DataFrame]](), measured._tables_of
+
+    def made(store: Store, name: str, *of: Any) -> dict[str, pd.DataFrame]:
+        key = store.folder, name
+        return known.get(key) or known.setdefault(key, tables_of(store, name, *of))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured, "_tables_of", made)
+        yield
 
 
 compared = cache(partial(measured.comparison, directory=KEPT))

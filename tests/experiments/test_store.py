@@ -107,5 +107,5 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, suffix: str, text
 def test_damaged_rows_of_virtual_runs_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "cluster.csv").write_text("question\n")
     (tmp_path / "cluster.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"^[^\n]*cluster.csv is damaged [^\n]*measure it again$"):
+    with pytest.raises(UsageError, match=r"^[^\n]*cluster.csv is damaged [^\n]*measure again$"):
         Rows(tmp_path, "cluster")

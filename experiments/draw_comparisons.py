@@ -27,10 +27,7 @@ SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million paramet
 TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that the scaling figure times
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
 _AGAINST = {"epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training")}
-_WAYS = (
-    (LINES, Setup, f"strong: {BATCH} samples a step"),
-    (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"),
-)
+_WAYS = ((LINES, Setup, f"strong: {BATCH} samples a step"), (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"))
 
 
 def _below(setup: Setup, width: int = 12) -> str:

@@ -17,16 +17,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments import (
-    cases,
-    draw_comparisons,
-    draw_family,
-    draw_virtual,
-    measured,
-    report,
-    sentences,
-    tables,
-)
+from experiments import cases, draw_comparisons, draw_family, draw_virtual, measured, report, sentences, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Family, Setup
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
 from experiments.simulated import so_far

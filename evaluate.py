@@ -56,7 +56,7 @@ class Settings:
     wait: float = 600.0
     """Seconds to wait for the training to begin."""
     attached: bool = False
-    """As train.py --evaluator starts it: say nothing but that it lives, and end with who reads that."""
+    """As train.py --evaluator starts it: print only that it is alive, and end when its reader ends."""
 
 
 def main(settings: Settings) -> None:
@@ -185,7 +185,7 @@ def load_scores(path: Path) -> list[dict[str, Any]]:
 
 
 def _mark(checkpoint: Path) -> tuple[str, int] | None:
-    """Return what tells a checkpoint from a later one of the same name; None if it is not there."""
+    """Return what distinguishes a checkpoint from a later one of the same name; None if there is none."""
     try:
         return checkpoint.name, os.stat(checkpoint / "run.json").st_mtime_ns
     except OSError:

@@ -46,7 +46,7 @@ class BuiltinParamServer(Builtin):
         return n_gpus
 
     def notice(self, n_gpus: int) -> str:
-        """Say what is parallel here."""
+        """Return one line that names what runs in parallel."""
         gpus = min(n_gpus, torch.cuda.device_count())
         if gpus == 0:
             return "nn.DataParallel without CUDA is one process on the whole batch: nothing is parallel."

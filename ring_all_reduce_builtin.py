@@ -38,7 +38,7 @@ _KEPT: list[DistributedDataParallel] = []
 
 
 def join(transport: Transport, backend: str) -> None:
-    """Have torch.distributed between the ranks of `transport`. Rank 0 listens on any free port, and tells which."""
+    """Initialise torch.distributed for the ranks of `transport`. Rank 0 listens on a free port and sends it."""
     limit = timedelta(seconds=transport.timeout)
     if transport.rank == 0:
         store = serve_store("127.0.0.1", transport.timeout)

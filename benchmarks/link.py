@@ -41,7 +41,7 @@ class LinkSettings(Settings):
 
 
 def send(transport: Transport, of_torch: bool, nbytes: int, senders: int, repeats: int) -> list[float]:
-    """Be one rank; receivers return the seconds until they have all messages of a repeat, of ranks below `senders`."""
+    """Run one rank; receivers return the seconds until they have all messages of a repeat, of ranks below `senders`."""
     if of_torch:
         join(transport, "gloo")
         transport = ProcessGroup(transport.device, transport.timeout, link=transport.link)

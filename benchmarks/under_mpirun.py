@@ -50,7 +50,7 @@ def launch(work: Callable[..., Any], world_size: int, *args: Any, record: bool =
 
 
 def main(folder: Path) -> None:
-    """Be one rank."""
+    """Run one rank."""
     from mpi4py import MPI
 
     def pipe(src: int | str, dst: int) -> Connection:

@@ -36,7 +36,7 @@ class VirtualTimeSettings(Settings):
 
 
 def ring(transport: Transport) -> float:
-    """Be one rank of a ring; return an element of the sum."""
+    """Run one rank of a ring; return an element of the sum."""
     vector = transport.allocate(_NUMEL).fill_(transport.rank)
     ring_all_reduce(vector, transport)
     return vector[0].item()

@@ -91,7 +91,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 @contextmanager
 def in_training(directory: Path) -> Iterator[None]:
-    """Let others know, by a lock that the system drops with this process, that a run is writing to `directory`.
+    """Lock `directory`, to which a run is writing; the system drops the lock when this process ends.
 
     What a killed run left half-written there is removed. Raises UsageError if another run is writing there.
     """

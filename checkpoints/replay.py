@@ -49,7 +49,7 @@ def _worker(rank: int, n_gpus: int) -> int:
 
 
 def compare(path: str, parameter_hash: str, quiet: bool) -> None:
-    """Say that the replay has come to the same parameters. Raises RunFailed if it has not."""
+    """Check that the replay ended with the same parameters, and print so. Raises RunFailed."""
     run = load(path)
     if parameter_hash == run.parameter_hash:
         if not quiet:

@@ -58,10 +58,6 @@ def launcher(scheduler: str | None = None) -> Launcher:
         name="dask",
         launch=partial(launch, scheduler=scheduler),
         transport="process_group",
-        world_size=None,
-        is_first=True,
-        shared_memory=False,
-        restarts=False,
         facts={"dask": distributed.__version__},
         warm_up=warm_up if scheduler is None else lambda: None,
     )
@@ -88,7 +84,7 @@ def launch(job: Job, scheduler: str | None = None) -> list[Any]:
 
 @contextmanager
 def _cluster(scheduler: str, timeout: float) -> Iterator["Client"]:
-    """Be a client of a cluster that exists. Raises UsageError."""
+    """Connect to an existing cluster as a client. Raises UsageError."""
     from distributed import Client
 
     try:
@@ -104,9 +100,9 @@ def _cluster(scheduler: str, timeout: float) -> Iterator["Client"]:
 
 @contextmanager
 def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
-    """Have so many workers on this machine, which end with the block, or with this process. Raises RunFailed.
+    """Start so many workers on this machine, which end with the block, or with this process. Raises RunFailed.
 
-    Only who has the keys, which are made here and are in no file, can connect to the scheduler and the workers.
+    Only processes with the keys, which are made here and are in no file, can connect to the scheduler and the workers.
     """
     import dask
     from distributed import Client, LocalCluster

@@ -73,7 +73,7 @@ def _workers(client: Client, timeout: float) -> list[str]:
 
 
 def submit(client: Client, address: str, function: Callable[..., Any], *args: Any) -> Future:
-    """Have a function of this project called on one worker; futures, which come last in `args`, as their results."""
+    """Call a function of this project on one worker; it gets the results of the futures, the last of `args`."""
     futures = [arg for arg in args if isinstance(arg, Future)]
     called = pickle.dumps((function, args[: len(args) - len(futures)]))
 

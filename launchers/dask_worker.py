@@ -39,7 +39,7 @@ class Place:
 
 
 def introduce(ends_with_parent: bool) -> tuple[str, int]:
-    """Return which process this worker is; have it end with the process that started it, if that is asked for."""
+    """Return which process this worker is; on request, end it when the process that started it ends."""
     if ends_with_parent:
         die_with_parent()
     return platform.node(), os.getpid()
@@ -60,7 +60,7 @@ def address_of(meeting: Meeting) -> tuple[str, int]:
 
 
 def be_rank(place: Place, job: bytes) -> bytes:
-    """Be one rank; return ("result", its result) or ("failed", the Failure), pickled."""
+    """Run one rank; return ("result", its result) or ("failed", the Failure), pickled."""
     try:
         return cloudpickle.dumps(("result", _work(place, job)))
     except BaseException as error:  # SystemExit would end the worker

@@ -26,7 +26,7 @@ _TICK_S = 0.25
 
 
 def preload(module: str) -> None:
-    """Have the fork server import `module` too when it starts: what ranks import, they find loaded."""
+    """Make the fork server import `module` too when it starts, so that ranks find it loaded."""
     if module not in _PRELOADED:
         _PRELOADED.append(module)
 
@@ -37,7 +37,7 @@ def start_context() -> ForkServerContext | SpawnContext:
     if sys.platform != "linux" or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # The kernel knows of parents that are threads, so only the main thread's fork server can be told to die with it.
+    # To the kernel a parent is a thread: only the main thread's fork server can have itself killed with its parent.
     in_main_thread = threading.current_thread() is threading.main_thread()
     context.set_forkserver_preload([*(["launchers.dies_with_parent"] if in_main_thread else []), *_PRELOADED])
     return context

@@ -3,7 +3,7 @@
     results = launch(Job(work, 4))      # work(transport) in 4 processes; what each returned, in rank order
 
 The launcher holds one pipe from each rank (heartbeats, reports, the result) and one to each (deaths of others). A rank
-that loses its launcher ends itself; a launcher that loses a rank tells the others, asks what they were waiting
+that loses its launcher ends itself; a launcher that loses a rank informs the others, asks what they were waiting
 for, ends them, and raises one `RunFailed` that names the rank at fault.
 """
 
@@ -39,7 +39,7 @@ def launch(job: Job) -> list[Any]:
 
 
 def _make_room_for_pipes(world_size: int, restarts: int) -> None:
-    """Have enough open files for a pipe between any two ranks. Raises UsageError."""
+    """Allow this process enough open files for a pipe between any two ranks. Raises UsageError."""
     if 2 * (world_size + restarts) > _PIPES_OF_A_PROCESS:
         raise UsageError(
             f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many processes"
@@ -52,8 +52,6 @@ LAUNCHER = Launcher(
     name="local",
     launch=launch,
     transport="shared_memory",
-    world_size=None,
-    is_first=True,
     shared_memory=True,
     restarts=True,
     warm_up=warm_up,

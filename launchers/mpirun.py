@@ -1,4 +1,4 @@
-"""Be one of the ranks that mpirun has started, on this machine and others; it ends all of them when one fails."""
+"""Run one of the ranks that mpirun has started, on this machine and others; it ends all of them when one fails."""
 
 import sys
 from types import TracebackType
@@ -27,14 +27,12 @@ def launcher() -> Launcher:
         transport="mpi",
         world_size=world.size,
         is_first=world.rank == 0,
-        shared_memory=False,
-        restarts=False,
         facts={"mpi": _library()},
     )
 
 
 def launch(job: Job) -> list[Any]:
-    """Be the rank that MPI says; return all results on rank 0, nothing on the others.
+    """Run the rank that MPI has assigned; return all results on rank 0, nothing on the others.
 
     No rank is expendable here, and messages name no roles. Raises RunFailed when a peer has closed, or none answers.
     A process that ends with an error calls `end_all`.
@@ -59,7 +57,7 @@ def launch(job: Job) -> list[Any]:
 
 
 def _wait_for_all(world: Any, timeout: float) -> None:
-    """Wait until all ranks have come so far, and what they do together next takes no time. Raises RunFailed."""
+    """Wait until all ranks have called this, so that the next collective call does not block. Raises RunFailed."""
     barrier, running = world.Ibarrier(), RunningClock()
     while not barrier.Test():
         if running() > timeout:

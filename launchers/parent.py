@@ -15,7 +15,7 @@ _END_S = 5.0  # for orphans that are killed, and may have started others
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process, also if it is stopped, when the thread that made it ends; only on Linux.
+    """Make the kernel kill this process, also if it is stopped, when the thread that made it ends; only on Linux.
 
     A process whose parent is gone already when it calls this is not killed: it must find out by other means.
     """

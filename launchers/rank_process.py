@@ -55,7 +55,7 @@ def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, tra
 
 
 def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
-    """Be one rank, in its own process."""
+    """Run one rank, in its own process."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

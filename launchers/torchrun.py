@@ -1,4 +1,4 @@
-"""Be one of the ranks that torchrun has started, on this machine and others; it ends all of a machine when one dies."""
+"""Run one of the ranks that torchrun has started, on this machine and others; it ends all here when one dies."""
 
 import os
 from typing import Any
@@ -23,13 +23,11 @@ def launcher() -> Launcher:
         transport="process_group",
         world_size=_of_environment("WORLD_SIZE"),
         is_first=_of_environment("RANK") == 0,
-        shared_memory=False,
-        restarts=False,
     )
 
 
 def launch(job: Job) -> list[Any]:
-    """Be the rank that torchrun says; return all results on rank 0, nothing on the others.
+    """Run the rank that torchrun has assigned; return all results on rank 0, nothing on the others.
 
     No rank is expendable here, and messages name no roles. Raises RunFailed when a peer is lost, or none answers.
     """

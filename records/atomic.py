@@ -71,7 +71,7 @@ def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Give all files their names, on the disk too; if one cannot have it, all paths stay as they were."""
+    """Rename all files to their names, on the disk too; if one cannot be renamed, all paths stay as they were."""
     for temporary in temporaries:
         sync(temporary)
     former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
@@ -105,7 +105,7 @@ def _link(path: Path, other: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk, so that a power failure does not tear them."""
+    """Flush a file, or the names in a folder, to the disk, so that a power failure does not tear them."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -118,7 +118,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an OSError of the block name the file, not the temporary one, nor none, as a full disk's OSError does."""
+    """Make an OSError of the block name the file, not the temporary one, and not none, as with a full disk."""
     try:
         yield
     except OSError as error:

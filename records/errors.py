@@ -23,7 +23,7 @@ class RunFailed(RuntimeError):
 
 
 def one_line(error: BaseException) -> str:
-    """Give an exception as `Type: message` on a single line."""
+    """Return an exception as `Type: message` on a single line."""
     return " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
 
 
@@ -45,7 +45,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @contextmanager
 def in_python(names: Mapping[str, str]) -> Iterator[None]:
-    """Have a UsageError of the block name arguments as Python does, not the command line: codec=topk for --codec topk.
+    """Make a UsageError of the block name arguments as Python does: codec=topk, not --codec topk.
 
     `names`: of the options whose arguments have another name.
     """

@@ -88,7 +88,7 @@ class Run:
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Give a command line the arguments that `find_runs` takes: paths, and --last."""
+    """Add to a command line the arguments of `find_runs`: paths, and --last."""
     parser.add_argument(
         "paths", nargs="*", metavar="RUN", default=[DEFAULT],
         help="the .json or .csv of a run (each finds the other), or a quoted pattern (default: %(default)s)",

@@ -35,7 +35,7 @@ def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) 
 
 @contextmanager
 def interrupts_wait() -> Iterator[list[int]]:
-    """Let interrupts act after the block, which is given the list of those that have come."""
+    """Delay interrupts until after the block, which gets the list of those received."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
         yield came

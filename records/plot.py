@@ -23,7 +23,7 @@ from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_comma
 from records.legends import DASHED, notes_on_covered
 from records.tables import workers
 
-# Of Okabe and Ito, to be told apart by the colour-blind too; then again with other dashes.
+# The colours of Okabe and Ito, which the colour-blind can distinguish; then again with other dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 MOST = len(COLOURS) * len(DASHES)

@@ -22,7 +22,7 @@ from records.tables import aligned, applied, dropped, number
 from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
-_BARS = 40  # as many as can be told apart in one panel
+_BARS = 40  # as many as a reader can distinguish in one panel
 _COLUMNS = 4
 
 

@@ -24,7 +24,7 @@ from records.lives import died, well_formed
 from records.tables import SERVER, applied
 from records.trace import lane_names, trace
 
-# Of Okabe and Ito, to be told apart by the colour-blind too; pale is who is blocked.
+# The colours of Okabe and Ito, which the colour-blind can distinguish; pale: a rank is blocked.
 COLOURS = {
     "data": "#000000", "forward": "#56b4e9", "backward": "#0072b2", "compress": "#cc79a7", "communicate": "#d55e00",
     "wait": "#e6e6e6", "update": "#009e73",

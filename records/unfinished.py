@@ -131,7 +131,7 @@ def _is_running(folder: Path) -> bool:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Let one run at a time look which names are free."""
+    """Hold a lock, so that one run at a time looks which names are free."""
     give_up = time.monotonic() + _PATIENCE_S
     number = os.open(directory, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""Whether the options have possible values, and fit each other and this machine; every default filled in."""
+"""Checks that the options have possible values and fit each other and this machine; fills in every default."""
 
 import dataclasses
 import os

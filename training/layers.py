@@ -16,7 +16,7 @@ A second thread would save less than half of them on idle cores, and cost ten ti
 
 
 def choose_threads(model: nn.Module, x: torch.Tensor, n_samples: int) -> None:
-    """Have this process compute on one thread where a pass over `n_samples` is too small for several.
+    """Make this process compute on one thread where a pass over `n_samples` is too small for several.
 
     `x` [1, ...] is one input.
     """

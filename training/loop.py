@@ -40,7 +40,7 @@ class Task:
 
 
 def train_rank(transport: Transport, report: Callable[[Any], None], task: Task, data: Data) -> RankResult:
-    """Be one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
+    """Run one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
 
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
@@ -53,7 +53,7 @@ def train_rank(transport: Transport, report: Callable[[Any], None], task: Task, 
 
 
 def _train(transport: Transport, report: Callable[[Any], None], task: Task, data: Data, folder: Path) -> RankResult:
-    """Be one rank, whose events lie in `folder` until it ends."""
+    """Run one rank, whose events lie in `folder` until it ends."""
     options = task.options
     transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
     rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, task, data)

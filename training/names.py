@@ -24,7 +24,7 @@ def strategy_class(name: str) -> type[Strategy]:
 
 
 def check_class(strategy: type[Strategy]) -> type[Strategy]:
-    """Check that a class says all that is asked of it elsewhere. Raises UsageError."""
+    """Check that a class defines all that a strategy or codec needs. Raises UsageError."""
     if inspect.isabstract(strategy):
         missing = ", ".join(sorted(strategy.__abstractmethods__))
         raise UsageError(f"--strategy {strategy.name}: has no {missing}; define it")

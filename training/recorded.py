@@ -70,7 +70,7 @@ def options_from(
 
 @contextmanager
 def naming(option: str) -> Iterator[None]:
-    """Let errors of the block begin with the option that named the file."""
+    """Begin the errors of the block with the option that named the file."""
     try:
         yield
     except UsageError as error:

@@ -81,7 +81,7 @@ def _claimed(options: Options, launcher: Launcher) -> Iterator[Path]:
 
 @contextmanager
 def _telling_what_is_written(options: Options) -> Iterator[None]:
-    """Let an interrupt of the block say what is on the disk."""
+    """Add what is on the disk to the message of an interrupt of the block."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -23,7 +23,7 @@ from transports.link import Link
 from transports.messages import Alignment, Message, PeerLost, Work
 
 CLOSED = "it has closed its transport"  # why a peer is gone that has ended its work
-NO_LIMIT = 1e6  # seconds: for who waits for what another rank may give when it likes
+NO_LIMIT = 1e6  # seconds: for a wait without a limit
 _BARRIER = "(barrier)"
 
 
@@ -94,8 +94,8 @@ class Transport(ABC):
     def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
         """Call `tell` at intervals during the block, in which this rank computes and calls nothing of the transport.
 
-        Four times in a `timeout`, so that who waits for this rank knows that it is alive: a process that is stopped, or
-        dead, tells nothing. Here by the clock on the wall, as what is computed takes its time.
+        Four times in a `timeout`, so that a rank that waits for this one knows that it is alive: a stopped or dead
+        process calls nothing. The intervals are those of the wall clock.
         """
         with timing.at_intervals(self.timeout / 4, tell):
             yield
@@ -119,7 +119,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Say goodbye and give everything back. Messages already sent are still delivered."""
+        """Say goodbye and free everything. Messages already sent are still delivered."""
 
     @abstractmethod
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
@@ -242,7 +242,7 @@ class Transport(ABC):
 
         `begun` and `ended`, shared vectors of one int64 element, count the updates of `vector` that have begun and
         that have ended. The version read is what had ended before the copy; it is recorded together with what had
-        begun after it. The copy is whole if the two are equal, and may otherwise mix versions.
+        begun after it. If the two are equal, the copy holds one version; otherwise it may mix versions.
         """
         t0 = self.now()
         version_read = int(ended)

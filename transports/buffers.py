@@ -1,4 +1,4 @@
-"""Memory for what comes, used again and again: to touch fresh pages takes longer than to copy into old ones."""
+"""Reused memory for received messages: touching fresh pages takes longer than copying into old ones."""
 
 import threading
 
@@ -24,7 +24,7 @@ class Buffers:
         return torch.empty(numel, dtype=dtype)
 
     def give_back(self, vector: torch.Tensor) -> None:
-        """Let a vector be taken again. Where lengths never come again, all are dropped now and then."""
+        """Make a vector free for reuse. Where lengths do not recur, all are dropped now and then."""
         with self._lock:
             if self._kept == _KEPT:
                 self._free.clear()

@@ -1,4 +1,4 @@
-"""A network card in numbers under a real transport: what comes is held back until it would have arrived.
+"""A network card in numbers under a real transport: messages are held back until they would have arrived.
 
 The model is that of `virtual_time/network.py`, with all ranks at one switch: a message passes the card of its sender,
 then that of its receiver, each shared by all the connections of that rank, and is there `latency` seconds after its
@@ -24,7 +24,7 @@ class Card:
     nbytes: int = 0
 
     def take(self, nbytes: int, first: float, last: float) -> tuple[float, float]:
-        """Let a message pass whose bytes come from `first` to `last`; return from when to when they leave."""
+        """Pass a message whose bytes come from `first` to `last`; return when its first and last byte leave."""
         seconds = nbytes / self.bandwidth
         start = max(first, self.free)
         end = max(start + seconds, last)
@@ -65,7 +65,7 @@ class Link:
         self._sends, self._receives = Card("sends", self.bandwidth), Card("receives", self.bandwidth)
 
     def leaves(self, nbytes: int, at: float) -> float:
-        """Let a message of this rank pass its card; return when its first byte leaves."""
+        """Pass a message of this rank through its card; return when its first byte leaves."""
         return self._sends.take(nbytes, at, at)[0]
 
     def seconds(self, nbytes: int) -> float:
@@ -82,7 +82,7 @@ class Link:
         return held
 
     def follow(self, src: int, happen: Callable[[], None]) -> None:
-        """Have something happen when all has arrived that is held back from `src`: at once if nothing is."""
+        """Call a function when all messages held back from `src` have arrived: at once if there are none."""
         if self._held[src]:
             self.hold(src, 0, self._last[src], happen)
         else:
@@ -98,7 +98,7 @@ class Link:
         self._last.pop(src, None)
 
     def happen(self, until: float) -> bool:
-        """Let everything arrive that does until a time; return whether anything has."""
+        """Deliver everything that arrives until a time; return whether anything has."""
         while self._coming and self._coming[0][0] <= until:
             leaves, _, held = heappop(self._coming)
             _, end = self._receives.take(held.nbytes, leaves, leaves + self.seconds(held.nbytes))

@@ -121,7 +121,7 @@ class Message:
         self.n: Any = n  # an int or a float, as it was sent
         self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
         self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
-        self._give_back = give_back  # tells the sender that its memory is no longer read; None: it is not read
+        self._give_back = give_back  # reports to the sender that its memory is free; None: the receiver reads none
         self._receiver: Receiver | None = None
         self._t0 = 0.0
         self._noted = False
@@ -134,7 +134,7 @@ class Message:
         return self
 
     def release(self) -> None:
-        """Tell the sender that its memory is its own again. `tensor` is not to be used afterwards."""
+        """Release the sender's memory, which it may write again. `tensor` is not to be used afterwards."""
         self.log_receipt()
         receiver, self._receiver = self._receiver, None
         if receiver is not None and self._give_back is not None:

@@ -5,7 +5,7 @@ into the receiver's; only objects are pickled. A receive for the next header is 
 receive of exactly the payload's size is; that of a long vector only when it is read, for then it may be known where its
 elements are to be, and they are put there at once; or when this rank has nothing else to do.
 
-MPI cannot wait with a limit. So who waits looks again and again: at first without pause, then with short ones. Nothing
+MPI cannot wait with a limit. So a rank that waits polls: at first without pause, then with short ones. Nothing
 moves while no rank looks: a large message is on its way until its receiver next calls the transport.
 
 mpirun ends all ranks when one dies. So a peer is lost here only by closing its transport, never by its death.
@@ -37,7 +37,7 @@ _HEADER, _PAYLOAD = 1, 2  # MPI's tags
 _SPIN_S = 2e-3  # seconds of looking without pause
 _LONGEST_PAUSE_S = 1e-3  # seconds
 _LONG = 1 << 16  # bytes
-_TICKETS = 1 << 14  # so many payloads that are on their way from one rank to another are told apart
+_TICKETS = 1 << 14  # the number of payloads on their way from one rank to another that have distinct tags
 _UNSEEN = 8  # messages to a peer, not yet tested for completion
 _abandoned: list[Any] = []  # what MPI may still use, of transports whose close reached its limit
 
@@ -89,7 +89,7 @@ class Mpi(Remote):
             self._comm.Free()
 
     def _is_over(self) -> bool:
-        """Whether nothing more comes, and all that was sent has gone."""
+        """Whether all peers have closed, and all sent messages were delivered."""
         self._fetch_unread()
         gone = all(sent.has_gone() for queue in self._sending.values() for sent in queue)
         here = not self._coming and all(message.is_here() for message in list(self.unread.values()))
@@ -128,7 +128,7 @@ class Mpi(Remote):
         return sent
 
     def _forget_gone(self) -> None:
-        """Give up the memory of what has gone."""
+        """Free the memory of messages that were delivered."""
         with self._lock:
             for queue in self._sending.values():
                 while queue and queue[0].has_gone():

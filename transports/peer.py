@@ -78,7 +78,7 @@ class Peer:
         except BlockingIOError:
             written = 0
         except BrokenPipeError:
-            # The reader is gone; why it is gone its own pipe tells, after what it still had to say.
+            # The reader is gone; its own pipe gives the reason, after its last messages.
             return
         if written < len(data):
             self.backlog.append(memoryview(data)[written:])

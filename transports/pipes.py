@@ -52,7 +52,7 @@ class Endpoint:
 
 
 def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Connection]]:
-    """Return an endpoint for each rank, and the launcher's ends of the pipes on which it tells them of deaths."""
+    """Return an endpoint for each rank, and the launcher's ends of the pipes on which it reports deaths to them."""
     endpoints, notices = [], []
     for rank in range(world_size):
         deaths, notice = context.Pipe(duplex=False)

@@ -57,7 +57,7 @@ class ProcessGroup(Remote):
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
         self._groups = groups
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # of the thread that receives
-        self._changed = threading.Condition(threading.RLock())  # guards the inbox and who is gone
+        self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header
         self._posted: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
@@ -100,7 +100,7 @@ class ProcessGroup(Remote):
         return _Delivery(self, dst, posted.received, left), payload.nbytes
 
     def _post(self, dst: int, header: Header, payload: torch.Tensor | None) -> "_Posted":
-        """Have a message sent."""
+        """Queue a message for the sending thread."""
         group, raw = self._group(header, self.rank, dst), torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
         pieces = [] if payload is None or not payload.numel() else [payload.view(torch.uint8)]
         copied = group is None and header.nbytes <= _TOGETHER

@@ -42,7 +42,7 @@ class Remote(Transport):
     ) -> None:
         self.alignment = Alignment(platform.node())
         super().__init__(rank, world_size, device, timeout, recorder)
-        self._farewell = Kind.GOODBYE  # what is said to all peers in the end
+        self._farewell = Kind.GOODBYE  # sent to all peers at the end
         self._link = link  # which tells times: it holds messages back from the alignment of the clocks on
         self.recorder.rank = self.rank
         self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory

@@ -6,7 +6,7 @@ elements a to b of your view of my buffer 3". No payload moves until the receive
 
 There is one pipe per (source, destination): one writer, one reader, so no lock, and a rank that is killed
 can stop nobody else. What is not a slice of an allocated vector travels in the pipe itself. `isend` never blocks: what
-a full pipe does not take leaves during this rank's next calls. The launcher tells deaths on one more pipe per rank.
+a full pipe does not take leaves during this rank's next calls. The launcher reports deaths on one more pipe per rank.
 """
 
 import math

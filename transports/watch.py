@@ -20,7 +20,7 @@ DIED = "it died"
 
 
 class Watching(Transport):
-    """`Transport` that has a pipe from and to each peer, and one on which the launcher tells it of deaths."""
+    """`Transport` with a pipe from and to each peer, and one on which the launcher reports deaths."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Watching(Transport):
                 self._ended(self._peers[peer], DIED)
 
     def _ended(self, peer: Peer, why: str) -> None:
-        """Note that nothing more comes from `peer`."""
+        """Note that `peer` sends nothing more."""
         if peer.open:
             self._lose(peer.rank, why, died=why == DIED)
             self._anybody.unregister(peer.source)

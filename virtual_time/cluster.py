@@ -42,7 +42,7 @@ class ClusterOptions:
     flops: float | None = None
     """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
     kill: tuple[str, ...] = ()
-    """Let workers die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
+    """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
     def network(self, options: Options) -> Network:
         """Return the network of the ranks of a run. Raises UsageError."""

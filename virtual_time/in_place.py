@@ -47,7 +47,7 @@ class InPlace(Work):
         sender, message = self._sender, self._message
         if self._read_until <= sender.clock:
             return True
-        sender.catch_up()  # who is to receive it by now has received it
+        sender.catch_up()  # a receiver that is due by now has received it
         if message is None or self._read_until < math.inf:
             return self._read_until <= sender.clock or self._read_from > sender.clock
         if message._receiver is None and message.tensor is not None:

@@ -1,4 +1,4 @@
-"""The ranks of a world in virtual time: the clock of each, who waits for whom, and who has left."""
+"""The ranks of a world in virtual time: the clock of each, which rank waits for which, and which have left."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class Deadlock(RunFailed):
 
 
 class Ranks:
-    """All ranks of a world, by number, and who has left it."""
+    """All ranks of a world, by number, and those that have left it."""
 
     def __init__(self, world: World, world_size: int) -> None:
         self.world = world
@@ -36,7 +36,7 @@ class Ranks:
         self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
-        self.waiting: dict[int, dict[int, Member]] = {}  # who waits, by the rank (or ANY) that they wait for
+        self.waiting: dict[int, dict[int, Member]] = {}  # ranks that wait, by the rank (or ANY) that they wait for
         self.returning: set[int] = set()  # who will be started again after its death
         self.lives = [0] * world_size  # how often each was started again
         self.hosts: set[int] = set()  # who may let one in that was started again
@@ -52,7 +52,7 @@ class Ranks:
             self.after_death(rank)
 
     def describe_waits(self) -> str:
-        """Return in one line who waits for what from whom."""
+        """Return one line that names each rank that waits, for what, and from which rank."""
         waits = [f"rank {t.rank} waits for {what}" for t in self.transports.values() if (what := t.waits_for)]
         more = f" and {len(waits) - 8} more" if len(waits) > 8 else ""
         return f"deadlock after {self.world.time:.6g} virtual s: {'; '.join(waits[:8])}{more}"
@@ -114,7 +114,7 @@ class Member(Transport):
             self.world.at(self.clock, partial(self._leave, CLOSED))
 
     def die(self) -> None:
-        """Be dead from now on: what was sent is still delivered, nothing else is done."""
+        """Die: messages already sent are still delivered, and nothing else is done."""
         if self._why_gone:
             return
         self._closed = True
@@ -132,7 +132,7 @@ class Member(Transport):
             self.ranks.leave(self.rank, why, why == DIED)
 
     def returned(self, peer: int) -> None:
-        """Hear that a dead peer was started again."""
+        """Note that a dead peer was started again."""
         self._notice(peer)
         self.inbox.news.append(PeerReturned(peer))
         self.wake(self.world.time)
@@ -151,7 +151,7 @@ class Member(Transport):
         return super().is_gone(peer)
 
     def _notice(self, about: int) -> None:
-        """Take note of who has left, if it concerns a certain rank, or ANY."""
+        """Note the ranks that have left, where a certain rank, or ANY, is waited for."""
         gone = self.ranks.gone
         while (about == ANY or about in self.ranks.ever_gone) and self._departures < len(gone):
             peer, why, died = gone[self._departures]
@@ -179,7 +179,7 @@ class Member(Transport):
                 self.wake(self.world.time)
 
     def wake(self, at: float) -> None:
-        """Have this rank look again, if it waits."""
+        """Wake this rank, if it waits, to look again."""
         if self._wanted:
             self._waits_no_more()
             self.clock = max(self.clock, at)
@@ -216,7 +216,7 @@ class Member(Transport):
         return self._wanted is not None and self._wanted[2] is not None
 
     def catch_up(self) -> None:
-        """Let everything happen that does until this rank's time."""
+        """Run all events until this rank's time."""
         self.world.turn(self.clock)
         self._check_alive()
 

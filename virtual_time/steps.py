@@ -34,7 +34,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class StepsJob:
-    """What all ranks get; `phases` are the seconds of the phases of a step, unless who starts the ranks knows."""
+    """What all ranks get; `phases` are the seconds of the phases of a step, unless the launcher knows them."""
 
     options: Options
     sizes: Sizes
@@ -79,7 +79,7 @@ class Hollow(nn.Module):
 
 
 def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
-    """Be one rank that takes some steps; nothing but the passage of time stands for the two passes.
+    """Run one rank for some steps; both passes only let virtual time pass.
 
     `report` is called when they have "begun" and when they have "ended".
     """
@@ -120,7 +120,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
 
 
 def _meet(transport: Transport) -> None:
-    """Return on all ranks at the same time, where that is possible: not when the last has heard of the others."""
+    """Return on all ranks at the same virtual time where that is possible, not when the last rank has every message."""
     transport.barrier()
     t0 = transport.now()
     transport.barrier()

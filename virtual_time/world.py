@@ -39,7 +39,7 @@ class World:
         self._due: deque[Event] = deque()  # what happens now, after what the agenda has for this time
 
     def at(self, time: float, event: Event) -> None:
-        """Have something happen at a time: a coroutine continues, or a function is called."""
+        """Schedule an event: at that time a coroutine continues, or a function is called."""
         if time <= self.time:
             self._due.append(event)
         else:
@@ -77,12 +77,12 @@ class World:
             self._next()
 
     def stop(self) -> None:
-        """Have nothing more happen: `run` ends."""
+        """Drop all scheduled events, so that `run` ends."""
         self._agenda.clear()
         self._due.clear()
 
     def turn(self, clock: float) -> None:
-        """Let happen what is due until `clock`, that of the coroutine that calls this."""
+        """Run the events that are due until `clock`, the time of the coroutine that calls this."""
         while True:
             time, event = self._first()
             if event is None or time > clock:
@@ -90,11 +90,11 @@ class World:
             if isinstance(event, greenlet) and not event.dead:
                 self.at(clock, getcurrent())
                 self._next()
-                return  # who has switched back here has let happen what was due
+                return  # the coroutine that switched back here has run what was due
             self._next()
 
     def wait(self) -> None:
-        """Let the others continue, until somebody has put the calling coroutine on the agenda and its time has come."""
+        """Suspend the calling coroutine until another has scheduled it and its time has come."""
         me = getcurrent()
         while (event := self._first()[1]) is not None:
             if event is me:
@@ -119,7 +119,7 @@ class World:
         return event
 
     def _next(self) -> bool:
-        """Let the next thing happen; return whether it was a coroutine, which has given control back meanwhile."""
+        """Run the next event; return whether it was a coroutine, which has returned control meanwhile."""
         event = self._take()
         if not isinstance(event, greenlet):
             event()
@@ -131,7 +131,7 @@ class World:
 
 
 def _switch(coroutine: greenlet) -> None:
-    """Let another coroutine continue; return when this one is to."""
+    """Switch to another coroutine; return when this one continues."""
     random, gradients = torch.default_generator.get_state(), torch.is_grad_enabled()
     coroutine.switch()
     torch.default_generator.set_state(random)

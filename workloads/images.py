@@ -57,7 +57,7 @@ def random_cut(draw: random.Random, height: int, width: int, size: int) -> Cut:
 
 
 def centre_cut(height: int, width: int, size: int) -> Cut:
-    """Give the centre of a picture: it is resized until its shorter side is 8/7 of what is taken, as in torchvision."""
+    """Return the centre of a picture: its shorter side is first resized to 8/7 of `size`, as in torchvision."""
     shorter, least = round(size * _SHORTER_SIDE), min(height, width)
     h, w = (int(shorter * side / least) for side in (height, width))
     return Cut(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2), False)
@@ -84,13 +84,13 @@ class Files:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """Give the path of file `i`."""
+        """Return the path of file `i`."""
         ends = self.ends.numpy()
         name = self.names.numpy()[ends[i - 1] if i else 0 : ends[i]].tobytes()
         return os.path.join(self.root, os.fsdecode(name))
 
     def subset(self, indices: Tensor) -> Self:
-        """Give those at `indices`."""
+        """Return those at `indices`."""
         return self.listed(self.root, [(self.path(i), int(self.labels[i])) for i in indices.tolist()])
 
     def share_memory_(self) -> None:
@@ -101,27 +101,16 @@ class Files:
 
 @dataclass
 class ImageData(Data):
-    """A data set of pictures in files.
-
-    Attributes:
-        augment: whether training pictures are cut at random and mirrored.
-        seed: what that is drawn from, with the epoch and the index of a sample.
-    """
+    """A data set of pictures in files."""
 
     train: Files
     test: Files
-    augment: bool
-    seed: int
+    augment: bool  # whether training pictures are cut at random and mirrored
+    seed: int  # what that is drawn from, with the epoch and the index of a sample
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.files(split))
 
     @property
     def size(self) -> int:
@@ -129,7 +118,7 @@ class ImageData(Data):
         return self.input_shape[1]
 
     def files(self, split: Split) -> Files:
-        """Give the files of a split."""
+        """Return the files of a split."""
         return self.train if split == "train" else self.test
 
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
@@ -140,7 +129,7 @@ class ImageData(Data):
         return torch.from_numpy(x), self.files(split).labels[indices]
 
     def train_subset(self, indices: Tensor) -> Self:
-        """Give the data set with only the training samples at `indices`."""
+        """Return the data set with only the training samples at `indices`."""
         return replace(self, train=self.train.subset(indices))
 
     def share_memory_(self) -> Self:
@@ -150,7 +139,7 @@ class ImageData(Data):
         return self
 
     def cut(self, split: Split, i: int, epoch: int, image: Any) -> Cut:
-        """Give what is cut of a picture that is open: a pure function of its size and, where random, of the numbers."""
+        """Return the cut of an open picture: a pure function of its size and, where random, of the numbers."""
         if split == "train" and self.augment:
             draw = random.Random(f"{self.seed} {epoch} {i}")
             return random_cut(draw, image.height, image.width, self.size)

@@ -38,18 +38,13 @@ def fetcher(data: Data, loader: str, workers: int, device: torch.device, on_star
 
 @dataclass
 class Loader:
-    """The batches of one rank, on its device; with workers, those that come next are fetched beforehand.
-
-    Attributes:
-        worker: whose part of each batch it is; None: whole batches.
-        n_pieces: into how many pieces that is cut, at most.
-    """
+    """The batches of one rank, on its device; with workers, those that come next are fetched beforehand."""
 
     data: Data
     fetch: Fetcher
     plan: BatchPlan
-    worker: int | None
-    n_pieces: int
+    worker: int | None  # whose part of each batch it is; None: whole batches
+    n_pieces: int  # into how many pieces that is cut, at most
     device: torch.device
     dtype: torch.dtype
 
@@ -65,7 +60,7 @@ class Loader:
         return [Request(piece, "train", epoch) for piece in part.tensor_split(min(self.n_pieces, len(part)))]
 
     def piece(self, i: int, k: int) -> tuple[Tensor, Tensor]:
-        """Give piece `k` of step `i`, as `Data.fetch` does. Raises UsageError, RunFailed.
+        """Return piece `k` of step `i`, as `Data.fetch` does. Raises UsageError, RunFailed.
 
         Quick where steps are taken one after the other. After a jump, what was fetched in vain is thrown away.
         """
@@ -88,7 +83,7 @@ class Loader:
             yield pieces[k]
 
     def test_batches(self) -> Answers:
-        """Give the test split: see `batches_of_test`."""
+        """Return the test split: see `batches_of_test`."""
         return batches_of_test(self.data, self.device, self.dtype, self.fetch)
 
     def __enter__(self) -> "Loader":
@@ -103,7 +98,7 @@ class Loader:
 
 
 def batches_of_test(data: Data, device: torch.device, dtype: torch.dtype, fetch: Fetcher | None = None) -> Answers:
-    """Give the test split, in order and in batches of moderate size, as `Data.fetch` does.
+    """Return the test split, in order and in batches of moderate size, as `Data.fetch` does.
 
     Raises UsageError, RunFailed.
     """
@@ -121,7 +116,7 @@ def _fetch_here(data: Data, requests: Iterator[Request], largest: int) -> Answer
 
 @dataclass
 class _Requested(Dataset[tuple[Tensor, Tensor] | UsageError]):
-    """What a worker is asked for by a request; an error of the user's is an answer too, to be raised in the rank."""
+    """Return the answer to a request; an error in the user's code is an answer too, which the rank raises."""
 
     data: Data
 

@@ -1,4 +1,4 @@
-"""What a loader is asked for, and what it gives."""
+"""The requests that a loader takes, and the answers that it gives."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -20,5 +20,5 @@ Answers = Iterator[tuple[Tensor, Tensor]]
 Fetcher = Callable[[Iterator[Request], int], Answers]
 """Gives for each of some requests, in their order, what `Data.raw` gives; the number counts the samples in the largest.
 
-It may take requests from the iterator before it is asked for their answers.
+It may take requests from the iterator before their answers are needed.
 """

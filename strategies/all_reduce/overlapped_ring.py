@@ -101,7 +101,7 @@ class OverlappedRing(Strategy):
         self.replica.on_gradient(self.take_gradient)
 
     def begin_step(self, n_samples: int) -> None:
-        """From now on gradients are whole when they come: they are weighed with n_k and sent."""
+        """From now on multiply each gradient of the backward pass by n_k and send it: it is complete."""
         self.n = n_samples
         for bucket in self.buckets:
             bucket.missing, bucket.has_begun = set(bucket.parameters), False
@@ -134,7 +134,7 @@ class OverlappedRing(Strategy):
         self.replica.zero_grad()
 
     def advance(self, n: int, wait: bool) -> None:
-        """Let each full bucket begin, and give those on their way what has come, or all that they wait for."""
+        """Start each full bucket, and give those under way the messages that came, or all that they wait for."""
         begun = list(itertools.takewhile(lambda bucket: not bucket.missing, self.buckets))  # in this order everywhere
         for bucket in begun:
             if not bucket.has_begun:

@@ -78,7 +78,7 @@ class Replica:
         return [*self.parameters, *float_buffers(self.model), *other_tensors(self.model)]
 
     def close(self) -> None:
-        """Give back what training has taken."""
+        """Free what training has allocated."""
 
     def collect(self) -> torch.Tensor:
         """Return g [n], the gradient that the last backward pass left; missing gradients count as zero.
@@ -104,7 +104,7 @@ class Replica:
         self.collected = True
 
     def collect_one(self, i: int) -> None:
-        """Have the gradient of parameter `i` in its place in g."""
+        """Copy the gradient of parameter `i` to its place in g."""
         parameter, view = self.parameters[i], self._gradients[i]
         if parameter.grad is not view:
             if parameter.grad is None:

@@ -88,7 +88,7 @@ class Served(Strategy):
     # Both
 
     def join(self, resumed: bool) -> None:
-        """Where workers may come late, the server tells each one where to begin; otherwise all begin together."""
+        """Send each worker its first step where workers may start late; otherwise all begin together."""
         if not self.traits.workers_may_die:
             super().join(resumed)
         elif self.is_server:

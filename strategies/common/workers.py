@@ -1,4 +1,4 @@
-"""The workers of a server: who is alive, whose message comes next, and what each of them has.
+"""The workers of a server: which are alive, whose message comes next, and what each of them has.
 
 A server takes messages in the order in which they come; a transport can note that order and repeat it, so that a run
 can be replayed. Where the server holds all that matters, workers may die, and one that is started again gets the

@@ -50,16 +50,12 @@ class ADPSGD(Drifting):
 
     def cost(self, kind: str | None = None) -> Cost:
         """A request of each active rank that has a neighbour, its answer, and each rank's word to rank 0."""
-        return Cost(
-            worker=Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N"),
-        )
+        return Cost(worker=Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N"))
 
     def check(self, run: RunSize) -> None:
         """Every rank takes messages in an order of its own, which no record has."""
         if run.replayed:
-            raise UsageError(
-                f"--replay: with {self.name} every rank takes messages in an order of its own; leave it out"
-            )
+            raise UsageError(f"--replay: with {self.name} ranks take messages in an order of their own; leave it out")
 
     def setup(self) -> None:
         """Find the partners. Passive: make a vector for x apart from the parameters, and one for each answer."""

@@ -11,7 +11,7 @@ DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstandi
 
 
 class CommonEpoch:
-    """One rank's part in it: each rank tells rank 0 of its steps, and rank 0 tells all when the epoch is over.
+    """One rank's part in it: each rank reports its steps to rank 0, which announces the end of the epoch to all.
 
     Meanwhile the ranks send each other messages of the tag `request`, which the methods yield.
     """

@@ -83,7 +83,7 @@ class ShardedParamServer(Served):
         self.replica.zero_grad()
 
     def say_goodbye(self) -> None:
-        """Say it to every server."""
+        """Say goodbye to every server."""
         super().say_goodbye()
         if not self.is_server:
             for i in self.of_servers[1:]:

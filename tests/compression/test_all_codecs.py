@@ -34,7 +34,6 @@ CODECS: list[Codec] = [
     QSGD(levels=32767), PowerSGD(), PowerSGD(rank=1), PowerSGD(rank=5, warm_start=False), RandomK(density=0.2),
     TopK(density=0.2), TopK(density=0.3, half_values=True), DGC(density=0.2), DGC(density=0.3, half_values=True),
 ]  # fmt: skip
-THAT_CHECK = [codec for codec in CODECS if not isinstance(codec, NoCodec)]
 SCOPES = st.sampled_from(["tensor", "vector"])
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 MIXED = Layout(("w", "none", "b", "s", "deep"), ((30, 20), (0,), (10,), (), (4, 3, 5, 5)))
@@ -57,13 +56,14 @@ def normal(layout: Layout, seed: int, dtype: torch.dtype = torch.float32) -> tor
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES, seed=st.integers(0, 2**63 - 1))
 def test_the_formulas_give_the_bytes_and_a_vector_comes_out(
     codec: Codec, layout: Layout, scope: str, dtype: torch.dtype, seed: int
 ) -> None:
     sender = started(codec, layout, dtype, scope=scope, seed=seed)
     receiver = started(codec, layout, dtype, scope=scope, seed=seed + 1, rank=3)
+    without_values = started(codec, layout, dtype, "meta", scope=scope) if codec.on_meta else None
     for step in range(2):
         vector = normal(layout, step, dtype)
         given_to_it = vector.clone()
@@ -77,6 +77,13 @@ def test_the_formulas_give_the_bytes_and_a_vector_comes_out(
             assert code.data.nbytes <= sum(sender.count())
         decoded = receiver.decode(code.data)
         assert (decoded.shape, decoded.dtype) == (vector.shape, dtype)
+        if without_values:
+            meta = without_values.encode(torch.empty(layout.n, dtype=dtype, device="meta"))
+            assert meta.data.is_meta
+            assert (len(meta.data), meta.data.dtype) == (len(code.data), code.data.dtype)
+            assert (meta.values, meta.indices, meta.headers) == (code.values, code.indices, code.headers)
+            decoded_meta = without_values.decode(meta.data)
+            assert (decoded_meta.is_meta, len(decoded_meta)) == (True, layout.n)
         if isinstance(codec, RandomK):  # which draws other elements for the next code
             continue
         out = torch.full_like(vector, math.nan)
@@ -85,33 +92,16 @@ def test_the_formulas_give_the_bytes_and_a_vector_comes_out(
         assert torch.equal(receiver.decode(code.data), decoded), "decoding changes nothing"
 
 
-@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec.on_meta], ids=str)
-@settings(deadline=None, max_examples=10)
-@given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES)
-def test_without_values_the_lengths_are_right(codec: Codec, layout: Layout, scope: str, dtype: torch.dtype) -> None:
-    end = started(codec, layout, dtype, "meta", scope=scope)
-    real = started(codec, layout, dtype, scope=scope)
-    for step in range(2):
-        code = end.encode(torch.empty(layout.n, dtype=dtype, device="meta"))
-        expected = real.encode(normal(layout, step, dtype))
-        assert code.data.is_meta
-        assert (len(code.data), code.data.dtype) == (len(expected.data), expected.data.dtype)
-        assert (code.values, code.indices, code.headers) == (expected.values, expected.indices, expected.headers)
-        decoded = end.decode(code.data)
-        assert decoded.is_meta
-        assert len(decoded) == layout.n
-
-
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("scope", ["tensor", "vector"])
-@pytest.mark.parametrize("codec", THAT_CHECK, ids=str)
-def test_what_is_not_finite_is_refused_and_nothing_of_it_is_kept(codec: Codec, scope: str, wrong: float) -> None:
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if not isinstance(codec, NoCodec)], ids=str)
+def test_what_is_not_finite_is_refused_and_nothing_of_it_is_kept(codec: Codec, scope: str) -> None:
     end, other = started(codec, MIXED, scope=scope), started(codec, MIXED, scope=scope)
-    vector = normal(MIXED, 0)
-    vector[MIXED.slices[2].start + 4] = wrong
-    with pytest.raises(RunFailed, match=f"gradient of b has the value {wrong}") as refused:
-        end.encode(vector)
-    assert "\n" not in str(refused.value)
+    for wrong in (math.nan, math.inf, -math.inf):
+        vector = normal(MIXED, 0)
+        vector[MIXED.slices[2].start + 4] = wrong
+        with pytest.raises(RunFailed, match=f"gradient of b has the value {wrong}") as refused:
+            end.encode(vector)
+        assert "\n" not in str(refused.value)
     after, expected = end.encode(normal(MIXED, 1)), other.encode(normal(MIXED, 1))
     assert torch.equal(after.data, expected.data)
 
@@ -130,27 +120,20 @@ def test_a_code_of_a_wrong_length_is_refused_in_one_line(codec: Codec, scope: st
 @pytest.mark.parametrize("scope", ["tensor", "vector"])
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_from_a_saved_state_it_continues_bit_for_bit(codec: Codec, scope: str) -> None:
+    """And it leaves the random numbers of the program alone."""
+    random = torch.get_rng_state()
     one, other = started(codec, MIXED, scope=scope, seed=5), started(codec, MIXED, scope=scope, seed=5)
     for step in range(3):
         one.encode(normal(MIXED, step))
     state = one.state_dict()
     expected = [one.encode(normal(MIXED, step)).data.clone() for step in range(3, 6)]
+    assert torch.equal(torch.get_rng_state(), random)
+    torch.rand(3)
     other.load_state_dict(state)
     assert all(torch.equal(other.encode(normal(MIXED, step)).data, expected[step - 3]) for step in range(3, 6))
     third = started(codec, MIXED, scope=scope, seed=5)
     third.load_state_dict(state)
     assert torch.equal(third.encode(normal(MIXED, 3)).data, expected[0]), "who loaded a state does not write into it"
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=str)
-def test_the_random_numbers_of_the_program_are_left_alone(codec: Codec) -> None:
-    before = torch.get_rng_state()
-    end = started(codec, MIXED)
-    codes = [end.encode(normal(MIXED, step)).data for step in range(2)]
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(3)
-    again = started(codec, MIXED)
-    assert all(torch.equal(again.encode(normal(MIXED, step)).data, code) for step, code in enumerate(codes))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +164,7 @@ def test_no_codec_copies_nothing_and_checks_nothing() -> None:
 
 
 @pytest.mark.parametrize(("codec", "rounded"), [(Float16(), torch.float16), (BFloat16(), torch.bfloat16)], ids=str)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=30)
 @given(elements=st.lists(st.floats(-65504, 65504, width=32), min_size=1, max_size=20), dtype=DTYPES)
 def test_elements_are_rounded_as_torch_rounds(
     codec: Codec, rounded: torch.dtype, elements: list[float], dtype: torch.dtype
@@ -204,9 +187,3 @@ def test_what_is_too_large_for_half_precision_is_refused() -> None:
     vector[MIXED.slices[4].start] = torch.finfo(torch.float32).max
     with pytest.raises(RunFailed, match=r"gradient of deep has the value inf"):
         started(BFloat16(), MIXED).encode(vector)
-
-
-def test_the_names_are_those_on_the_command_line() -> None:
-    assert [codec.name for codec in (NoCodec, Float16, BFloat16, Blosc, QSGD, Sign, PowerSGD)] == [
-        "none", "fp16", "bf16", "blosc", "qsgd", "sign", "powersgd"
-    ]  # fmt: skip

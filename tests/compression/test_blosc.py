@@ -1,6 +1,5 @@
 """Blosc: what comes out is what went in, bit for bit; a damaged code is refused."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -23,7 +22,7 @@ def one_tensor(n: int) -> Layout:
     return Layout(("t",), ((n,),))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @given(
     codec=OPTIONS,
     vector=st.sampled_from([np.float32, np.float64]).flatmap(
@@ -45,7 +44,7 @@ def test_every_finite_vector_comes_out_bit_for_bit(codec: Blosc, vector: np.ndar
     assert decoded.numpy().tobytes() == vector.tobytes(), "the receiver's options do not matter"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(codec=OPTIONS, n=st.integers(1, 40_000), seed=st.integers(0, 1000))
 def test_random_bits_grow_by_no_more_than_the_bound(codec: Blosc, n: int, seed: int) -> None:
     bits = np.random.default_rng(seed).integers(0, 2**32, n, dtype=np.uint32)
@@ -64,23 +63,16 @@ def test_what_repeats_is_sent_in_fewer_bytes() -> None:
     assert end.encode(normal(one_tensor(100_000), 0) / 1000).data.nbytes < 0.9 * 400_000
 
 
-@settings(deadline=None, max_examples=150)
-@given(at=st.integers(0, 10**9), bit=st.integers(0, 7), shuffle=st.sampled_from(["bit", "byte", "none"]))
-def test_a_code_with_a_wrong_bit_is_refused(at: int, bit: int, shuffle: str) -> None:
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9), st.integers(0, 7), st.sampled_from(["bit", "byte", "none"]), st.binary(max_size=200))
+def test_a_code_with_a_wrong_bit_and_what_is_none_are_refused(at: int, bit: int, shuffle: str, foreign: bytes) -> None:
     end = started(Blosc(shuffle=shuffle), one_tensor(1000))
     data = end.encode(normal(one_tensor(1000), 0).round()).data
     data[at % len(data)] ^= 1 << bit
-    with pytest.raises(RunFailed, match="damaged, or sent by another codec") as refused:
-        end.decode(data)
-    assert "\n" not in str(refused.value)
-
-
-@settings(deadline=None, max_examples=50)
-@given(foreign=st.binary(max_size=200))
-def test_what_is_no_code_is_refused(foreign: bytes) -> None:
-    data = torch.tensor(list(foreign), dtype=torch.uint8)
-    with pytest.raises(RunFailed, match="damaged, or sent by another codec"):
-        started(Blosc(), one_tensor(7)).decode(data)
+    for wrong in (data, torch.tensor(list(foreign), dtype=torch.uint8)):
+        with pytest.raises(RunFailed, match="damaged, or sent by another codec") as refused:
+            end.decode(wrong)
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("n", [0, 99, 101, 10_000])
@@ -94,8 +86,3 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "blosc2", None)
     with pytest.raises(UsageError, match="pip install blosc2"):
         Blosc().check()
-
-
-def test_the_library_is_loaded_only_by_who_uses_it() -> None:
-    look = "import sys, compression.blosc; sys.exit('blosc2' in sys.modules)"
-    subprocess.run([sys.executable, "-c", look], check=True)

@@ -65,7 +65,7 @@ def parts(scope: str) -> list[slice]:
 # What is sent
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.sampled_from([TopK, DGC]), kinds, scopes, densities, dtypes, seeds, st.booleans())
 def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
     kind: Any, values: str, scope: str, density: float, dtype: torch.dtype, seed: int, masking: bool
@@ -99,7 +99,7 @@ def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
             assert torch.equal(sender.u, u)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(st.sampled_from(["normal", "wide", "equal"]), scopes, st.sampled_from([0.1, 1.0]), dtypes, seeds)
 def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dtype: torch.dtype, seed: int) -> None:
     for codec in (TopK(density=density, half_values=True), DGC(density=density, half_values=True, masking=False)):
@@ -118,15 +118,7 @@ def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dty
             assert ((before - sent).abs() <= before.abs() * 2**-11 + 2**-25)[near].all(), "rounded to the nearest"
 
 
-def test_half_values_that_are_too_large_stay_finite_and_come_in_parts() -> None:
-    layout = Layout(("x",), ((2,),))
-    codec = started(TopK(density=0.5, half_values=True), layout=layout)
-    assert codec.decode(codec.encode(torch.tensor([-1e5, 1.0])).data).tolist() == [-65504, 0]
-    assert codec.decode(codec.encode(torch.zeros(2)).data).tolist() == [-34496, 0]
-    assert codec.decode(codec.encode(torch.zeros(2)).data).tolist() == [0, 1]
-
-
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(scopes, densities, dtypes, seeds)
 def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
     scope: str, density: float, dtype: torch.dtype, seed: int
@@ -171,33 +163,7 @@ def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_tur
     assert pairs.fill_diagonal_(0).max() < 15, "not in groups"
 
 
-def test_an_instance_on_a_ring_encodes_and_decodes_the_same_elements() -> None:
-    codec = started(RandomK(density=0.2))
-    total = torch.zeros(LAYOUT.n)
-    gs = vectors("whole", 1, torch.float32, steps=9)
-    for g in gs:
-        total += codec.decode(codec.encode(g).data)
-    assert torch.equal(total + codec.r, torch.stack(gs).sum(0))
-    ahead, behind = started(RandomK(density=0.2)), started(RandomK(density=0.2))
-    codes = [ahead.encode(g).data for g in gs]  # a receiver may come later
-    assert torch.equal(sum(behind.decode(code) for code in codes), total)
-
-
 # Over many steps
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(EVERY), scopes, densities, seeds, st.booleans())
-def test_nothing_is_lost_over_many_steps(kind: Any, scope: str, density: float, seed: int, sampled: bool) -> None:
-    options: dict[str, Any] = {} if kind is RandomK else {"sampled": sampled}
-    sender, receiver = (started(kind(density=density, **options), scope=scope, seed=3) for _ in range(2))
-    gs = vectors("whole", seed, torch.float32, steps=20)
-    sent = torch.zeros(LAYOUT.n)
-    for i, g in enumerate(gs):
-        sender.epoch = 1 + i // 4
-        sent += receiver.decode(sender.encode(g).data, torch.full_like(g, 7))
-    kept = sender.v if isinstance(sender, DGC) else sender.r
-    assert torch.equal(sent + kept, torch.stack(gs).sum(0)), "whole numbers: sums are exact"
 
 
 @settings(deadline=None, max_examples=30)
@@ -305,7 +271,9 @@ def test_with_a_sampled_threshold_the_length_is_known_only_about(kind: Any) -> N
     sender.epoch = 9
     g = torch.randn(layout.n, generator=torch.Generator().manual_seed(0))
     code = sender.encode(g)
-    sent = int(receiver.decode(code.data).count_nonzero())
+    decoded = receiver.decode(code.data)
+    assert torch.equal(decoded + (sender.v if kind is DGC else sender.r), g), "what is sent and what is kept"
+    sent = int(decoded.count_nonzero())
     assert code.data.nbytes == sent * 8
     assert 5501 <= sent <= 22001
     assert sent != 11001
@@ -330,7 +298,3 @@ def test_an_index_outside_of_the_vector_is_refused(kind: Any, half: bool, index:
 def test_a_share_is_counted_as_it_is_written() -> None:
     """0.29 of 100 is 29, though 100 * 0.29 is a little less in binary."""
     assert share_of(100, 0.29) == 29
-    codec = RandomK(density=0.29)
-    codec.start(Layout(("a",), ((100,),)), torch.zeros(100))
-    assert codec.count() == (4 * 29, 0, 0)
-    assert codec.encode(torch.ones(100)).data.nbytes == 4 * 29

@@ -15,8 +15,8 @@ from lessons.labs.not_waiting import Task
 from lessons.picture import Shown
 from lessons.report import Report
 from lessons.solutions import not_waiting
+from tests.lessons.judged import judge_changed
 from tests.lessons.mistakes import write
-from tests.lessons.threads import judge_changed
 from workloads.batches import BatchPlan
 from workloads.datasets import load
 from workloads.options import DataOptions

@@ -15,8 +15,8 @@ from lessons.picture import Shown
 from lessons.report import Report
 from lessons.solutions import oracle
 from lessons.training import NOT_TRAINED
+from tests.lessons.judged import judge_changed
 from tests.lessons.mistakes import defined, mistakes_of, solution
-from tests.lessons.threads import judge_changed
 
 LAB = LABS["oracle"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -15,8 +16,8 @@ from torch import nn
 from compression import Codec, Layout, Setting
 from compression.dgs import check_sgd
 from records.errors import UsageError
-from strategies import OptimizerFactory, Replica, RunSize, Strategy
-from strategies.common.builtin import Builtin
+from strategies import OptimizerFactory, RunSize, Strategy
+from strategies.common.builtin import Builtin, replica_of
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
@@ -113,13 +114,13 @@ class Rank:
         self.strategy = dataclasses.replace(task.strategy)
         self.original = make_model() if model is None else model
         arguments = (OPTIMIZERS[task.optimizer], task.clip_norm)
+        self.replica = replica_of(self.strategy, self.original, transport, task.n_gpus)
         if isinstance(self.strategy, Builtin):
-            self.module = self.strategy.wrap(self.original, transport, task.n_gpus, *arguments)
+            self.strategy.start(self.replica, transport, *arguments)
         else:
-            self.module = self.original
-            self.replica = Replica(self.original, transport)
             arguments = (task.suited_optimizer, task.clip_norm)
             self.strategy.start(self.replica, transport, *arguments, task.schedule, codec=task.make_codec)
+        self.module = self.replica.module
 
     def x(self) -> torch.Tensor:
         """This rank's own parameters [n], copied."""
@@ -261,17 +262,13 @@ def other_value(strategy: Strategy, option: str) -> int | float | str:
     raise AssertionError(f"{strategy.name} accepts no number for {option}: give this function one")
 
 
-def int_options(kind: type[Strategy]) -> list[str]:
-    hints = typing.get_type_hints(kind)
-    return [field.name for field in dataclasses.fields(kind) if hints[field.name] in (int, int | None)]
-
-
 def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     """The strategy with its defaults, its exact options, its int options at 2 and at 3, and each away from its default.
 
     Only those that so many processes may be.
     """
-    names = int_options(kind)
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if hints[field.name] in (int, int | None)]
     settings = [{}, EXACT.get(kind.name, {}), *(dict.fromkeys(names, value) for value in (2, 3))]
     for option in dataclasses.fields(kind):
         with contextlib.suppress(AssertionError):  # another option may fix this one, as in `own`
@@ -285,15 +282,17 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     return found
 
 
+EXHAUSTIVE = pytest.mark.parametrize("exhaustive", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+
+
+def some(strategies: list[Strategy], all_of_them: bool) -> list[Strategy]:
+    """All, or the first of them, with its defaults, and the last, with other values of its options."""
+    return strategies if all_of_them else strategies[:1] + strategies[1:][-1:]
+
+
 def determined_variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     """Those of them whose result the order of arrival does not decide."""
     found = variants(kind, n_gpus)
     return [
         one for one in found if not kind.traits.asynchronous and (not kind.traits.workers_may_die or one == exact(kind))
     ]
-
-
-def describe(strategy: Strategy) -> str:
-    """The strategy in a test's message."""
-    options: dict[str, Any] = dataclasses.asdict(strategy)
-    return f"{strategy.name} {options}"

@@ -13,15 +13,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.errors import UsageError
-from records.files import load_events, load_table
-from strategies import RunSize
+from records.files import load_table
 from strategies.common.forms import closed_form
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.common_epoch import PROGRESS
 from strategies.local_models.gossip import Gossip
 from tests.ranks import virtual_time
-from tests.runs import N_TRAIN, made
+from tests.runs import N_TRAIN
 from tests.strategies.loops import Rank, Task, X, Y
 from tests.strategies.test_every_strategy_virtual import simulated
 from tests.virtual_time.test_dry_run import on, steps_of
@@ -39,13 +37,7 @@ def ad_psgd_of(rank: Rank) -> ADPSGD:
     return rank.strategy
 
 
-def test_its_order_of_messages_cannot_be_replayed() -> None:
-    ADPSGD().check(RunSize(4, 4, 4))
-    with pytest.raises(UsageError, match=r"^--replay: with ad_psgd every rank takes messages in an order of its own"):
-        ADPSGD().check(RunSize(4, 4, 4, replayed=True))
-
-
-# Hundreds of exchanges
+# Many exchanges
 
 
 class Pace:
@@ -118,17 +110,16 @@ def at_random_pace(
     return watched.changes, rank.x()[0].item(), shown, rank.strategy.descent.samples
 
 
-NO_OTHERS = {"others": torch.zeros(0, dtype=torch.uint8)}
 PACES = st.sampled_from([0.0, 1e-4, 1e-3, 1e-2, 0.2])
 
 
-@settings(deadline=None, max_examples=6)
-@given(st.integers(2, 9), st.lists(PACES, min_size=9, max_size=9), PACES, st.integers(0, 99), st.integers(0, 300))
-def test_hundreds_of_exchanges_at_any_pace_keep_the_mean(
+@settings(deadline=None, max_examples=4)
+@given(st.integers(2, 7), st.lists(PACES, min_size=7, max_size=7), PACES, st.integers(0, 99), st.integers(0, 100))
+def test_many_exchanges_at_any_pace_keep_the_mean(
     n: int, scales: list[float], latency: float, seed: int, passive_steps: int
 ) -> None:
     actives = range(0, n, 2)
-    steps = [1 + 300 // len(actives) if k in actives else passive_steps + k for k in range(n)]
+    steps = [1 + 100 // len(actives) if k in actives else passive_steps + k for k in range(n)]
     time = VirtualTime(OneSwitch(n, 1e6, latency), lambda rank, phase, part: 0.0)
     ranks = time.launch(at_random_pace, n, Task(ADPSGD(), n, "unit"), scales, seed, steps)
     done = 0
@@ -139,7 +130,7 @@ def test_hundreds_of_exchanges_at_any_pace_keep_the_mean(
             for (x_i, after_i), (x_j, after_j) in zip(taken, ranks[j][0][i, j], strict=True):
                 assert after_i == after_j == (x_i + x_j) / 2
             done += len(taken)
-    assert done >= 300
+    assert done >= 100
     mean = (n - 1) / 2
     assert sum(x for _, x, _, _ in ranks) / n == pytest.approx(mean, rel=1e-12)
     for _, _, shown, samples in ranks:
@@ -183,16 +174,6 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
     assert within >= 4, "after each of the layers"
     ends = list(spans(active, "backward"))
     assert ends[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
-
-
-def test_a_slow_passive_rank_answers_within_its_pass_in_real_time_too(tmp_path: Path) -> None:
-    big: dict[str, Any] = {"dataset": "digits", "model": "benchmarks.networks:deep", "train_size": 256}
-    made(tmp_path, ADPSGD(), n_gpus=2, batch_size=16, epochs=1, lr=0.01, slow=("1:40",), **big)
-    events = load_events(tmp_path / "run")
-    passive = events[events["rank"] == 1]
-    answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"]
-    within = [answers.between(*span).sum() for span in spans(passive, "backward")]
-    assert max(within) >= 5, "one request at a time: they came one after the other, during one pass"
 
 
 # What is sent
@@ -245,40 +226,16 @@ def test_an_epoch_ends_when_all_together_have_its_samples(tmp_path: Path) -> Non
 # Resume
 
 
-def begun(transport: Transport, task: Task, state: dict[str, Any]) -> tuple[int, int, int, list[float], list[float]]:
-    """Where a rank begins when only rank 0 has a state."""
+def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int) -> tuple[Any, ...]:
+    """Where a rank begins when only rank 0 has a state; its steps of an epoch that ends with the sample `until`."""
     if transport.rank == 0:
         transport.recorder.epoch = 3
-    rank = Rank(transport, task)
-    strategy = ADPSGD()
+    rank, strategy = Rank(transport, task), ADPSGD()
     strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
-    descent = strategy.descent
-    position = (transport.recorder.epoch, descent.samples, descent.version)
     apart = rank.replica.x if strategy.is_active else strategy.apart
-    return *position, rank.x().tolist(), apart.tolist()
-
-
-def test_a_resumed_run_begins_where_rank_0_was() -> None:
-    task, x = Task(ADPSGD(), 3), torch.arange(66, dtype=torch.float64)
-    state = {
-        "x": x,
-        "b": torch.zeros(0),
-        "counts": torch.zeros(0, dtype=torch.int64),
-        **NO_OTHERS,
-        "version": 7,
-        "samples": 50,
-    }
-    optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
-    found = virtual_time(3).launch(begun, 3, task, state | {"optimizer": optimizer, "processed": 50})
-    assert found == [(3, 50, 7, x.tolist(), x.tolist())] * 3
-
-
-def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int) -> list[int]:
-    """The steps that a rank takes of an epoch that ends with the sample `until`."""
-    rank = Rank(transport, task)
-    strategy = ADPSGD()
-    strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
-    strategy.descent.until, taken = until, []
+    descent = strategy.descent
+    found = transport.recorder.epoch, descent.samples, descent.version, rank.x().tolist(), apart.tolist()
+    descent.until, taken = until, []
     for i in strategy.steps_of_epoch(0, 1):
         taken.append(i)
         transport.sleep(1.0)
@@ -286,14 +243,20 @@ def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int)
         rank.replica.g.zero_()
         strategy.step(10)
     strategy.finish()
-    return taken
+    return *found, taken
 
 
 @pytest.mark.parametrize(("until", "most"), [(50, 0), (51, 1)])
-def test_an_epoch_that_has_its_samples_when_the_run_is_resumed_has_no_step(until: int, most: int) -> None:
-    task = Task(ADPSGD(), 3)
-    x, counts = torch.zeros(66, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+def test_a_resumed_run_begins_where_rank_0_was_and_an_epoch_that_has_its_samples_has_no_step(
+    until: int, most: int
+) -> None:
+    task, x = Task(ADPSGD(), 3), torch.arange(66, dtype=torch.float64)
+    counts, others = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
     optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
-    state = {"x": x, "b": torch.zeros(0), "counts": counts, **NO_OTHERS, "version": 5, "samples": 50, "processed": 50}
-    taken = virtual_time(3).launch(resumed, 3, task, state | {"optimizer": optimizer}, until)
-    assert len(taken[0]) == most, "of rank 0, which knows"
+    state = {
+        "x": x, "b": torch.zeros(0), "counts": counts, "others": others, "optimizer": optimizer, "version": 7,
+        "samples": 50, "processed": 50,
+    }  # fmt: skip
+    ranks = virtual_time(3).launch(resumed, 3, task, state, until)
+    assert [rank[:-1] for rank in ranks] == [(3, 50, 7, x.tolist(), x.tolist())] * 3
+    assert len(ranks[0][-1]) == most, "of rank 0, which knows"

@@ -27,16 +27,22 @@ def dying(transport: Transport, task: Task, calls: int, victim: int) -> tuple[fl
     return accuracy(rank.strategy.model()), [death["rank"] for death in transport.recorder.deaths]
 
 
-@pytest.mark.parametrize(("n", "victim"), [(2, 1), (4, 2), (4, 3)])
-def test_a_process_that_is_killed_ends_nothing(n: int, victim: int) -> None:
-    for calls in (0, 9, 28):
-        found = launch(dying, n, Task(ADPSGD(), n, "plain", epochs=6), calls, victim,
-                       expendable=[victim], timeout=LIMIT)  # fmt: skip
-        assert found[victim] is None
-        others = [result for rank, result in enumerate(found) if rank != victim]
-        assert len({result[0] for result in others}) == 1
-        assert others[0][0] > 0.7
-        assert others[0][1] == [victim], "said once"
+@pytest.mark.parametrize(
+    ("n", "victim", "calls"),
+    [
+        pytest.param(n, victim, calls, marks=[] if (victim, calls) in ((1, 9), (3, 28)) else [pytest.mark.exhaustive])
+        for n, victim in ((2, 1), (4, 2), (4, 3))
+        for calls in (0, 9, 28)
+    ],
+)
+def test_a_process_that_is_killed_ends_nothing(n: int, victim: int, calls: int) -> None:
+    task = Task(ADPSGD(), n, "plain", epochs=6)
+    found = launch(dying, n, task, calls, victim, expendable=[victim], timeout=LIMIT)
+    assert found[victim] is None
+    others = [result for rank, result in enumerate(found) if rank != victim]
+    assert len({result[0] for result in others}) == 1
+    assert others[0][0] > 0.7
+    assert others[0][1] == [victim], "said once"
 
 
 def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[float], list[Any]]:

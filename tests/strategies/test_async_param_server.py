@@ -1,4 +1,4 @@
-"""The asynchronous server: its bounds in clocks and in versions, and where it is the synchronous one."""
+"""The asynchronous server: its bound in versions, and where it is the synchronous one."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.files import load_events
-from strategies import STRATEGIES
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
@@ -31,15 +29,8 @@ def test_in_lock_step_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path, c
     assert made(tmp_path, "lock step", lock_step, **same)["parameter_hash"] == expected
 
 
-def test_with_one_worker_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
-    one: dict[str, Any] = {"n_gpus": 2, "global_batch_size": 48, "momentum": 0.9}
-    expected = made(tmp_path, "synchronous", ParamServer(), **one)["parameter_hash"]
-    assert made(tmp_path, "one", AsyncParamServer(), **one)["parameter_hash"] == expected
-
-
-@pytest.mark.parametrize("other", [Downpour, InconsistentReads])
-def test_with_one_worker_the_others_are_the_synchronous_server_too(tmp_path: Path, other: Any) -> None:
-    assert other in STRATEGIES.values()
+@pytest.mark.parametrize("other", [AsyncParamServer, Downpour, InconsistentReads])
+def test_with_one_worker_it_is_the_synchronous_server(tmp_path: Path, other: Any) -> None:
     same: dict[str, Any] = {"n_gpus": 2, "dtype": "float64", "momentum": 0.9, "lr_schedule": "cosine"}
     expected = made(tmp_path, "synchronous", ParamServer(), **same)
     found = made(tmp_path, "run", other(), **same)
@@ -52,28 +43,12 @@ def test_with_one_worker_the_others_are_the_synchronous_server_too(tmp_path: Pat
 
 
 @pytest.mark.parametrize("s", [0, 1, 2])
-def test_the_bound_holds_in_versions_and_in_clocks(tmp_path: Path, s: int) -> None:
+def test_the_bound_holds_in_versions(tmp_path: Path, s: int) -> None:
     made(tmp_path, "run", AsyncParamServer(max_staleness=s), **STRAGGLING)
     updates = applied(tmp_path, "run")
     assert len(updates) > 6 * 10
     assert updates["version_applied"].tolist() == list(range(len(updates))), "one version an update"
     assert 0 <= updates["staleness"].min() <= updates["staleness"].max() <= (2 * s + 1) * (WORKERS - 1)
-
-    events = load_events(tmp_path / "run").query("rank == 0 and epoch > 0").sort_values("t0", kind="stable")
-    clocks, furthest = dict.fromkeys((1, 2, 3), 0), 0
-    last = 0  # within an epoch: at its end all get x, wherever they are
-    replies: list[int] = []
-    for event in events.itertuples():
-        if event.phase == "update" and event.version_read >= 0:
-            if len(replies) < WORKERS:
-                furthest = max([furthest, *replies])
-            replies = []
-            clocks[event.peer] += 1
-            last += 1
-        elif event.op == "send" and event.tag == "parameters":
-            replies.append(clocks[event.peer] - min(clocks.values()))
-    assert last == len(updates)
-    assert furthest == s, "the bound is kept, and used"
 
 
 def test_m_gradients_make_one_update_in_the_order_of_ranks(tmp_path: Path) -> None:
@@ -91,16 +66,6 @@ def test_an_update_of_an_epochs_gradients_ends_each_epoch(tmp_path: Path) -> Non
     server = server_rows(tmp_path, "run")
     assert server["step"].diff().dropna().between(0, 2).all()
     assert server["samples"].sum() >= 6 * N_TRAIN
-
-
-def test_an_epoch_ends_with_its_samples_whoever_gives_them(tmp_path: Path) -> None:
-    made(tmp_path, "run", AsyncParamServer(), slow=("2:30",))
-    table = pd.read_csv(tmp_path / "run.csv")
-    server = server_rows(tmp_path, "run")
-    goals = pd.Series([N_TRAIN, 2 * N_TRAIN, 3 * N_TRAIN], index=server.index)
-    assert server["samples"].cumsum().between(goals, goals + WORKERS * 16).all()
-    assert server["step"].tolist() == applied(tmp_path, "run").groupby("epoch").size().cumsum().tolist()
-    assert table.groupby("rank")["samples"].sum()[[1, 2, 3]].sum() == server["samples"].sum(), "none is lost"
 
 
 def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> None:
@@ -128,7 +93,6 @@ class Clocks(Scripted):
         self.s = s
         self.before = dict.fromkeys(self.peers, 0)
         self.others = {k: dict.fromkeys(self.peers, 0) for k in self.peers}
-        self.furthest = 0
 
     def request(self, k: int) -> None:
         super().request(k)
@@ -145,9 +109,7 @@ class Clocks(Scripted):
         assert all(clocks[j] >= self.before[j] for j in self.peers), "a clock never falls"
         self.before = dict(clocks)
         if (tag == "parameters" and n < self.until) or (tag == "initial buffers" and self.server.workers.present):
-            ahead = clocks[k] - self.server.workers.slowest
-            assert ahead <= self.s, "x is given within the bound only"
-            self.furthest = max(self.furthest, ahead)
+            assert clocks[k] - self.server.workers.slowest <= self.s, "x is given within the bound only"
 
 
 def serve_scripted(s: int, workers: int, acts: Iterable[Act], samples: int, n: int = 1, aggregate: int = 1) -> Clocks:

@@ -15,18 +15,10 @@ from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
-from tests.strategies.runs import BATCH_NORM, N_TRAIN, made, server_rows
+from tests.strategies.runs import N_TRAIN, made, server_rows
 from training.report import samples_unused, unused_line
 from transports.base import Transport
 from workloads.batches import BatchPlan
-
-
-def test_without_a_backup_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path) -> None:
-    same: dict[str, Any] = {"clip_norm": 0.05, "lr_schedule": "cosine", **BATCH_NORM}
-    expected = made(tmp_path, "synchronous", ParamServer(), **same)
-    found = made(tmp_path, "none", BackupWorkers(n_backup=0), **same)
-    assert found["parameter_hash"] == expected["parameter_hash"]
-    assert found["samples_unused"] == found["samples_unused_of_dead_workers"] == 0
 
 
 def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""What a strategy is: its name, its line in the table, the check of an option."""
+"""What a strategy is: its names, its line in the table, a step that collects, and what it keeps."""
 
 import dataclasses
 import importlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import strategies
-from records.errors import RunFailed, UsageError
-from strategies import STRATEGIES, Replica, Strategy, between
+from records.errors import RunFailed
+from strategies import STRATEGIES, Replica, RunSize, Strategy, Traits
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
@@ -36,11 +36,18 @@ class Own(Strategy):
     """How often."""
 
     def cost(self, kind: str | None = None) -> Cost:
-        """Nothing."""
+        """Nothing is sent."""
         return Cost(worker=NOTHING)
 
+    def setup(self) -> None:
+        """Keep a tensor that checkpoints hold, and one that they do not."""
+        self.saved, self.lost = torch.zeros(3), torch.zeros(5)
+        self.keep("saved", self.saved)
+        self.keep("lost", self.lost, saved=False)
+
     def step(self, n_samples: int) -> None:
-        """Do nothing."""
+        """x <- optimizer(x, g)."""
+        self.descent.step(self.replica.collect(), n_samples)
 
 
 def test_a_strategy_has_the_name_of_its_module_and_elsewhere_of_its_class() -> None:
@@ -63,25 +70,6 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
 
 def test_the_first_line_is_the_first_paragraph() -> None:
     assert describe(Own) == "A strategy of a user's own, described in two lines."
-
-
-@pytest.mark.parametrize(
-    ("value", "high", "said"),
-    [
-        (0, None, "--often 0: must be at least 1"),
-        (-3, 7, "--often -3: must be at least 1"),
-        (8, 7, "--often 8: must be at most 7, the most there are"),
-        (float("nan"), None, "--often nan: must be at least 1"),
-    ],
-)
-def test_an_option_out_of_its_bounds_is_named(value: int, high: float | None, said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}$"):
-        between(Own(often=value), "often", 1, high, "the most there are" if high else "")
-
-
-@pytest.mark.parametrize(("value", "high"), [(1, 1), (7, 7), (10**9, None), (50, 7)])
-def test_within_them_and_of_a_default_nothing_is_said(value: int, high: float | None) -> None:
-    between(Own(often=value), "often", 1, high)
 
 
 def test_what_has_no_server_does_not_serve() -> None:
@@ -178,3 +166,54 @@ def test_all_ranks_begin_with_all_of_rank_0s_module(kind: type[Strategy]) -> Non
         return
     expected = {name: tensor.tolist() for name, tensor in Mixed(0).state_dict().items()}
     assert start(kind, state_at_the_start, fit(kind, 3), strategy) == [expected] * fit(kind, 3)
+
+
+# Its names, and what it keeps
+
+MEMBERS = {
+    *("name", "traits", "cost", "roles", "count_workers", "check"),  # before a run
+    *("start", "setup", "join", "keep"),  # its beginning
+    *("begin_step", "step", "serve", "finish", "steps_of_epoch", "model"),
+    *("state_dict", "load_state_dict", "state_bytes"),
+    *("replica", "transport", "descent", "coding", "seed"),
+}
+
+
+def started(strategy: Strategy, state: dict[str, Any] | None = None) -> Strategy:
+    """The strategy alone on its transport."""
+    transport = Scripted(0)
+    model = torch.nn.Linear(2, 1)
+    strategy.start(Replica(model, transport), transport, OPTIMIZERS["unit"], state=state)
+    return strategy
+
+
+def test_these_are_all_the_names_of_a_strategy() -> None:
+    base = {name for name in dir(Strategy) if not name.startswith("_")} | {"name"}
+    given = {name for name in vars(started(Own())) if not name.startswith("_")} - {"saved", "lost", "often"}
+    assert base | given == MEMBERS
+    assert len(MEMBERS) == 24
+
+
+def test_no_option_changes_the_traits(kind: type[Strategy]) -> None:
+    assert "traits" not in {field.name for field in fields(kind)} | vars(kind()).keys()
+    with pytest.raises(FrozenInstanceError):
+        kind.traits.agree = False  # type: ignore[misc]
+
+
+def test_what_is_kept_comes_back_and_is_copied() -> None:
+    first = started(Own())
+    assert isinstance(first, Own)
+    first.saved.fill_(7)
+    first.lost.fill_(7)
+    state = first.state_dict()
+    first.saved.fill_(8)
+    again = started(Own(), state)
+    assert isinstance(again, Own)
+    assert (again.saved.tolist(), again.lost.tolist()) == ([7.0] * 3, [0.0] * 5)
+    assert "lost" not in state
+    assert first.state_bytes == (3 + 5) * 4, "both are memory"
+
+
+def test_a_default_is_that_of_most() -> None:
+    assert Strategy.traits == Traits(asynchronous=False, agree=True, deaths="end", ranks=(1, None))
+    Own().check(RunSize(4, 4, 1))

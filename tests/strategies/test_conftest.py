@@ -1,19 +1,20 @@
 """The option with which the suites of all strategies are those of one, also of a class of a user's own."""
 
-import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from strategies import RunSize, UsageError
+from strategies import STRATEGIES, RunSize, UsageError
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from tests.ranks import LIMIT
+from tests.selection import chosen_strategy, keep_those_of
+from tests.strategies import conftest
 from tests.strategies.loops import fit, sizes, variants, with_workers
+from tests.strategies.test_every_strategy import test_it_takes_the_same_steps_as_one_process as same_steps
 
-ROOT = Path(__file__).parents[2]
 OWN = '''
 from dataclasses import dataclass
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
@@ -26,12 +27,6 @@ class Forgetful(RingAllReduce):
         g = self.replica.collect()
         self.descent.step(g.div_(self.all_reduce(g, 1)), n_samples)
 '''
-
-
-def suites(folder: Path, *arguments: str, of: str = "tests/strategies") -> subprocess.CompletedProcess[str]:
-    python = [sys.executable, "-m", "pytest", str(ROOT / of), "-c", str(ROOT / "pyproject.toml")]
-    return subprocess.run([*python, "-p", "no:cacheprovider", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=10 * LIMIT, check=False)  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -51,47 +46,50 @@ def test_a_strategy_may_refuse_some_numbers_of_ranks() -> None:
     assert all(variants(PowersOfTwo, n) for n in sizes(PowersOfTwo))
 
 
-@pytest.mark.slow
-def test_one_strategy_of_the_table(tmp_path: Path) -> None:
-    """Wherever they are: those with its name or class, of its source, of its own file, and of the whole table."""
-    done = suites(tmp_path, "--strategy", "sharded_ring", "--collect-only", "-o", "addopts=-q", of="tests")
-    assert done.returncode == 0, done.stdout + done.stderr
-    collected = re.findall(r"^tests/(.*)::(.*)$", done.stdout, re.MULTILINE)
-    others = [(file, test) for file, test in collected if "sharded_ring" not in file + test]
-    assert {file for file, _ in others} <= {
-        "training/test_catalogue.py", "training/test_options.py", "training/test_command_line.py",
-        "virtual_time/test_dry_run.py", "training/test_preflight.py", "records/test_known.py",
-    }, "all of the table"  # fmt: skip
-    for file, test in (
-        ("strategies/test_sharded_ring.py", "test_"),
-        ("strategies/test_every_strategy.py", "test_it_takes_the_same_steps_as_one_process[sharded_ring-3]"),
-        ("virtual_time/test_dry_run.py", "test_a_synchronous_step_takes_what_is_predicted[sharded_ring]"),
-        ("virtual_time/test_dry_run.py", "test_no_asynchronous_step_is_predicted"),
-        (
-            "test_sources.py",
-            "test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy[strategies/all_red",
-        ),
-        ("records/test_page.py", "test_every_strategy_has_a_page[sharded_ring]"),
-    ):
-        assert [one for one in collected if one[0] == file and one[1].startswith(test)], (file, test)
+class Item(SimpleNamespace):
+    """What the selection looks at of a test."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(10 * LIMIT)
-def test_a_class_of_a_users_own_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+def config_of(name: str) -> Any:
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    return SimpleNamespace(getoption=lambda option: name if option == "strategy" else None, hook=hook)
+
+
+def test_the_suites_get_the_class_of_a_users_own_and_find_what_is_wrong_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mymodule.py").write_text(OWN)
-    done = suites(tmp_path, "--strategy", "mymodule:Forgetful", "-k", "takes_the_same_steps and 3 or first_line")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "FAILED" in done.stdout
-    assert "test_its_first_line_describes_it[mymodule:Forgetful]" not in done.stdout, "only what is wrong"
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert all("mymodule:Forgetful" in line for line in failed)
-    assert any("test_it_takes_the_same_steps_as_one_process[mymodule:Forgetful-3]" in line for line in failed)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    made: list[Any] = []
+    conftest.pytest_generate_tests(SimpleNamespace(  # type: ignore[arg-type]
+        config=config_of("mymodule:Forgetful"), fixturenames=["synchronous", "n_gpus"],
+        parametrize=lambda names, cases: made.extend(case.values for case in cases),
+    ))  # fmt: skip
+    assert made == [(sys.modules["mymodule"].Forgetful, n) for n in (1, 2, 3, 4)]
+    with pytest.raises(AssertionError, match="not those of one process"):
+        same_steps(*made[2])
 
 
-@pytest.mark.slow
-def test_what_is_no_strategy_is_one_line(tmp_path: Path) -> None:
-    done = suites(tmp_path, "--strategy", "downpur", "--collect-only")
-    assert done.returncode != 0
-    assert "did you mean downpour?" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+def test_kept_are_those_with_its_name_or_class_of_its_source_of_its_file_and_of_the_whole_table() -> None:
+    kind, other = STRATEGIES["sharded_ring"], STRATEGIES["gossip"]
+    folder = Path(__file__).parent
+
+    def item(*params: Any, file: str = "test_other.py", mark: str = "") -> Any:
+        callspec = SimpleNamespace(params=dict(enumerate(params)))
+        return Item(path=folder / file, callspec=callspec, get_closest_marker=lambda name: name == mark)
+
+    wanted = [
+        item(kind), item(kind(), 3), item("sharded_ring"), item(("fp16", [kind])), item(file="test_sharded_ring.py"),
+        item("strategies/all_reduce/sharded_ring.py"), item(mark="of_every_strategy"),
+    ]  # fmt: skip
+    items = [item(other), *wanted, item("gossip"), item(other()), item()]
+    keep_those_of(kind, config_of(""), items)
+    assert items == wanted
+
+
+def test_what_is_no_strategy_is_one_line() -> None:
+    with pytest.raises(pytest.UsageError, match=r"did you mean downpour\?"):
+        chosen_strategy(config_of("downpur"))

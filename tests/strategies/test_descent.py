@@ -23,12 +23,6 @@ def g(*values: float) -> torch.Tensor:
     return torch.tensor([*values, *[0.0] * (N - len(values))], dtype=torch.float64)
 
 
-def test_a_step_moves_x_where_it_lies() -> None:
-    x, descent = make()
-    descent.step(g(1, 2), 10)
-    assert x.tolist()[:2] == [-1, -2]
-
-
 @pytest.mark.parametrize(("gradient", "expected"), [((3, 4), (0.6, 0.8)), ((0.3, 0.4), (0.3, 0.4)), ((0,), (0,))])
 def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tuple[float, ...]) -> None:
     x, descent = make(clip_norm=1.0)
@@ -87,13 +81,6 @@ def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     assert 2 * 2 * 8 <= descent.state_bytes <= 2 * 2 * 8 + 8
 
 
-@pytest.mark.parametrize(("optimizer", "vectors"), [(SGD, 0), (partial(SGD, momentum=0.9), 1)])
-def test_the_memory_of_the_state(optimizer: OptimizerFactory, vectors: int) -> None:
-    _, descent = make(optimizer)
-    descent.step(g(1), 1)
-    assert descent.state_bytes == vectors * N * 8
-
-
 def test_a_state_continues_bit_for_bit() -> None:
     def train(descent: Descent, steps: range) -> None:
         for i in steps:
@@ -114,12 +101,6 @@ def test_a_state_continues_bit_for_bit() -> None:
         assert (other.version, other.samples, other.processed) == counts
         train(other, range(3, 6))
         assert torch.equal(other_x, x)
-
-
-def test_the_update_is_timed() -> None:
-    _, descent = make()
-    descent.step(g(1), 1)
-    assert descent._recorder.frame()["phase"].tolist() == ["update"]
 
 
 def test_the_update_of_a_part_is_told_as_such() -> None:

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from compression import Layout, Setting
 from compression.dgs import SAMomentum
 from strategies.asynchronous_server.dgs import DGS
-from strategies.common.worker_optimizer import WorkerOptimizer
 from tests.ranks import virtual_time
 from tests.runs import said
-from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, accuracy, make_model, trajectories
-from tests.strategies.test_worker_optimizer import train
+from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
 from transports.base import Transport
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
@@ -66,13 +64,6 @@ def test_with_all_elements_the_worker_has_the_servers_model() -> None:
         assert torch.allclose(torch.tensor(worker[0][epoch * N_STEPS - 1]), torch.tensor(x), rtol=1e-10, atol=1e-12)
 
 
-def stepped(transport: Transport, task: Task) -> list[list[float]]:
-    """The steps of one worker, with SGD of torch's own in place of the strategy where there is no server."""
-    rank = Rank(transport, task)
-    rank.epoch(1)
-    return [rank.x().tolist()]
-
-
 @pytest.mark.parametrize("clip_norm", [0.0, 0.05])
 @pytest.mark.parametrize("optimizer", ["soft", "decayed"])
 def test_one_worker_with_all_elements_is_momentum_sgd(optimizer: str, clip_norm: float) -> None:
@@ -103,13 +94,6 @@ def test_what_is_sent_has_momentum_once_and_all_gradients_since(seed: int, R: fl
         last[where], since[where] = sent[where], 0.0
 
 
-def learned(transport: Transport, task: Task) -> list[float]:
-    rank = Rank(transport, task)
-    for number in range(1, task.epochs + 1):
-        rank.epoch(number)
-    return [accuracy(rank.strategy.model())]
-
-
 def test_who_returns_is_known_to_have_x() -> None:
     """It is sent all of x, and differences from there."""
     time = VirtualTime(OneSwitch(4, 1e6, 1e-3), lambda *_: 0.01, [Death(3, 0.15, 0.2)])
@@ -136,23 +120,3 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: 
     code, text = said("--strategy", "dgs", *arguments.split(), "--results_dir", str(tmp_path))
     assert (code, text.count("\n")) == (2, 1)
     assert text.startswith(f"error: {message}")
-
-
-def differences_known(transport: Transport, steps: list[int]) -> Any:
-    """Two epochs, in which workers take different numbers of steps; what the server knows, or the worker's own x_k."""
-    model = make_model()
-    optimizer = WorkerOptimizer(model, transport, DGS(density=0.1), OPTIMIZERS["soft"])
-    for epoch in range(2):
-        n = 0 if optimizer.is_server else steps[epoch * 2 + transport.rank - 1]
-        train(optimizer, model, [torch.arange(i, i + 4) for i in range(n)])
-    strategy = optimizer.strategy
-    assert isinstance(strategy, DGS)
-    known = {k: end.w.tolist() for k, end in strategy.differences.items()} if optimizer.is_server else {}
-    return optimizer.replica.x.tolist(), strategy.model().tolist(), known
-
-
-@pytest.mark.parametrize("steps", [[4, 4, 4, 4], [2, 12, 3, 1]], ids=["alike", "apart"])
-def test_a_server_of_differences_knows_its_workers_after_every_epoch(steps: list[int]) -> None:
-    (x, shown, known), *workers = virtual_time(3).launch(differences_known, 3, steps)
-    assert known == {k: own for k, (own, _, _) in enumerate(workers, start=1)}
-    assert [model for _, model, _ in workers] == [shown, shown] == [x, x], "the strategy's model is the server's x"

@@ -17,7 +17,17 @@ from records.errors import UsageError
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import Builtin
-from tests.strategies.loops import Task, determined_variants, exact, fit, is_virtual, variants, with_workers
+from tests.strategies.loops import (
+    EXHAUSTIVE,
+    Task,
+    determined_variants,
+    exact,
+    fit,
+    is_virtual,
+    some,
+    variants,
+    with_workers,
+)
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options
 
@@ -58,10 +68,13 @@ def refusal(strategy: Strategy, n_gpus: int) -> str:
     return ""
 
 
-def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(kind: Kind, tmp_path: Path) -> None:
+@EXHAUSTIVE
+def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(
+    kind: Kind, tmp_path: Path, exhaustive: bool
+) -> None:
     """With its defaults in processes too, whose order of messages is by chance."""
     n_gpus, same = fit(kind, 4), BATCH_NORM | {"lr_schedule": "step"}
-    for number, strategy in enumerate(variants(kind, n_gpus)):
+    for number, strategy in enumerate(some(variants(kind, n_gpus), exhaustive)):
         others = [rank for rank, role in enumerate(strategy.roles(n_gpus)) if role == "worker"]
         refused = refusal(strategy, n_gpus)
         assert kind.traits.asynchronous or not refused
@@ -87,13 +100,17 @@ CHECKPOINTED: dict[str, Any] = BATCH_NORM | {"checkpoint_keep": 100, "lr_schedul
 
 
 @pytest.mark.with_baselines
-def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind, tmp_path: Path) -> None:
+@EXHAUSTIVE
+def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(
+    complete: Kind, tmp_path: Path, exhaustive: bool
+) -> None:
     """Whatever its options: from amid an epoch, where messages may be on their way, from the end of one, and of all."""
     # DDP orders its buckets anew after its first step, and sums more than two ranks by their places in a bucket.
     is_builtin = issubclass(complete, Builtin)
     n_gpus = 2 if is_builtin else with_workers(complete, 3)
     same = CHECKPOINTED | {"optimizer": "adam", "n_gpus": n_gpus}
-    for number, strategy in enumerate([complete()] if is_builtin else determined_variants(complete, n_gpus)):
+    strategies = [complete()] if is_builtin else some(determined_variants(complete, n_gpus), exhaustive)
+    for number, strategy in enumerate(strategies):
         folder = tmp_path / str(number)
         expected = made(folder, "whole", strategy, **same, checkpoint_every=3)["parameter_hash"]
         found = listed(folder / "whole.checkpoints")
@@ -105,12 +122,13 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(complete: Kind,
             assert resumed["parameter_hash"] == expected, (strategy, path.name)
 
 
-def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path) -> None:
+@EXHAUSTIVE
+def test_a_resumed_run_goes_on_from_rank_0(served: Kind, tmp_path: Path, exhaustive: bool) -> None:
     n_gpus = with_workers(served, 3)
     same = CHECKPOINTED | {"epochs": 4, "n_gpus": n_gpus}
     if not served().cost().code:  # which is of sgd
         same |= {"optimizer": "adam"}
-    for number, strategy in enumerate(variants(served, n_gpus) if is_virtual(served) else [served()]):
+    for number, strategy in enumerate(some(variants(served, n_gpus), exhaustive) if is_virtual(served) else [served()]):
         folder = tmp_path / str(number)
         made(folder, "run", strategy, **same, checkpoint_every=2)
         found = listed(folder / "run.checkpoints")

@@ -1,14 +1,13 @@
 """Gossip: what mixing alone does to the replicas is what its matrix says; then each takes its own step."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from records.errors import UsageError
-from strategies import RunSize
 from strategies.common.forms import closed_form, predict
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
@@ -21,22 +20,31 @@ from transports.base import Transport
 from virtual_time.steps import Sizes
 
 
-def mixed(transport: Transport, task: Task, start: list[float], steps: int) -> tuple[list[float], float]:
-    """From start[k] in all elements on rank k, an element after each step without a gradient; then that of model()."""
-    rank = Rank(transport, task)
+def mixed(
+    transport: Transport, task: Task, start: list[float], steps: int, gradients: list[float], dtype: torch.dtype
+) -> tuple[list[float], float]:
+    """From start[k] in all elements on rank k, an element after each step; then that of model()."""
+    rank = Rank(transport, task, torch.nn.Linear(2, 2).to(dtype))
     rank.replica.x.fill_(start[transport.rank])
     found = [start[transport.rank]]
     for _ in range(steps):
-        rank.constant_step(0.0, 5)
+        rank.constant_step(gradients[transport.rank], 5)
         found.append(rank.x()[-1].item())
     rank.stop()
     return found, rank.strategy.model()[0].item()
 
 
-def mix(strategy: Gossip, start: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """All x_k after each step [steps, ranks], and what each rank's model() shows at the end."""
+def mix(
+    strategy: Gossip,
+    start: np.ndarray,
+    steps: int,
+    gradients: Iterable[float] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[np.ndarray, np.ndarray]:
+    """All x_k after each step [steps, ranks], and what each rank's model() shows at the end; without gradients."""
     n = len(start)
-    ranks = virtual_time(n).launch(mixed, n, Task(strategy, n, "unit"), start.tolist(), steps)
+    given = start.tolist(), steps, list(gradients or [0.0] * n), dtype
+    ranks = virtual_time(n).launch(mixed, n, Task(strategy, n, "unit"), *given)
     return np.array([x for x, _ in ranks]).T, np.array([model for _, model in ranks])
 
 
@@ -93,17 +101,9 @@ def test_on_the_exponential_graph_any_number_keeps_the_mean_and_comes_to_it(n: i
     np.testing.assert_allclose(x[-1], start.mean(), rtol=1e-9)
 
 
-def one_step(transport: Transport, task: Task) -> float:
-    rank = Rank(transport, task)
-    rank.replica.x.fill_(10.0 * transport.rank)
-    rank.constant_step(1.0 + transport.rank, 5)
-    rank.stop()
-    return rank.x()[0].item()
-
-
 def test_the_step_is_taken_from_the_average() -> None:
-    found = virtual_time(4).launch(one_step, 4, Task(Gossip(), 4, "unit"))
-    assert found == pytest.approx([40 / 3 - 1, 10 - 2, 20 - 3, 50 / 3 - 4])
+    x, _ = mix(Gossip(), 10 * np.arange(4.0), 1, [1.0, 2.0, 3.0, 4.0])
+    assert x[1].tolist() == pytest.approx([40 / 3 - 1, 10 - 2, 20 - 3, 50 / 3 - 4])
 
 
 def test_one_rank_is_one_process_and_sends_nothing() -> None:
@@ -130,13 +130,6 @@ def test_what_it_sends_and_how_long_that_takes_is_said(topology: str, n: int) ->
         assert steps_of(strategy, n, parameters).seconds == pytest.approx(predicted, rel=1e-3)
 
 
-def test_an_unknown_topology_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--topology star: unknown; there are ring, exponential$"):
-        Gossip(topology="star").check(RunSize(4, 4, 4))
-    Gossip().check(RunSize(4, 4, 4))
-    Gossip(topology="exponential").check(RunSize(4, 4, 4))
-
-
 # Resume
 
 
@@ -151,13 +144,5 @@ def test_a_resumed_run_knows_whose_turn_it_is_on_the_exponential_graph(tmp_path:
 
 def test_the_average_is_in_the_type_of_the_model() -> None:
     for dtype in (torch.float32, torch.bfloat16):
-        found = virtual_time(3).launch(typed, 3, Task(Gossip(), 3, "unit"), dtype)
-        assert found == [[1.0] * 6] * 3
-
-
-def typed(transport: Transport, task: Task, dtype: torch.dtype) -> list[float]:
-    rank = Rank(transport, task, torch.nn.Linear(2, 2).to(dtype))
-    rank.replica.x.fill_(float(transport.rank))
-    rank.constant_step(0.0, 1)
-    rank.stop()
-    return rank.x().tolist()
+        x, _ = mix(Gossip(), np.arange(3.0), 1, dtype=dtype)
+        assert x[1].tolist() == [1.0] * 3

@@ -57,7 +57,7 @@ def gradient(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize(("H", "lr", "momentum"), [(1, 0.7, 0.9), (2, 0.7, 0.9), (5, 0.5, 0.5), (3, 1.0, 0.0)])
+@pytest.mark.parametrize(("H", "lr", "momentum"), [(1, 0.7, 0.9), (5, 0.5, 0.5)])
 def test_its_rounds_are_those_of_a_plain_program(H: int, lr: float, momentum: float) -> None:
     strategy = LocalSGD(local_steps=H, outer_optimizer="nesterov", outer_lr=lr, outer_momentum=momentum)
     expected = rounds_of_a_plain_program(H, lr, momentum, epochs=3)
@@ -67,27 +67,6 @@ def test_its_rounds_are_those_of_a_plain_program(H: int, lr: float, momentum: fl
 def test_its_default_outer_step_is_dilocos() -> None:
     given = LocalSGD(local_steps=2, outer_optimizer="nesterov", outer_lr=0.7, outer_momentum=0.9)
     assert torch.equal(taken(LocalSGD(local_steps=2, outer_optimizer="nesterov")), taken(given))
-
-
-def continued(transport: Transport) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's x after three epochs, and again from the state that it had in the middle of a round."""
-    rank = Rank(transport, Task(LocalSGD(local_steps=3, outer_optimizer="nesterov"), N, "adam"))
-    for i in range(4):
-        rank.take(i)
-    state = rank.strategy.state_dict()
-    found = []
-    for _ in range(2):
-        for i in range(4, 3 * N_STEPS):
-            rank.take(i)
-        found.append(rank.x())
-        rank.strategy.load_state_dict(state)
-    rank.stop()
-    return found[0], found[1]
-
-
-def test_a_state_is_not_changed_by_what_is_trained_after_it() -> None:
-    for first, again in run("simulated", continued, N):
-        assert torch.equal(first, again)
 
 
 def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:

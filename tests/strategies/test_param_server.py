@@ -1,4 +1,4 @@
-"""The synchronous server: the weighted mean, the order of its messages, its bytes to the last one."""
+"""The synchronous server: the weighted mean, and the order of its messages."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strategies.common.served import Mean
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import LIMIT, launch, virtual_time
+from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from transports.base import Transport
 
@@ -56,37 +56,3 @@ def test_a_step_is_a_gradient_of_each_in_the_order_of_ranks_and_x_for_all() -> N
         one = [("send", 0, "gradient", P), ("recv", 0, "parameters", P)]
         end = [("send", 0, "goodbye", 0), ("send", 0, "buffers", 0), ("recv", 0, "mean buffers", 0)]
         assert seen == one * N_STEPS + end
-
-
-def versions(transport: Transport, task: Task) -> list[tuple[int, int, int]]:
-    rank = Rank(transport, task)
-    for number in (1, 2):
-        rank.epoch(number)
-    events = transport.recorder.frame().query("version_read >= 0")
-    rank.close()
-    return list(events[["peer", "version_read", "version_applied"]].itertuples(index=False, name=None))
-
-
-def test_no_gradient_is_stale() -> None:
-    server, *workers = virtual_time(3).launch(versions, 3, Task(ParamServer(), 3), record=True)
-    assert server == [(k, step, step) for step in range(2 * N_STEPS) for k in (1, 2)]
-    assert workers == [[], []]
-
-
-def bounded(transport: Transport, task: Task) -> bool:
-    """Whether the gradient that a worker has sent is still what it was when the server has bounded it."""
-    rank = Rank(transport, task)
-    if rank.is_server:
-        rank.strategy.serve()
-        same = True
-    else:
-        rank.constant_step(100.0, 1)
-        same = bool((rank.replica.g == 100.0).all())
-    rank.strategy.finish()
-    rank.close()
-    return same
-
-
-@pytest.mark.parametrize("n_gpus", [2, 3])
-def test_the_bound_on_the_gradient_is_not_written_into_a_workers_memory(n_gpus: int) -> None:
-    assert all(launch(bounded, n_gpus, Task(ParamServer(), n_gpus, clip_norm=0.1), timeout=LIMIT))

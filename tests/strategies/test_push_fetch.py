@@ -1,6 +1,5 @@
 """Push and fetch: how stale a push is, by the versions that others have made; scripted."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,8 +7,6 @@ from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.asynchronous_server.push_fetch import PushFetch
 from tests.strategies.scripted import Act, PushingWorkers, epochs, staleness, start
-
-BOTH = pytest.mark.parametrize("algorithm", [Downpour, ElasticAveraging])
 
 
 def served(kind: type[PushFetch], workers: int, acts: list[Act]) -> PushingWorkers:
@@ -20,26 +17,14 @@ def served(kind: type[PushFetch], workers: int, acts: list[Act]) -> PushingWorke
     return transport
 
 
-@BOTH
-def test_one_worker_alone_is_never_stale(algorithm: type[PushFetch]) -> None:
-    acts: list[Act] = [("push", 1), ("push", 1), ("push", 1), ("fetch", 1), ("push", 1), ("push", 1)]
-    assert staleness(served(algorithm, 1, acts)) == [(1, 0)] * 5
-
-
-@BOTH
-def test_the_versions_that_others_made_since_the_fetch_count(algorithm: type[PushFetch]) -> None:
-    acts: list[Act] = [("push", 1), ("push", 2), ("push", 2), ("push", 1), ("fetch", 2), ("push", 2), ("push", 1)]
-    assert staleness(served(algorithm, 2, acts)) == [(1, 0), (2, 1), (2, 1), (1, 2), (2, 0), (1, 3)]
-
-
 ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=40).map(
     lambda acts: [*acts, ("push", 1)]
 )
 
 
 @settings(deadline=None, max_examples=60)
-@given(ACTS)
-def test_staleness_is_a_count_of_others_pushes(acts: list[Act]) -> None:
+@given(st.sampled_from([Downpour, ElasticAveraging]), ACTS)
+def test_staleness_is_a_count_of_others_pushes(kind: type[PushFetch], acts: list[Act]) -> None:
     missed = dict.fromkeys((1, 2, 3), 0)
     expected: list[tuple[int, int]] = []
     n_pushes = sum(what == "push" for what, _ in acts)
@@ -51,7 +36,7 @@ def test_staleness_is_a_count_of_others_pushes(acts: list[Act]) -> None:
             continue
         expected.append((k, missed[k]))
         missed = {j: count + (j != k) for j, count in missed.items()}
-    assert staleness(served(Downpour, 3, acts)) == expected
+    assert staleness(served(kind, 3, acts)) == expected
 
 
 def test_a_returned_worker_begins_with_what_it_was_welcomed_with() -> None:

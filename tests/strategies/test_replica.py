@@ -176,34 +176,6 @@ def test_the_senders_work_is_done_when_the_parameters_are_given_back(how: str) -
     assert is_own == (how == "own")
 
 
-def adopt_the_next(transport: Transport) -> Any:
-    """Whether the first x is given back when the second is adopted, and what is own in the end."""
-    if transport.rank == 0:
-        first, second = transport.allocate(2), transport.allocate(2)
-        second.fill_(7)
-        works = [transport.isend(x, 1, "x") for x in (first, second)]
-        transport.recv(1, "adopted both")
-        done = [work.done for work in works]
-        transport.isend(None, 1, "own it")
-        works[1].wait()
-        second.fill_(8)
-        transport.isend(None, 1, "overwritten")
-        return done
-    replica = Replica(nn.Linear(2, 1, bias=False), transport)
-    for _ in range(2):
-        replica.adopt(transport.recv(0, "x"))
-    transport.isend(None, 0, "adopted both")
-    transport.recv(0, "own it")
-    replica.own()
-    replica.own()  # nothing more
-    transport.recv(0, "overwritten")
-    return replica.x.tolist(), replica.parameters[0].flatten().tolist()
-
-
-def test_the_next_parameters_give_the_first_ones_back() -> None:
-    assert launch(adopt_the_next, 2, timeout=LIMIT) == [[True, False], ([7.0, 7.0], [7.0, 7.0])]
-
-
 # Without a transport
 
 

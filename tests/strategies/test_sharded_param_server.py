@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from compression.topk import TopK
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed
 from records.files import load_events, load_table
 from records.staleness import per_worker
 from strategies import Strategy
@@ -21,13 +20,10 @@ from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.ranks import LIMIT, launch, virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
-from tests.strategies.runs import N_TRAIN, SMALL
+from tests.strategies.runs import N_TRAIN
 from tests.strategies.test_every_strategy import CASES, one_process
 from tests.strategies.test_every_strategy_virtual import simulated
-from tests.strategies.test_worker_optimizer import by_optimizer, same
 from training import Options
-from training.checks import resolve
-from training.preflight import prepare
 from transports.base import Transport
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import DryRun, dry_run, period
@@ -58,11 +54,6 @@ def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, work
         expected = torch.stack(one_process(workers, task.optimizer, task.clip_norm, task.epochs))
         torch.testing.assert_close(x, one_server, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_without_a_bound_on_the_norm_they_are_the_same_bits() -> None:
-    task = Task(ShardedParamServer(servers=3), 5, "sgd", epochs=1)
-    assert virtual_time(5).launch(trajectories, 5, [task])[3][0] == of_one_server(2)[CASES.index(("sgd", 0.0))]
 
 
 def with_buffers(
@@ -192,33 +183,3 @@ def test_a_server_that_dies_ends_the_run_by_name(victim: int) -> None:
     task = Task(ShardedParamServer(servers=2), 4)
     with pytest.raises(RunFailed, match=rf"rank {victim} \({task.roles[victim]}\) was killed by SIGKILL"):
         launch(with_a_victim, 4, task, victim, roles=task.roles, timeout=LIMIT)
-
-
-# As an optimizer
-
-
-def test_as_an_optimizer_it_continues_bit_for_bit_from_its_state() -> None:
-    task = Task(ShardedParamServer(servers=2), 5, "adam")
-    whole, parts = (virtual_time(5).launch(by_optimizer, 5, task, anew) for anew in (False, True))
-    assert all(map(same, whole, parts))
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("servers", "changes", "message"),
-    [
-        (99, {"slow": ("3:2",)}, "--servers 99: must be at most 3, all processes but one"),
-        (2, {"codec": TopK()}, "--codec topk: --strategy sharded_param_server cannot carry it"),
-        (2, {"optimizer": "adafactor"}, "--optimizer adafactor: sharded_param_server updates x in parts"),
-        (2, {"n_gpus": 2}, "--n_gpus 2: sharded_param_server needs at least 3 processes"),
-        (2, {"slow": ("1:2",)}, "--slow 1: not a rank that computes; those are 2, 3"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(tmp_path: Path, servers: int, changes: dict[str, Any], message: str) -> None:
-    given = SMALL | {"n_gpus": 4, "results_dir": str(tmp_path), "run_name": "run"} | changes
-    with pytest.raises(UsageError) as caught:
-        prepare(resolve(Options(strategy=ShardedParamServer(servers=servers), **given)))
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)

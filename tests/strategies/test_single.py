@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from records.errors import UsageError
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.single import Single
@@ -37,10 +35,3 @@ def test_it_is_like_so_many_workers_in_however_many_pieces(tmp_path: Path) -> No
     ):
         torch.testing.assert_close(saved(tmp_path, strategy, **changes), expected, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(saved(tmp_path, Single())["weight"], expected["weight"])
-
-
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--n_gpus 2: single is at most 1 process\(es\); it has --workers_like"):
-        made(tmp_path, "run", Single(), n_gpus=2)
-    with pytest.raises(UsageError, match=r"--workers_like 0: must be at least 1"):
-        made(tmp_path, "run", Single(workers_like=0))

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from records.errors import UsageError
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.forms import predict
-from strategies.common.traits import NOTHING, Cost, Traffic
+from strategies.common.traits import Cost, Traffic
 
 
 @pytest.mark.parametrize(
@@ -56,18 +54,6 @@ def test_what_travels_while_a_step_computes_takes_time_only_if_it_takes_longer()
     assert predict(Late(), 4, 1_000_000, 2.0, 1e6, 1e-3) == 2.0
     assert predict(Late(), 4, 1_000_000, 1.0, 1e6, 1e-3) == sending
     assert predict(RingAllReduce(), 4, 1_000_000, 1.0, 1e6, 1e-3) == pytest.approx(1.0 + sending)
-
-
-@given(N=st.integers(1, 100), P=st.integers(0, 10**12), b=st.integers(1, 50), c=st.integers(0, 9))
-def test_a_space_between_two_factors_is_a_product(N: int, P: int, b: int, c: int) -> None:
-    values = {"N": N, "P": P, "b": b}
-    assert Traffic(f"{c} (N - 1) P / b", f"{c} N P b").count(values) == (c * (N - 1) * P / b, c * N * P * b)
-    assert Traffic("N - P", "N + P").count(values) == (N - P, N + P)
-
-
-@given(st.dictionaries(st.sampled_from(["N", "P", "s"]), st.integers(0, 100)))
-def test_nothing_is_nothing(values: dict[str, float]) -> None:
-    assert NOTHING.count(values) == (0, 0)
 
 
 def test_a_value_that_is_missing_is_named() -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -19,11 +18,9 @@ from compression import Codec
 from compression.dgc import DGC
 from compression.qsgd import QSGD
 from compression.topk import TopK
-from records.errors import RunFailed
 from strategies import STRATEGIES, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.single import Single
 from strategies.synchronous_server.backup_workers import BackupWorkers
@@ -37,7 +34,6 @@ from transports.base import Transport
 EPOCHS = 2
 NAME = attrgetter("name")
 Found = list[torch.Tensor]
-Make = Callable[[Any], Any]  # a scheduler
 
 
 def x_of(model: nn.Module) -> torch.Tensor:
@@ -143,26 +139,6 @@ def test_it_takes_the_steps_of_the_strategy_by_hand(task: Task) -> None:
     assert all(map(same, optimizer, hand))
 
 
-def test_it_takes_the_seed_the_bound_and_the_schedule() -> None:
-    """Each of them changes the steps."""
-    task = Task(ParamServer(), 3, "plain", codec=QSGD(bucket=8), **MORE)
-    others: list[dict[str, Any]] = [{}, {"seed": 8}, {"clip_norm": 0.1}, {"schedule": None}]
-    first, *changed = (virtual_time(3).launch(by_optimizer, 3, replace(task, **one))[0][-1] for one in others)
-    assert not any(torch.equal(first, other) for other in changed)
-
-
-def test_processes_take_the_same_steps_as_virtual_time() -> None:
-    task = Task(ParamServer(), 3, "momentum", codec=TopK(density=0.25))
-    virtual, real = virtual_time(3).launch(by_optimizer, 3, task), launch(by_optimizer, 3, task, timeout=LIMIT)
-    assert all(map(same, virtual, real))
-
-
-def test_where_workers_read_shared_memory_it_takes_the_same_steps() -> None:
-    task = Task(InconsistentReads(), 2, "plain", codec=TopK(density=0.25), clip_norm=1.0)
-    hand, optimizer = (launch(how, 2, task, timeout=LIMIT)[1] for how in (by_hand, by_optimizer))
-    assert same(hand, optimizer)
-
-
 @pytest.mark.parametrize("strategy", [ParamServer(), ShardedParamServer(), RingAllReduce()], ids=NAME)
 @pytest.mark.parametrize("codec", [None, DGC(density=0.1, warmup_epochs=2)], ids=["-", "dgc"])
 def test_it_continues_bit_for_bit_from_its_state(strategy: Strategy, codec: Codec | None) -> None:
@@ -207,11 +183,6 @@ def test_it_learns_and_all_ranks_end_with_the_same_model(strategy: Strategy) -> 
     (score, x), *others = virtual_time(4).launch(script, 4, strategy, 30, nothing)
     assert score > 0.9
     assert all(torch.equal(x, other) for _, other in others)
-
-
-def test_a_worker_that_dies_ends_the_run_by_name() -> None:
-    with pytest.raises(RunFailed, match=r"rank 2 \(worker\) was killed by SIGKILL"):
-        launch(script, 4, RingAllReduce(), 3, die, timeout=LIMIT)
 
 
 def test_where_workers_may_die_the_others_go_on() -> None:

@@ -11,7 +11,6 @@ from torch import nn
 
 from compression import Codec
 from compression.dgc import DGC
-from compression.fp16 import Float16
 from compression.powersgd import PowerSGD
 from compression.topk import TopK
 from records.errors import RunFailed, UsageError
@@ -149,16 +148,12 @@ def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: d
     ("n", "strategy", "codec", "more", "message"),
     [
         (1, ParamServer(), None, {}, "1 rank(s): param_server needs at least 2; launch more"),
-        (2, BackupWorkers(), None, {}, "2 rank(s): backup_workers needs at least 3; launch more"),
         (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
         (3, BackupWorkers(n_backup=2), None, {}, "n_backup=2: must be fewer than the 2 workers"),
-        (2, Downpour(n_push=0), None, {}, "n_push=0: must be at least 1"),
         (2, Downpour(), TopK(), {}, "codec=topk: strategy downpour cannot carry it (gathered: codes go to"),
-        (2, ShardedRing(), Float16(), {}, "codec=fp16: strategy sharded_ring cannot carry it (dense: codes"),
         (2, ParamServer(), TopK(density=0.0), {}, "density=0.0: must be above 0"),
         (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
         (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope=vector: powersgd codes"),
-        (2, ParamServer(), TopK(), {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
         (3, ParamServer(), DGC(), {"momentum": 0.9, "optimizer": OPTIMIZERS["momentum"]},
          "optimizer: momentum=0.9: dgc carries the momentum, and the optimizer has none"),

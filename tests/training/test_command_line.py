@@ -14,6 +14,7 @@ from strategies.common.forms import describe
 from tests.runs import BUILTIN, KINDS, said
 from tests.strategies.loops import NEEDS, other_value
 from training import Options, command_line
+from training.catalogue import catalogue
 from training.checks import resolve
 from training.options import PANELS, option_names
 from training.preflight import prepare
@@ -87,13 +88,9 @@ def test_every_option_is_explained_and_stands_in_one_panel() -> None:
             assert re.search(r"[A-Za-z]{4}.*\.", text.replace("│", " ").split("(default")[0], re.DOTALL), text
 
 
-@pytest.mark.of_every_strategy
-def test_list_shows_every_strategy_and_starts_nothing(parsed: list[Options]) -> None:
-    code, text = said("--list")
-    assert (code, parsed) == (0, [])
-    for name, kind in STRATEGIES.items():
-        assert re.search(rf"^{name}  \(", text, re.MULTILINE)
-        assert describe(kind) in text
+def test_list_shows_the_table_and_starts_nothing(parsed: list[Options]) -> None:
+    assert said("--list") == (0, catalogue() + "\n")
+    assert parsed == []
 
 
 # The options of the strategies
@@ -148,41 +145,21 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
     assert parsed[0].recorded()["n_push"] == 3
 
 
-# Defaults of a strategy's own
-
-
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.traits.defaults])
-def test_a_strategys_own_default_yields_to_what_is_given(tmp_path: Path, parsed: list[Options], name: str) -> None:
-    same = ("--strategy", name, "--device", "cpu", "--results_dir", str(tmp_path))
-    for option, default in KINDS[name].traits.defaults.items():
-        common = getattr(Options(), option)
-        for given_value, expected in ((None, default), (str(common), common), (str(default), default)):
-            more = () if given_value is None else (f"--{option}", given_value)
-            assert said(*same, *more)[0] == 0
-            assert getattr(parsed[-1], option) == expected
-    assert said("--device", "cpu", "--results_dir", str(tmp_path))[0] == 0
-    assert parsed[-1].momentum == 0.9, "of a strategy without a default of its own"
-
-
 # What is wrong
 
 
 LONG = "x" * 300
 WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
-    ("--n_gpus -3", "--n_gpus -3: must be at least 1"),
     ("--n_gpus four", "--n_gpus"),
     ("--n_gpus 1000", "at most 100"),
     ("--strategy param_server --n_gpus 1", "param_server needs at least 2"),
     ("--strategy single --n_gpus 2", "--workers_like"),
-    ("--strategy param_sever", "did you mean param_server?"),
     ("--strategy ring", "--strategy ring: unknown; did you mean ring_all_reduce?"),
     ("--strategy", "--strategy"),
-    ("--strategy sharded_ring --optimizer adafactor", "--optimizer adafactor: sharded_ring updates x in"),
     ("--strategy backup_workers --restarts 1", "--restarts 1: --strategy backup_workers lets no worker"),
     ("--strategy downpour --n_fetch 1000", "--n_fetch 1000: must be at most 23, the steps of an epoch"),
     ("--strategy async_param_server --aggregate many", "--aggregate"),
-    ("--optimizer rprop --weight_decay 0.1", "--weight_decay 0.1: rprop has none"),
     ("--optimizer_options lr=3", "--optimizer_options lr=3: must be NAME=VALUE"),
     ("--replay /nowhere/run", "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
     ("--resume /nowhere", "--resume /nowhere: no checkpoint there"),
@@ -192,12 +169,10 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--model resnet81", "did you mean resnet18?"),
     ("--batchsize 3", "did you mean --batch_size?"),
     ("--lr -0.1", "--lr -0.1: must be a positive number"),
-    ("--lr nan", "--lr nan: must be a positive number"),
     ("--lr much", "--lr"),
     ("--momentum 1", "--momentum 1.0"),
     ("--epochs 1.5", "--epochs"),
     ("--timeout inf", "--timeout inf"),
-    ("--optimizer lbfgs", "--optimizer lbfgs: does not work on one vector"),
     (
         "--optimizer_options nestrov=True",
         "--optimizer_options nestrov=True: must be NAME=VALUE, each once, of sgd's: momentum,",
@@ -206,9 +181,6 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--optimizer_options momentum=-1", "Invalid momentum"),
     ("--lr_schedule cosin", "did you mean cosine?"),
     ("--warmup 11", "--warmup 11.0: must be from 0 to the number of epochs, 10"),
-    ("--slow 1:0.5", "a factor from 1 to 1000"),
-    ("--slow 1:nan", "a factor from 1 to 1000"),
-    ("--jitter -1", "--jitter -1.0: must be from 0 to 5"),
     ("--seed -1", "--seed -1"),
     ("--seed", "--seed"),
     ("stray", "stray"),
@@ -251,12 +223,6 @@ def test_bad_input_is_one_line_that_names_the_option(tmp_path: Path, line: str, 
     assert text.count("\n") == 1, text
     assert expected in text
     assert not (tmp_path / "results").exists(), "nothing half-written"
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_value_of_another_type_is_told_wherever_it_is_printed(encoding: str) -> None:
-    said_once = "error: Error parsing --lr: could not convert string to float: 'much'; see --help\n"
-    assert said("--lr", "much", encoding=encoding) == (2, said_once)
 
 
 @pytest.mark.parametrize("name", BUILTIN)

@@ -235,6 +235,7 @@ def test_a_codec_changes_the_steps_and_without_one_it_is_plain_ddp() -> None:
 # The page
 
 
+@pytest.mark.end_to_end
 def test_the_example_of_the_page_runs_as_printed(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", EXAMPLES.read_text(encoding="utf-8"), re.DOTALL)
     assert example.count("\n") < 40

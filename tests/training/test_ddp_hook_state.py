@@ -66,7 +66,7 @@ def in_two_ranks(transport: Transport) -> tuple[str, str]:
     """Check what needs a process group; return what is said of a gradient that is not finite."""
     state, other = Ddp(TopK()).state, CodecState(TopK(), nn.Linear(1, 1))
     for wrong in (*(Ddp(SMALL[name]).state for name in ("sign", "none", "qsgd")), other):
-        refused = ("UsageError", "this state is of another codec or model; load that of the same ones")
+        refused = ("UsageError", "this state is of another codec or model; load one of the same codec and model")
         assert outcome(state.load_state_dict, wrong.state_dict()) == refused
     names = ["scale", "nothing", "last.weight", "last.bias", "first.weight", "first.bias"]
     assert [codec.layout.names for codec in state.codecs.values()] == [(name,) for name in names]

@@ -1,8 +1,5 @@
 """What a pass computes: its threads, the part of it that belongs to each parameter, and who is told of it."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -63,54 +60,28 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
 # A pass that is told of
 
 
-def told(transport: Transport, check: Callable[[Replica, list[int]], Any]) -> Any:
+def told(transport: Transport, by_layer: bool) -> list[list[int]]:
+    """Whose gradients it is told of: after the pass, after `pass_layers`, and after `collect`."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
-    replica, seen = Replica(model, transport), list[int]()
+    replica, seen, stages = Replica(model, transport), list[int](), list[list[int]]()
     replica.on_gradient(seen.append)
     model(torch.ones(1, 2)).sum().backward()
-    return check(replica, seen)
+    for call in (lambda: None, replica.pass_layers if by_layer else lambda: None, replica.collect):
+        call()
+        stages.append(list(seen))
+    return stages
 
 
-def in_processes(replica: Replica, seen: list[int]) -> list[list[int]]:
-    stages = [list(seen)]
-    replica.pass_layers()
-    replica.collect()
-    return [*stages, list(seen)]
-
-
-def in_virtual_time(replica: Replica, seen: list[int]) -> list[list[int]]:
-    stages = [list(seen)]
-    replica.pass_layers()
-    stages.append(list(seen))
-    replica.collect()
-    return [*stages, list(seen)]
-
-
-def without_layers(replica: Replica, seen: list[int]) -> list[list[int]]:
-    stages = [list(seen)]
-    replica.collect()
-    return [*stages, list(seen)]
-
-
-def test_in_processes_it_is_told_during_the_pass() -> None:
-    first, last = run("shared_memory", told, 1, in_processes)[0]
-    assert sorted(first) == list(range(6))
-    assert set(first[:2]) == {4, 5}, "the last layer's first"
-    assert first == last
-
-
-def test_in_virtual_time_it_is_told_when_the_pass_takes_its_time() -> None:
-    first, passed, last = run("simulated", told, 1, in_virtual_time)[0]
-    assert first == []
-    assert set(passed[:2]) == {4, 5}
-    assert sorted(passed) == list(range(6))
-    assert passed == last, "once only"
-
-
-def test_in_virtual_time_at_the_latest_when_the_gradient_is_collected() -> None:
-    first, last = run("simulated", told, 1, without_layers)[0]
-    assert (first, sorted(last)) == ([], list(range(6)))
+@pytest.mark.parametrize(("on", "by_layer"), [("shared_memory", True), ("simulated", True), ("simulated", False)])
+def test_it_is_told_of_each_gradient_once_during_the_pass_or_in_virtual_time_when_it_passes_or_is_collected(
+    on: str, by_layer: bool
+) -> None:
+    pass_ended, layers_passed, collected = run(on, told, 1, by_layer)[0]
+    assert len(pass_ended) == (6 if on == "shared_memory" else 0)
+    assert len(layers_passed) == (6 if by_layer else 0)
+    assert sorted(collected) == list(range(6)), "once only"
+    assert not by_layer or set(collected[:2]) == {4, 5}, "the last layer's first"
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

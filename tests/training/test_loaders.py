@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from checkpoints import folder as folder_of
-from param_server_builtin import BuiltinParamServer
 from records.errors import RunFailed, UsageError
 from strategies import STRATEGIES
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from tests.ranks import LIMIT, virtual_time, wait_until
-from tests.runs import KINDS, command, made, n_gpus_of, small
+from tests.runs import BUILTIN, KINDS, made, n_gpus_of, said, small
 from tests.strategies.runs import made as made_virtually
 from tests.workloads.pictures import N_CLASSES, SIZE, write_pictures
 from tests.workloads.test_loading import DALI, needs_dali
@@ -53,19 +52,12 @@ def test_workers_change_no_bit_of_a_run(tmp_path: Path, pictures: dict[str, Any]
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.exhaustive
 def test_builtins_take_loaders_too(tmp_path: Path, pictures: dict[str, Any]) -> None:
-    for name in (BuiltinParamServer.name, "ring_all_reduce_builtin"):
+    for name in BUILTIN:
         options = pictures | {"n_gpus": n_gpus_of(name, 2)}
         one, other = (made(tmp_path, name, f"{name}-{n}", **options, loader_workers=n) for n in (0, 1))
         assert one["parameter_hash"] == other["parameter_hash"]
-
-
-def test_augmentation_decides_the_result(tmp_path: Path, pictures: dict[str, Any]) -> None:
-    one, same, other = (
-        made_virtually(tmp_path, f"run-{i}", RingAllReduce(), **pictures | {"augment": augment})["parameter_hash"]
-        for i, augment in enumerate((True, True, False))
-    )
-    assert one == same != other
 
 
 @pytest.mark.parametrize(("loader", "workers"), [("torch", 1), DALI])
@@ -93,13 +85,12 @@ def test_dali_ends_where_torch_does_but_for_rounding(tmp_path: Path, pictures: d
     assert (models[0] - models[1]).norm() < 0.05 * moved
 
 
-def test_train_py_runs_with_a_loader(tmp_path: Path, pictures: dict[str, Any]) -> None:
-    given = pictures | {"loader_workers": 2, "model": "lenet", "epochs": 2, "device": "cpu"}
-    given |= {"results_dir": str(tmp_path)}
-    done = command(*(f"--{name}={value}" for name, value in given.items()))
-    assert done.returncode == 0, done.stderr
-    assert "test accuracy" in done.stdout
-    assert "Warning" not in done.stderr
+def test_the_command_line_takes_a_loader(tmp_path: Path, pictures: dict[str, Any]) -> None:
+    given = pictures | {"loader_workers": 2, "model": "lenet", "epochs": 1, "device": "cpu"}
+    code, text = said(*(f"--{name}={value}" for name, value in (given | {"results_dir": str(tmp_path)}).items()))
+    assert code == 0, text
+    assert "test accuracy" in text
+    assert "Warning" not in text
 
 
 # Who is left
@@ -134,7 +125,7 @@ def deadly() -> tuple[Told, Told]:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "model", "said"),
+    ("dataset", "model", "message"),
     [
         ("told", "linear", None),
         ("told", "mortal", r"rank 2 \(worker\) was killed by SIGKILL"),
@@ -143,7 +134,7 @@ def deadly() -> tuple[Told, Told]:
     ],
 )
 def test_no_worker_is_left_however_a_run_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, model: str, said: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, model: str, message: str | None
 ) -> None:
     place = tmp_path / "pids"
     place.mkdir()
@@ -152,7 +143,7 @@ def test_no_worker_is_left_however_a_run_ends(
         tmp_path, n_gpus=3, global_batch_size=6, dataset=f"{__name__}:{dataset}", model=f"tests.workload:{model}",
         loader_workers=2,
     )  # fmt: skip
-    with pytest.raises(RunFailed, match=said) if said else contextlib.nullcontext() as failed:
+    with pytest.raises(RunFailed, match=message) if message else contextlib.nullcontext() as failed:
         run(options, quiet=True)
     if failed is not None:
         assert "\n" not in str(failed.value)
@@ -175,11 +166,15 @@ def test_ranks_that_share_a_process_have_no_loader(
     assert "\n" not in str(refused.value)
 
 
-def test_pictures_are_trained_on_in_virtual_time_too(tmp_path: Path, pictures: dict[str, Any]) -> None:
-    real = made(tmp_path, "ring_all_reduce", "real", **pictures)
-    run(small(tmp_path, run_name="virtual", **pictures), quiet=True, launcher=virtual_time(2).launcher())
-    hashes = {path.stem: path.read_text() for path in tmp_path.glob("*.json")}
-    assert real["parameter_hash"]["0"] in hashes["virtual"]
+def test_pictures_are_trained_on_in_virtual_time_too_and_augmentation_decides_the_result(
+    tmp_path: Path, pictures: dict[str, Any]
+) -> None:
+    real = made(tmp_path, "ring_all_reduce", "real", **pictures)["parameter_hash"]["0"]
+    virtual, other = (
+        made_virtually(tmp_path, f"{augment}", RingAllReduce(), **pictures | {"augment": augment, "epochs": 2})
+        for augment in (True, False)
+    )
+    assert virtual["parameter_hash"]["0"] == real != other["parameter_hash"]["0"]
 
 
 # On a GPU

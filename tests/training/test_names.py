@@ -1,6 +1,5 @@
 """Strategies by name, and classes of a user's own: they work end to end, or are refused in one line."""
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
-from strategies import STRATEGIES
 from strategies.asynchronous_server.downpour import Downpour
-from strategies.common.forms import describe
 from tests.runs import SMALL, metadata, said
-from training.names import make_strategy, owners_of, strategy_class
+from training.names import make_strategy, owners_of
 
 HEAD = """
 from dataclasses import dataclass
@@ -73,16 +70,6 @@ def test_owners_are_all_that_have_the_option() -> None:
     assert owners_of("lr") == []
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_the_strategies_of_the_table_are_named_after_their_modules(name: str) -> None:
-    assert strategy_class(name) is STRATEGIES[name]
-    assert STRATEGIES[name].__module__.startswith("strategies.")
-    assert STRATEGIES[name].__module__.endswith(f".{name}")
-    assert describe(STRATEGIES[name]).endswith(".")
-    for option in dataclasses.fields(STRATEGIES[name]):
-        assert option.default is not dataclasses.MISSING
-
-
 def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(tmp_path: Path, write: Callable[[str], str]) -> None:
     mine = f"{write(OWN)}:Every"
     small = {**SMALL, "epochs": 1, "checkpoint_every": 4, "n_gpus": 2}
@@ -105,14 +92,6 @@ def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(tmp_path: Path,
     resumed, _ = train("--resume", "results/run.checkpoints", "--epochs", "2", "--checkpoint_dir", "more",
                        "--run_name", "on")  # fmt: skip
     assert {name: resumed["options"][name] for name in ("k", "lr")} == {"k": 3, "lr": 0.02}
-
-
-def test_help_shows_the_options_of_ones_own_class(write: Callable[[str], str]) -> None:
-    module = write(OWN)
-    code, text = said("--strategy", f"{module}:Every", "--help")
-    assert code == 0
-    assert "--k INT" in text
-    assert "Only every k-th step counts." in text
 
 
 WITHOUT = HEAD + '@dataclass(kw_only=True)\nclass Mine(Strategy):\n    """Mine."""\n'

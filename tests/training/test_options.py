@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
-from strategies import STRATEGIES, Strategy, Traits
+from strategies import STRATEGIES, Traits
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
 from tests.strategies.loops import other_value
 from training import Options
@@ -33,15 +32,6 @@ def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) 
         assert getattr(given, option) == value, "explicit, it is kept, even where it is the common default"
         assert getattr(dataclasses.replace(given, epochs=3), option) == value
         assert getattr(pickle.loads(pickle.dumps(given)), option) == value
-
-
-def test_a_strategy_may_have_defaults_of_its_own() -> None:
-    assert Options().momentum == 0.9
-    assert Options(strategy=AsyncParamServer()).momentum == 0
-    assert Options(strategy=AsyncParamServer(), momentum=0.9).momentum == 0.9
-    for kind in STRATEGIES.values():
-        assert Options(strategy=kind()).momentum == kind.traits.defaults.get("momentum", 0.9)
-    assert type(Options().momentum) is float, "no mark of a default is left"
 
 
 @dataclass(kw_only=True)
@@ -104,12 +94,6 @@ def test_a_record_of_another_strategy_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^run.json: was made with --strategy single, not none"):
         check_recorded(recorded, "run.json", STRATEGIES["none"])
     assert check_recorded(recorded, "run.json")["dataset"] == "digits", "whoever needs no strategy needs no class of it"
-
-
-@pytest.mark.of_every_strategy
-def test_a_strategy_is_told_by_what_it_is_not_by_its_address() -> None:
-    strategies: list[Strategy] = [kind() for kind in STRATEGIES.values()]
-    assert len({repr(strategy) for strategy in strategies}) == len(strategies)
 
 
 def test_a_record_with_options_that_no_run_has_today_is_refused() -> None:

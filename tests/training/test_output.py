@@ -52,16 +52,6 @@ def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_c
     assert done == [0, 1, 2]
 
 
-def test_a_failure_of_which_nobody_reads_is_a_failure() -> None:
-    def work() -> None:
-        print("some", flush=True)
-        raise RunFailed("the replay has come to other parameters")
-
-    with unread():
-        code = guarded(work, "")
-    assert code == 1
-
-
 def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixture[str]) -> None:
     done = []
 
@@ -152,10 +142,3 @@ def test_a_closed_terminal_ends_a_run_but_for_nohup() -> None:
     assert guarded(lambda: signal.raise_signal(signal.SIGHUP), "") == 128 + signal.SIGHUP
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert guarded(lambda: signal.raise_signal(signal.SIGHUP), "") == 0
-
-
-def test_an_interrupt_of_the_users_own_is_one_too() -> None:
-    def work() -> None:
-        raise KeyboardInterrupt("enough")
-
-    assert guarded(work, "") == 130

@@ -63,5 +63,5 @@ def test_what_fails_before_anything_is_loaded_is_one_line() -> None:
 def test_neither_a_launcher_nor_a_rank_loads_what_a_usual_run_has_no_use_for() -> None:
     modules = loaded_by(UP_TO_A_STEP)
     assert "'torch'" in modules
-    for large in ("torch._dynamo", "sympy", "sklearn", "scipy", "matplotlib", "torchvision"):
+    for large in ("torch._dynamo", "sympy", "sklearn", "scipy", "matplotlib", "torchvision", "blosc2"):
         assert f"'{large}'" not in modules

@@ -20,7 +20,7 @@ from records.unfinished import claimed
 from strategies import STRATEGIES, Strategy
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
-from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small, strategy_of
+from tests.runs import IN_MEMORY, N_TRAIN, metadata, n_gpus_of, said, small, strategy_of
 from tests.strategies.runs import BATCH_NORM
 from tests.strategies.runs import made as made_virtually
 from training import run
@@ -136,19 +136,6 @@ def test_every_byte_that_a_transport_sends_is_on_record(
     assert to_evaluate > 0 or n_gpus == 1
 
 
-def test_events_tell_every_phase_and_message(tmp_path: Path) -> None:
-    made(tmp_path, "ring_all_reduce", n_gpus=3)
-    events = load_events(tmp_path / "run")
-    steps = events[(events["epoch"] == 1) & (events["rank"] == 1)]
-    assert {"data", "forward", "backward", "communicate", "update"} <= set(steps["phase"])
-    assert (events["t1"] >= events["t0"]).all()
-    events = events[(events["epoch"] > 0) & (events["phase"] != EVALUATE)]
-    sends, receipts = (events[events["op"] == op] for op in ("send", "recv"))
-    assert len(sends) == len(receipts) == 3 * 2 * 4 * 2 * 2  # ranks, epochs, steps, passes, N - 1
-    assert sends["bytes"].sum() == receipts["bytes"].sum()
-    assert set(sends["tag"]) == {"share-reduce", "share-only"}
-
-
 def test_parameters_that_the_last_step_ruined_end_the_run(tmp_path: Path) -> None:
     options = small(tmp_path, "single", dataset="digits", model="mlp", epochs=1, batch_size=5000, lr=1e30)
     with pytest.raises(RunFailed, match="held-out set is nan after epoch 1"):
@@ -199,8 +186,9 @@ def all_of_single(folder: Path, *more: str) -> tuple[int, str]:
                 *more)  # fmt: skip
 
 
-def test_an_interrupt_amid_the_renames_leaves_all_records_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("amid", "code", "name"), [(True, 130, "SIGINT"), (False, 143, "SIGTERM")])
+def test_an_interrupt_amid_the_renames_or_after_them_leaves_all_records_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amid: bool, code: int, name: str
 ) -> None:
     replace = os.replace
 
@@ -209,18 +197,9 @@ def test_an_interrupt_amid_the_renames_leaves_all_records_and_says_so(
         if str(new).endswith(".csv"):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(os, "replace", interrupted)
-    code, said_last = single(tmp_path)
-    assert (code, said_last) == (130, f"error: ended by SIGINT; the records are written: {tmp_path / 'run.json'}")
-    assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.events.csv.gz", "run.json"]
-
-
-def test_an_interrupt_after_the_records_says_that_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "summary", interrupt)
-    code, said_last = single(tmp_path)
-    assert (code, said_last) == (143, f"error: ended by SIGTERM; the records are written: {tmp_path / 'run.json'}")
+    monkeypatch.setattr(*((os, "replace", interrupted) if amid else (tables, "summary", interrupt)))
+    told = f"error: ended by {name}; the records are written: {tmp_path / 'run.json'}"
+    assert single(tmp_path) == (code, told)
     assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.events.csv.gz", "run.json"]
 
 

@@ -33,12 +33,6 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_by_name_and_leaves_the
     assert [path.name for path in folder_of.listed(folder)] == ["step-00000003"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
-def test_a_full_disk_is_told_by_its_name() -> None:
-    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
-        files._write(Path("/dev/full"), b"x")
-
-
 class RunsCode(str):
     """The path of a file, which is made when this is unpickled."""
 

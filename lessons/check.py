@@ -38,8 +38,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from tyro.conf import Positional
 
+from launchers.devices import as_before
 from lessons.judge import draw, play
 from lessons.lab import Fault, Lab, Run, counted
 from lessons.labs import LABS
@@ -95,8 +97,10 @@ def find_lab(name: str) -> Lab:
     return LABS[name]
 
 
+@as_before()
 def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
     """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
+    torch.set_num_threads(1)  # for short vectors more of them cost more than they help
     seen: Run | None = None
     printed = ""
     try:

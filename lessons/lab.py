@@ -247,8 +247,9 @@ def is_close(vector: torch.Tensor | None, expected: torch.Tensor) -> bool:
         return False
     if not expected.numel():
         return True
-    scale, error = (float(torch.linalg.vector_norm(one, torch.inf)) for one in (expected, vector - expected))
-    return error <= (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)  # NaN is close to nothing
+    bound = (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(float(expected.abs().max()), 1e-6)
+    # NaN is close to nothing. Most vectors that differ do so in their first elements.
+    return all(float((vector[:n] - expected[:n]).abs().max()) <= bound for n in (64, None))
 
 
 def normal(length: int, dtype: torch.dtype, chance: random.Random) -> torch.Tensor:

@@ -24,11 +24,6 @@ def judged(tmp_path: Path, source: str) -> Report:
     return found
 
 
-def named(value: str) -> str:
-    """Return a short name of a case: the verdict's kind or text, not the source."""
-    return "" if "\n" in value else value[:40]
-
-
 def body(text: str) -> str:
     return PRELUDE + "".join(f"    {line}\n" for line in text.splitlines())
 
@@ -43,12 +38,9 @@ def body(text: str) -> str:
         ("import no_such_module\n", "import", "No module named 'no_such_module', line 1 of mine.py"),
         ("import sys\nsys.exit(0)\n", "import", "cannot be imported: SystemExit: 0, line 2 of mine.py"),
         ("def allreduce(transport, vector):\n    pass\n", "missing", "there is no function all_reduce"),
-        ("all_reduce = 5\n", "missing", "there is no function all_reduce"),
         ("def all_reduce(vector):\n    pass\n", "raised", "TypeError: all_reduce() takes 1 positional argument"),
-        (body("vector[100] = 1"), "raised", "IndexError: index 100 is out of bounds"),
         (body("all_reduce(transport, vector)"), "raised", "RecursionError: maximum recursion depth exceeded"),
         (body("sys.exit(0)"), "raised", "SystemExit: 0, line 9 of mine.py (sys.exit(0))"),
-        (body("os._exit(0)"), "died", "its process ended with exit code 0 before its work was done"),
         (body("os.kill(os.getpid(), 9)"), "died", "its process was killed by SIGKILL"),
         (body("transport.isend(vector, transport.rank, 'x')"), "raised", "rank 0 cannot send to rank 0"),
         (body("transport.recv(9, 'x')"), "raised", "rank 0 cannot receive from rank 9 in a world of 3"),
@@ -56,11 +48,9 @@ def body(text: str) -> str:
         (body("transport.barrier()"), "raised", "has no attribute 'barrier', line 9 of mine.py"),
         (body("vector.fill_(float('nan'))"), "wrong", "rank 0 ends with NaN or infinity"),
         (body("vector.data = vector.double()"), "damage", "its vector [12], float32, one that is [12], float64"),
-        (body("vector.resize_(3)"), "damage", "its vector [12], float32, one that is [3], float32"),
         (body("yield vector"), "returned", "all_reduce returned a generator: with `yield` in it, a function does noth"),
         (body("raise EOFError"), "raised", "N = 3, 12 elements: rank 0 raised EOFError, line 9 of mine.py"),
         (body("torch.linalg.inv(torch.zeros(2, 2, dtype=torch.half))"), "raised", "raised NotImplementedError: "),
-        (body("transport.recv(1 - transport.rank % 2, None)"), "raised", "the tag of a message is a string"),
         (body("transport.recv(1 - transport.rank % 2, ())"), "raised", "the tag of a message is a string"),
         (body("transport.sleep(float('inf'))"), "raised", "sleep(inf): expected seconds from 0"),
         (body("if transport.rank == 0:\n    transport.recv(1, 'x')"), "deadlock",
@@ -72,7 +62,6 @@ def body(text: str) -> str:
         (SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    transport.isend(None, right, 'x')"), "unread",
          "sent an object to rank 1, which never received it"),
     ],
-    ids=named,
 )  # fmt: skip
 def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text: str) -> None:
     found = judged(tmp_path, source)
@@ -93,8 +82,7 @@ ENDLESS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.end_to_end) for one in ENDLESS[1:])],
-    ids=named,
+    ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ENDLESS[1:])],
 )  # fmt: skip
 def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> None:
     found = judged(tmp_path, source)
@@ -115,13 +103,16 @@ def test_what_differs_on_real_processes_is_told(tmp_path: Path) -> None:
         assert text in found.verdict
 
 
+LOOPS = ("transport.recv(left, 'never')", "while True: pass", "__import__('time').sleep(1000)")
+
+
 @pytest.mark.slow
-def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [LOOPS[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in LOOPS[1:])])
+def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path, code: str) -> None:
     loop = "    if type(transport).__name__ != 'LabTransport':\n        {}\n"
-    for code in ("while True: pass", "__import__('time').sleep(1000)", "transport.recv(left, 'never')"):
-        found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop.format(code)))
-        assert found.kind == "real"
-        assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
+    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop.format(code)))
+    assert found.kind == "real"
+    assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
 
 
 STARTS = {
@@ -145,13 +136,8 @@ def test_processes_that_a_file_has_started_are_ended_with_it(tmp_path: Path, kin
     assert not [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])]
 
 
-def test_nan_of_ones_own_is_not_said_to_be_that_of_a_release(tmp_path: Path) -> None:
-    for own in ("vector.fill_(float('nan'))", "vector.div_(0 * vector).sub_(vector)"):
-        assert "release" not in judged(tmp_path, body(own)).verdict
-
-
 def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
-    """What a file keeps for all ranks is kept by each: they are processes, as on a cluster."""
+    """What a file keeps for all ranks is kept by each: as on a cluster."""
     share = PRELUDE.replace("def all_reduce", "known = {}\n\n\ndef all_reduce") + (
         "    known[transport.rank] = vector.clone()\n"
         "    vector.copy_(torch.stack(list(known.values())).mean(0))\n"

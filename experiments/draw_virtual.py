@@ -20,11 +20,6 @@ COLOURS = {
 _PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # of a step
 
 
-def _legend(figure: Figure, axes: Axes, columns: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-
-
 def cluster(rows: Rows) -> Figure:
     """Draw speed-up and accuracy against workers, for each bandwidth."""
     figure, grid = sheet(6.4, 2, len(GBIT), WIDE, sharex=True, sharey="row")
@@ -142,7 +137,7 @@ def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
     for axes in (first, below[0]):
         axes.set_ylabel("held-out accuracy, %")
     first.set_ylim(bottom=max(0.0, 100 * float(rows.of("final")["accuracy"].min()) - 10))
-    _legend(figure, first, 5)
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
@@ -173,7 +168,7 @@ def summary(codecs: Rows) -> Figure:
         accuracy = 100 * one["accuracy"]
         last.errorbar(accuracy.mean(), name, xerr=whiskers(accuracy), fmt="o", color="#222222", ms=4)
     finish(last, "%", "held-out accuracy")
-    _legend(figure, grid[0], 3)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -194,7 +189,7 @@ def density(methods: Rows) -> Figure:
         finish(axes, "density, %", title)
     right.set_yscale("log")
     logarithmic(right.yaxis)
-    _legend(figure, right, 2)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 

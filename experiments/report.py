@@ -29,6 +29,7 @@ import nbformat
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
 from tqdm import tqdm
 
 from experiments import cases, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
@@ -71,7 +72,7 @@ def experiments_of(notebook: Path) -> list[str]:
     return re.findall(r'measured\.(?:comparison|simulated)\(\\"(\w+)\\"\)', source) or [FAMILY]
 
 
-def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
+def execute(notebook: Path, results_dir: Path) -> NotebookNode:
     """Return the notebook with the outputs that it has on these results. Raises RunFailed."""
     node = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
@@ -120,42 +121,33 @@ def main(settings: Settings) -> None:
     """Write the notebooks, the pictures and the tables. Raises UsageError if no results are complete, RunFailed."""
     folder, media = Path(settings.results_dir), ROOT / "media"
     there = set(complete(folder))
-    jobs: dict[Path, Callable[[Path], object]] = {
-        path: partial(_notebook, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
+    jobs: dict[Path, Callable[[], NotebookNode | Figure | str]] = {
+        path: partial(execute, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
     }
     pictures = {name: draw for name, draw in PICTURES.items() if name in there}
     if {"param_server", "ring_all_reduce"} <= there:
         pictures["timelines"] = timelines
-    jobs |= {media / f"{name}.png": partial(_picture, partial(draw, folder)) for name, draw in pictures.items()}
-    if "ring_all_reduce" in there:
-        jobs[media / "ring_all_reduce.gif"] = partial(ring_animation.animate, folder / RING_TRACE)
+    jobs |= {media / f"{name}.png": partial(draw, folder) for name, draw in pictures.items()}
     if set(COMPARED) <= there:
         results = comparison(directory=folder)
-        jobs |= {path: partial(_table, results, shown) for path, shown in TABLES.items()}
+        jobs |= {path: partial(with_table, path.read_text("utf-8"), results, shown) for path, shown in TABLES.items()}
     bar = tqdm(jobs.items())
-    for path, write in bar:
+    for path, make in bar:
         bar.set_description(str(path.relative_to(ROOT)))
-        write(path)
+        _write(path, make())
+    if "ring_all_reduce" in there:
+        ring_animation.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:
         print(f"The sentences in the README and in the notebooks are about {KEPT.name}; correct what differs.")
 
 
-def _table(results: Results, shown: Sequence[Setup], path: Path) -> None:
-    _text(path, with_table(path.read_text(encoding="utf-8"), results, shown))
-
-
-def _notebook(folder: Path, path: Path) -> None:
-    _text(path, nbformat.writes(execute(path, folder)) + "\n")
-
-
-def _picture(draw: Callable[[], Figure], path: Path) -> None:
+def _write(path: Path, shown: NotebookNode | Figure | str) -> None:
     with write_atomically(path) as temporary:
-        draw().savefig(temporary, dpi=100)
-
-
-def _text(path: Path, text: str) -> None:
-    with write_atomically(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        if isinstance(shown, Figure):
+            shown.savefig(temporary, dpi=100)
+        else:
+            text = shown if isinstance(shown, str) else nbformat.writes(shown) + "\n"
+            temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -164,12 +164,13 @@ class Simulated(Experiment):
         common = {name: kept.facts[name] for name in _SIZE} | {"data_dir": common["data_dir"]}
         if runs and "phase_seconds" not in kept.facts and (timed := self.timed(common)):
             kept.facts["phase_seconds"] = timed
-        make = partial(_attempt, self, common, kept.facts.get("phase_seconds", {}))
+        make = partial(self.rows, common=common, timed=kept.facts.get("phase_seconds", {}))
         virtual, real = ([case for case in runs if (case.where == VIRTUAL) == of] for of in (True, False))
         if virtual:
             with cores() as pool:
-                yield from zip(virtual, pool.map(make, virtual), strict=True)
-        yield from zip(real, map(make, real), strict=True)
+                yield from zip(virtual, pool.map(attempt, [partial(make, case) for case in virtual]), strict=True)
+        for case in real:
+            yield case, attempt(partial(make, case))
 
     def rows(self, case: Case, common: dict[str, Any], timed: Mapping[str, Any]) -> pd.DataFrame:
         """Make one run; return a row for each epoch. Raises RunFailed, UsageError."""
@@ -191,10 +192,6 @@ class Simulated(Experiment):
                     raise
                 rows = pd.DataFrame([{"epoch": options.epochs}])
         return rows.assign(**asdict(case))
-
-
-def _attempt(one: Simulated, common: dict[str, Any], timed: Mapping[str, Any], case: Case) -> Any:
-    return attempt(partial(one.rows, case, common, timed))
 
 
 def _simulated(options: Options, machines: ClusterOptions, phases: dict[str, float] | None) -> simulate.Simulation:

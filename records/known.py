@@ -48,7 +48,7 @@ def listed() -> str | None:
     """Return the text of `--list`; None if a name of the tables is not in it, so that it has to be made anew."""
     text = CATALOGUE.read_text(encoding="utf-8") if CATALOGUE.exists() else ""
     starts = [line.removeprefix("--codec ").split("  (")[0] for line in text.splitlines() if "  (" in line]
-    return text if set(starts) >= {*names("strategies"), *names("compression")} else None
+    return text.rstrip() if set(starts) >= {*names("strategies"), *names("compression")} else None
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:

@@ -17,13 +17,14 @@ def served(kind: type[PushFetch], workers: int, acts: list[Act]) -> PushingWorke
     return transport
 
 
+KINDS: list[type[PushFetch]] = [Downpour, ElasticAveraging]
 ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=40).map(
     lambda acts: [*acts, ("push", 1)]
 )
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.sampled_from([Downpour, ElasticAveraging]), ACTS)
+@given(st.sampled_from(KINDS), ACTS)
 def test_staleness_is_a_count_of_others_pushes(kind: type[PushFetch], acts: list[Act]) -> None:
     missed = dict.fromkeys((1, 2, 3), 0)
     expected: list[tuple[int, int]] = []

@@ -59,7 +59,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message
         ({"servers": 1}, "must be at least 2"),
         ({"servers": 4}, "must be at most 3, all processes but one"),
     ],
-    "single": [({"workers_like": 0}, POSITIVE)],
     "sparta": [({"fraction": part}, "must be above 0 and at most 1") for part in (0.0, -0.1, 1.1, NAN)],
 }
 

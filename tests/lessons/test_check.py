@@ -77,7 +77,7 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
     assert missed or found.kind != "costly"
 
 
-def test_a_mistake_on_processes_is_named_as_on_threads(tmp_path: Path) -> None:
+def test_a_mistake_is_named_as_well_where_processes_run_it(tmp_path: Path) -> None:
     for lab, name in (("ring", "waits_before_it_receives"), ("param_server", "sends_the_old_x")):
         mistake = MISTAKES[lab][name]
         found = check.check_file(lab, write(tmp_path, lab, *mistake.changes))

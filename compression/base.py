@@ -74,6 +74,7 @@ class Codec(ABC):
     defaults: ClassVar[Mapping[str, Any]] = {}  # options of the run, such as momentum, for which it has its own default
     carries_momentum: ClassVar[bool] = False  # it takes --momentum, and the optimizer runs without
     tensors_only: ClassVar[bool] = False  # it codes tensor by tensor, never the vector as a whole
+    state: ClassVar[tuple[str, ...]] = ()  # the attributes, tensors or numbers, from which it continues later
     on_meta: ClassVar[bool] = True  # the length of its codes does not depend on elements
 
     def __init_subclass__(cls) -> None:
@@ -126,10 +127,16 @@ class Codec(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this end needs to continue later, copied."""
-        return {}
+        values = {name: getattr(self, name) for name in self.state}
+        return {name: value.clone() if torch.is_tensor(value) else value for name, value in values.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most keep nothing
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same layout."""
+        for name in self.state:
+            if torch.is_tensor(value := getattr(self, name)):
+                value.copy_(state[name])
+            else:
+                setattr(self, name, state[name])
 
     # For those who write one
 

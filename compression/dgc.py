@@ -18,9 +18,7 @@ With R = 1 and masking this is SGD without momentum; without masking, SGD with m
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -47,6 +45,7 @@ class DGC(Sparse):
 
     carries_momentum = True
     defaults = {"momentum": 0.7}
+    state = ("u", "v")
 
     def check(self) -> None:
         """See Codec."""
@@ -89,12 +88,3 @@ class DGC(Sparse):
         limit = self.local_clip / math.sqrt(self.setting.workers)
         norm = float(torch.linalg.vector_norm(g, dtype=torch.float64))
         return limit / norm if norm > limit else 1.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Codec."""
-        return {"u": self.u.clone(), "v": self.v.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Codec."""
-        self.u.copy_(state["u"])
-        self.v.copy_(state["v"])

@@ -19,9 +19,8 @@ ranks weigh the same, the mean of e is the same, and so is every result. But the
 gradients lie apart. That adds up from step to step, and comes out in the first step in which the weights differ.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +43,7 @@ class PowerSGD(Linear):
     """Begin from the Q of the last step (else from random numbers at each step)."""
 
     values = "w min(n, min(rank, rows, columns) (rows + columns))"
+    state = ("e", "Q", "steps")
     tensors_only = True
 
     def check(self) -> None:
@@ -148,13 +148,3 @@ class PowerSGD(Linear):
         """Return the single Q [columns x r] that lie in all of them."""
         lengths = [columns * r for _, columns, r in self.shapes]
         return [piece.view(-1, r) for piece, (_, _, r) in zip(Q.split(lengths), self.shapes, strict=True)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Codec."""
-        return {"e": self.e.clone(), "Q": self.Q.clone(), "steps": self.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Codec."""
-        self.e.copy_(state["e"])
-        self.Q.copy_(state["Q"])
-        self.steps = state["steps"]

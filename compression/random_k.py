@@ -16,9 +16,7 @@ The draw is numpy's, of k of n without replacement, from a generator of its own:
 elements, not for n. (A torch.Generator on the CPU takes only 32 bits of a seed; seed and number are more.)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +33,7 @@ class RandomK(Codec):
     """The share of the elements that is sent, of each tensor at least one."""
 
     kind = DENSE
+    state = ("r", "encoded", "decoded")
     defaults = {"momentum": 0.0, "lr": 0.2}
     values = "w max(1, floor(n density))"
 
@@ -84,12 +83,3 @@ class RandomK(Codec):
             indices = np.concatenate([np.empty(0, np.int64), *draws])
             self.latest = number, torch.from_numpy(indices).to(self.device)
         return self.latest[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Codec."""
-        return {"r": self.r.clone(), "encoded": self.encoded, "decoded": self.decoded}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Codec."""
-        self.r.copy_(state["r"])
-        self.encoded, self.decoded = state["encoded"], state["decoded"]

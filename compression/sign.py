@@ -11,9 +11,7 @@ The algorithm has no momentum. The kept error acts like some, so --momentum is 0
 `experiments/codec_defaults.py`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -29,6 +27,7 @@ class Sign(Codec):
     """
 
     kind = GATHERED
+    state = ("e",)
     defaults = {"momentum": 0.5}
     values = "ceil(n / 8)"
     headers = "w"
@@ -62,14 +61,6 @@ class Sign(Codec):
             plus = unpack_bits(packed, where.stop - where.start)
             torch.where(plus.bool(), m, -m, out=out[where])
         return out
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Codec."""
-        return {"e": self.e.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Codec."""
-        self.e.copy_(state["e"])
 
 
 def pack_bits(bits: torch.Tensor) -> torch.Tensor:

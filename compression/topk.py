@@ -11,9 +11,7 @@ What is kept is sent late, and late gradients act like momentum: --momentum is 0
 `experiments/codec_defaults.py`. At first, while the kept elements grow, it learns more slowly than without a codec.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -26,6 +24,7 @@ class TopK(Sparse):
     """Sends the elements of largest magnitude, and adds the others to the next vector (Gradient Dropping)."""
 
     defaults = {"momentum": 0.5}
+    state = ("r",)
 
     def setup(self) -> None:
         """r <- 0."""
@@ -38,11 +37,3 @@ class TopK(Sparse):
         self.r.add_(vector)  # r <- r + g
         code, _ = self.send(self.r)  # top_R(r); r <- r - top_R(r)
         return code
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Codec."""
-        return {"r": self.r.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Codec."""
-        self.r.copy_(state["r"])

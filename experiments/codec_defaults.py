@@ -73,23 +73,19 @@ def accuracies(strategy: str, codec: str, n_gpus: int, seed: int, **changes: Any
 
 def rows() -> Iterator[dict[str, Any]]:
     """Yield a row for each run: those of the grid, then every pair with its defaults."""
-    for codec, choices in GRID.items():
-        for choice in choices:
-            for strategy, n in ON:
-                yield _row("grid", strategy, codec, n, 0, **choice)
-    for strategy, codec in pairs():
-        for seed in SEEDS:
-            yield _row("defaults", strategy, codec, 4, seed)
-
-
-def _row(question: str, strategy: str, codec: str, n: int, seed: int, **choice: Any) -> dict[str, Any]:
-    early, last = accuracies(strategy, codec, n, seed, **choice)
-    made = Options(codec=CODECS[codec](), strategy=make_strategy(strategy))
-    own = {"density": getattr(made.codec, "density", 1.0), "momentum": made.momentum, "lr": made.lr}
-    return {
-        "question": question, "strategy": strategy, "codec": codec, "n_gpus": n, "seed": seed, **own, **choice,
-        "accuracy_5": early, "accuracy_20": last,
-    }  # fmt: skip
+    grid = [
+        ("grid", strategy, codec, n, 0, choice)
+        for codec, choices in GRID.items() for choice in choices for strategy, n in ON
+    ]  # fmt: skip
+    defaults = [
+        ("defaults", strategy, codec, 4, seed, dict[str, Any]()) for strategy, codec in pairs() for seed in SEEDS
+    ]
+    for question, strategy, codec, n, seed, choice in (*grid, *defaults):
+        early, last = accuracies(strategy, codec, n, seed, **choice)
+        made = Options(codec=CODECS[codec](), strategy=make_strategy(strategy))
+        own = {"density": getattr(made.codec, "density", 1.0), "momentum": made.momentum, "lr": made.lr} | choice
+        run_of = {"question": question, "strategy": strategy, "codec": codec, "n_gpus": n, "seed": seed}
+        yield {**run_of, **own, "accuracy_5": early, "accuracy_20": last}
 
 
 def by_codec(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from experiments.cases import BATCH, FAMILY, LINES, STRONG_2, TIMELINES, WEAK_LINES, Setup, weak
-from experiments.drawing import WIDTH, colour_of, legend_below, line, name_of, ranks_of, title_of
+from experiments.drawing import COLOURS, NAMES, entitle, legend_below, line, ranks_of, sheet, stack, title_of, whiskers
 from experiments.measured import Results, folder, pick, seconds_to
 from experiments.store import TIMELINE, Store
 from records import timeline
@@ -25,24 +25,21 @@ from records.tables import SERVER, applied
 
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
 TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that the scaling figure times
-_MEASURES = {"accuracy": "held-out accuracy, %", "train_loss": "training loss"}
-_WAYS = (
-    (LINES, Setup, f"strong: {BATCH} samples a step"),
-    (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"),
-)
+_MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
+_AGAINST = {"epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training")}
+_WAYS = ((LINES, Setup, f"strong: {BATCH} samples a step"), (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"))
 
 
 def _below(setup: Setup, width: int = 12) -> str:
-    name = textwrap.wrap(name_of(setup.strategy), width, break_on_hyphens=False)
+    name = textwrap.wrap(NAMES[setup.strategy], width, break_on_hyphens=False)
     return "\n".join(name if setup.strategy == "single" else [*name, ranks_of(setup)])
 
 
 def curves(results: Results, setups: Sequence[Setup]) -> Figure:
     """Draw accuracy and loss against epochs (left) and against seconds (right)."""
-    figure = Figure((WIDTH, 6.2), layout="constrained")
-    grid = figure.subplots(2, 2)
+    figure, grid = sheet(6.2, 2, 2)
     for row, measure in zip(grid, _MEASURES, strict=True):
-        for axes, x in zip(row, ("epoch", "seconds"), strict=True):
+        for axes, x in zip(row, _AGAINST, strict=True):
             _against(axes, results, setups, x, measure)
     legend_below(figure, grid[0][0])
     return figure
@@ -53,13 +50,12 @@ def _against(axes: Axes, results: Results, setups: Sequence[Setup], x: str, meas
     seen: set[str] = set()
     for setup in setups:
         # Two strategies that take the same steps lie on one another: the dashes let both be seen.
-        style = {"linestyle": "--" if setup.strategy.endswith("_builtin") else "-", "color": colour_of(setup.strategy)}
+        style = {"linestyle": "--" if setup.strategy.endswith("_builtin") else "-", "color": COLOURS[setup.strategy]}
         paler = {"marker": "s", "alpha": 0.5} if setup.strategy in seen else {}
         seen.add(setup.strategy)
         line(axes, pick(results.epochs, setup), x, measure, "epoch", label=title_of(setup), **style, **paler)
-    axes.set(xlabel="epoch" if x == "epoch" else "seconds of training", ylabel=_MEASURES[measure])
-    what = "accuracy" if measure == "accuracy" else "loss"
-    axes.set_title(f"{what} against {'epochs' if x == 'epoch' else 'seconds'}", fontsize=10)
+    (what, ylabel), (by, xlabel) = _MEASURES[measure], _AGAINST[x]
+    entitle(axes, f"{what} against {by}", xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
     if x == "seconds":
         axes.set_xlim(left=0)
@@ -68,38 +64,37 @@ def _against(axes: Axes, results: Results, setups: Sequence[Setup], x: str, meas
 
 def time_by_phase(results: Results, setups: Sequence[Setup]) -> Figure:
     """Draw where the seconds of an epoch go, one bar a setup and role."""
-    figure = Figure((WIDTH, 1.4 + 0.6 * len(setups)), layout="constrained")
-    patches = _phases(figure.subplots(), results, setups)
-    figure.legend(handles=patches, loc="outside lower center", ncols=7, frameon=False, fontsize=8.5)
+    figure, axes = sheet(1.4 + 0.6 * len(setups))
+    figure.legend(
+        handles=_phases(axes, results, setups), loc="outside lower center", ncols=7, frameon=False, fontsize=8.5
+    )
     return figure
 
 
 def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> list[Patch]:
     """Draw one bar a setup and role: the mean seconds of an epoch in each phase; return the legend's patches."""
-    labels: list[str] = []
+    rows: list[dict[str, Any]] = []
     for setup in setups:
         roles = pick(results.phases, setup)
         for role, seconds in roles.groupby("role"):
-            labels.append(_below(setup, 30) + (f": {role}" if roles["role"].nunique() > 1 else ""))
-            spent = {phase: float(seconds[f"{phase}_s"].fillna(0).mean()) for phase in PHASES}
-            left, place = 0.0, len(labels) - 1
-            for phase, width in spent.items():
-                axes.barh(place, width, 0.7, left, color=timeline.COLOURS[phase])
-                left += width
-            rest = max(0.0, float(seconds["epoch_s"].mean()) - left)
-            axes.barh(place, rest, 0.7, left, color="white", edgecolor="#bbbbbb", lw=0.6)
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+            means = {phase: float(seconds[f"{phase}_s"].fillna(0).mean()) for phase in PHASES}
+            means["rest"] = max(0.0, float(seconds["epoch_s"].mean()) - sum(means.values()))
+            rows.append(means | {"label": _below(setup, 30) + (f": {role}" if roles["role"].nunique() > 1 else "")})
+    table = pd.DataFrame(rows)
+    stack(axes, table.index, table[list(PHASES)], [timeline.COLOURS[phase] for phase in PHASES], height=0.7)
+    left = table[list(PHASES)].sum(axis=1)
+    axes.barh(table.index, table["rest"], 0.7, left, color="white", edgecolor="#bbbbbb", lw=0.6)
+    axes.set_yticks(table.index, table["label"], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("seconds per epoch")
-    axes.set_title(f"where an epoch's time goes ({setups[0].model.upper()})", fontsize=10)
+    entitle(axes, f"where an epoch's time goes ({setups[0].model.upper()})", xlabel="seconds per epoch")
     patches = [Patch(color=timeline.COLOURS[phase], label=phase) for phase in PHASES if phase != "compress"]
     return [*patches, Patch(facecolor="white", edgecolor="#bbbbbb", label="outside any phase")]
 
 
 def bytes_by_rank(results: Results, setups: Sequence[Setup]) -> Figure:
     """Draw the MB that each rank sends in a step."""
-    figure = Figure((WIDTH, 2.8), layout="constrained")
-    _traffic(figure.subplots(), results, setups)
+    figure, axes = sheet(2.8)
+    _traffic(axes, results, setups)
     return figure
 
 
@@ -128,8 +123,7 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
 
 def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:
     """Draw the README's figure: accuracy against seconds of both networks, where the time goes, and MB by rank."""
-    figure = Figure((WIDTH, 6.4), layout="constrained")
-    top, bottom = figure.subplots(2, 2)
+    figure, (top, bottom) = sheet(6.4, 2, 2)
     full = all(entry["options"]["dataset"] == "fashion_mnist" for entry in results.metadata.values())
     for axes, (model, setups) in zip(top, compared.items(), strict=True):
         _against(axes, results, setups, "seconds", "accuracy")
@@ -145,55 +139,46 @@ def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Se
 
 def scaling(results: Results) -> Figure:
     """Draw epoch time and time to an accuracy against ranks (strong, weak) and against the training-set size."""
-    figure = Figure((WIDTH, 5.4), layout="constrained")
-    times, reached = figure.subplots(2, 3)
-
-    def epoch_s(setup: Setup) -> pd.Series:
-        return pick(results.runs, setup)["epoch_s"]
-
-    for column, (lines, make, name) in enumerate(_WAYS):
-        times[column].set_title(name, fontsize=10)
-        _against_ranks(times[column], lines, make, epoch_s)
-        _against_ranks(reached[column], lines, make, lambda setup: seconds_to(results, TARGET, setup))
-    times[2].set_title("training set, two workers", fontsize=10)
-    _against_size(times[2], results, epoch_s)
+    figure, (times, reached) = sheet(5.4, 2, 3)
+    for column, (_, _, name) in enumerate(_WAYS):
+        _against_ranks(times[column], column, _epoch_s(results), name)
+        _against_ranks(reached[column], column, lambda setup: seconds_to(results, TARGET, setup))
+    _against_size(times[2], results, _epoch_s(results), "training set, two workers")
     _against_size(reached[2], results, lambda setup: seconds_to(results, TARGET_OF_SIZES, setup))
     for axes, below, target in zip(times, reached, (TARGET, TARGET, TARGET_OF_SIZES), strict=True):
         axes.set_ylabel("seconds per epoch")
-        below.set_ylabel(f"seconds to {100 * target:.0f} %")
-        below.set_title(f"time to {100 * target:.0f} % accuracy", fontsize=10)
+        entitle(below, f"time to {100 * target:.0f} % accuracy", ylabel=f"seconds to {100 * target:.0f} %")
     legend_below(figure, times[0])
     return figure
 
 
 def scaling_summary(results: Results) -> Figure:
     """Draw the README's figure: epoch time against ranks, strong and weak."""
-    figure = Figure((WIDTH, 3.4), layout="constrained")
-    for axes, (lines, make, name) in zip(figure.subplots(1, 2, sharey=True), _WAYS, strict=True):
-        _against_ranks(axes, lines, make, lambda setup: pick(results.runs, setup)["epoch_s"])
-        axes.set_title(name, fontsize=10)
-    figure.axes[0].set_ylabel("seconds per epoch")
-    legend_below(figure, figure.axes[0])
+    figure, grid = sheet(3.4, 1, 2, sharey=True)
+    for way, (axes, (_, _, name)) in enumerate(zip(grid, _WAYS, strict=True)):
+        _against_ranks(axes, way, _epoch_s(results), name)
+    grid[0].set_ylabel("seconds per epoch")
+    legend_below(figure, grid[0])
     return figure
 
 
-def _against_ranks(
-    axes: Axes,
-    lines: Mapping[str, Sequence[int]],
-    make: Callable[[str, int], Setup],
-    values: Callable[[Setup], pd.Series],
-) -> None:
-    """Draw what `values` gives for a setup, one line a strategy, against the number of ranks."""
+def _epoch_s(results: Results) -> Callable[[Setup], pd.Series]:
+    return lambda setup: pick(results.runs, setup)["epoch_s"]
+
+
+def _against_ranks(axes: Axes, way: int, values: Callable[[Setup], pd.Series], title: str = "") -> None:
+    """Draw what `values` gives for a setup, one line a strategy, against the number of ranks in one of _WAYS."""
+    lines, make, _ = _WAYS[way]
     missed = []
     for strategy, numbers in lines.items():
         aside = 0.06 * (list(LINES).index(strategy) - 2)  # whiskers beside, not over, one another
         missed += _line(axes, strategy, {n + aside: values(make(strategy, n)) for n in numbers}, "{}, {:.0f} ranks")
     axes.set_xticks([1, 2, 3, 4])
-    axes.set(xlabel="ranks", xlim=(0.8, 4.2), ylim=(0, None))
+    entitle(axes, title, xlabel="ranks", xlim=(0.8, 4.2), ylim=(0, None))
     _note(axes, missed)
 
 
-def _against_size(axes: Axes, results: Results, values: Callable[[Setup], pd.Series]) -> None:
+def _against_size(axes: Axes, results: Results, values: Callable[[Setup], pd.Series], title: str = "") -> None:
     """Draw what `values` gives for a setup, one line a strategy, against the size of the training set."""
     missed: list[str] = []
     every: set[int] = set()
@@ -210,7 +195,7 @@ def _against_size(axes: Axes, results: Results, values: Callable[[Setup], pd.Ser
         axes.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5]))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(LogLocator(subs=[]))
-    axes.set_xlabel("training samples")
+    entitle(axes, title, xlabel="training samples")
     _note(axes, missed)
 
 
@@ -219,13 +204,11 @@ def _line(axes: Axes, strategy: str, measured: dict[Any, pd.Series], name: str) 
     reached = {x: values for x, values in measured.items() if len(values) and values.notna().all()}
     style = {"none": ":"}.get(strategy, "--" if strategy.endswith("_builtin") else "-")
     means = pd.Series({x: values.mean() for x, values in reached.items()}, dtype=float)
-    below = [means[x] - values.min() for x, values in reached.items()]
-    above = [values.max() - means[x] for x, values in reached.items()]
     axes.errorbar(
-        means.index, means, [below, above], fmt="o" + style, color=colour_of(strategy), ms=4, capsize=2, lw=1.5,
-        label=name_of(strategy),
+        means.index, means, whiskers(*reached.values()), fmt="o" + style, color=COLOURS[strategy], ms=4, capsize=2,
+        lw=1.5, label=NAMES[strategy],
     )  # fmt: skip
-    short = name_of(strategy).split(" (")[0]
+    short = NAMES[strategy].split(" (")[0]
     return [name.format(short, x) for x, values in measured.items() if len(values) and x not in reached]
 
 
@@ -240,12 +223,12 @@ def _note(axes: Axes, missed: Sequence[str]) -> None:
 
 def timelines(directory: Path) -> Figure:
     """Draw two steps of a parameter server beside two of a ring, from the events that were kept. Raises OSError."""
-    figure = Figure((WIDTH, 2.9), layout="constrained")
-    drawn, until, grid = set(), 0.0, figure.subplots(1, 2, sharex=True)
+    figure, grid = sheet(2.9, 1, 2, sharex=True)
+    drawn, until = set(), 0.0
     for axes, strategy in zip(grid, TIMELINES, strict=True):
         events, roles = _events(directory, strategy, strategy)
         drawn |= timeline.draw(axes, events, roles, timeline.middle(events, roles, 2), 2)
-        axes.set_title(name_of(strategy), fontsize=10)
+        axes.set_title(NAMES[strategy], fontsize=10)
         until = max(until, axes.get_xlim()[1])
     grid[0].set_xlim(0, until)  # one scale, so that lengths can be compared
     timeline.legend(figure, drawn)
@@ -255,8 +238,7 @@ def timelines(directory: Path) -> Figure:
 def stale_timeline(directory: Path | None = None) -> Figure:
     """Draw some steps of the asynchronous server with a slow worker, from the events that were kept."""
     events, roles = _events(folder(directory), FAMILY, "async_param_server")
-    figure = Figure((WIDTH, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = sheet(3.8)
     drawn = timeline.draw(axes, events, roles, _around_the_stalest(events, roles, 2), 2)
     axes.set_title("asynchronous server, worker 3 three times as slow: each gradient's versions", fontsize=10)
     timeline.legend(figure, drawn, versions=True)
@@ -276,7 +258,7 @@ def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) ->
 
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the kept events of a short run, and the roles of its ranks."""
-    store = Store.load(directory, experiment)
+    store = Store(directory, experiment)
     name = next((name for name in store.metadata if name.startswith(f"{TIMELINE}-{strategy}-")), None)
     if name is None:
         raise UsageError(f"no timeline of {strategy} in {directory}: python experiments/run.py {experiment} makes it")

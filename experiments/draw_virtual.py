@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDE, bar, finish, line, logarithmic, plain, whiskers
+from experiments.drawing import WIDE, entitle, finish, line, logarithmic, pairs, plain, sheet, stack, whiskers
 from experiments.simulated import Rows
 from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
 from records.legends import DASHED, notes_on_covered
@@ -22,22 +22,20 @@ _PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # 
 
 def cluster(rows: Rows) -> Figure:
     """Draw speed-up and accuracy against workers, for each bandwidth."""
-    figure = Figure((WIDE, 6.4), layout="constrained")
-    grid = figure.subplots(2, len(GBIT), sharex=True, sharey="row")
+    figure, grid = sheet(6.4, 2, len(GBIT), WIDE, sharex=True, sharey="row")
     for above, below, gbit in zip(*grid, GBIT, strict=True):
         runs = rows.of("scaling", gbit=gbit)
         limits = [runs["workers"].min(), runs["workers"].max()]
         above.plot(limits, limits, color="0.7", linewidth=1, label="as many times as workers")
-        for name in Cluster.scaled:
-            for axes, what in ((above, "speedup"), (below, "accuracy")):
+        for axes, what in ((above, "speedup"), (below, "accuracy")):
+            for name in Cluster.scaled:
                 line(axes, runs[runs["name"] == name], "workers", what, color=COLOURS[name], label=name)
-        for axes in (above, below):
             axes.set_xscale("log", base=2)
             plain(axes.xaxis)
             axes.grid(color="0.9")
         above.set_yscale("log", base=2)
         plain(above.yaxis)
-        above.set_title(f"{gbit} Gbit/s", fontsize=10)
+        entitle(above, f"{gbit} Gbit/s")
         below.set_xlabel("workers")
     grid[0, 0].set_ylabel("times one worker alone")
     grid[1, 0].set_ylabel("held-out accuracy, %")
@@ -57,22 +55,19 @@ def cluster(rows: Rows) -> Figure:
 
 def slow(rows: Rows) -> Figure:
     """Draw the seconds on a cluster with equal workers and with one slow one."""
-    figure = Figure((8, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for i, name in enumerate(Cluster.strategies):
-        for is_slow, aside, alpha in ((False, -0.19, 0.4), (True, 0.19, 1.0)):
-            seconds = rows.of("slow", name=name, slow=is_slow)["seconds"]
-            bar(axes, i + aside, seconds, COLOURS[name], 0.36, alpha=alpha)
+    figure, axes = sheet(3.4, width=8)
+    equal, slowed = (rows.of("slow", slow=slow).set_index("name")["seconds"] for slow in (False, True))
+    names = list(Cluster.strategies)
+    pairs(axes, [(equal[name], slowed[name]) for name in names], [COLOURS[name] for name in names], 0.19, 0.4, 0.36)
     finish(axes, "", "pale: equal workers; full: the last worker 5 times as slow", axis="y")
-    axes.set_xticks(range(len(Cluster.strategies)), list(Cluster.strategies))
+    axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("virtual seconds")
     return figure
 
 
 def prediction(rows: pd.DataFrame) -> Figure:
     """Draw predicted, simulated and measured seconds of a step, and how far they are apart."""
-    figure = Figure((WIDE, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = sheet(3.8, 1, 2, WIDE)
     measured, wall = rows["measured_ms"], rows["wall"] == "yes"
     limits = [measured.min() * 0.9, measured.max() * 1.1]
     left.plot(limits, limits, color="0.7", linewidth=1)
@@ -109,7 +104,7 @@ def rate_of(gbit: float) -> str:
     return f"{gbit:g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
 
 
-def at(rows: Rows, codecs: Rows, gbit: float, workers: int) -> pd.DataFrame:
+def _at(rows: Rows, codecs: Rows, gbit: float, workers: int) -> pd.DataFrame:
     """Return the rows of training, with the seconds of a bandwidth: of the codecs those of the timed steps."""
     final = rows.of("final", last=False, workers=workers)
     if rows is codecs:
@@ -126,13 +121,12 @@ def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
 
     `rows`: those of the codecs, or of the methods.
     """
-    figure = Figure((WIDE, 6.2), layout="constrained")
-    (first, second, last), below = figure.subplots(2, 3, sharey=True)
-    usual = at(rows, codecs, USUAL, workers)
+    figure, ((first, second, last), below) = sheet(6.2, 2, 3, WIDE, sharey=True)
+    usual = _at(rows, codecs, USUAL, workers)
     _lines(first, usual, "epoch", "epochs", f"{workers} workers")
     _lines(second, usual, "mb", "MB sent by all ranks", f"{workers} workers")
     for axes, gbit in zip(below, codecs.of("time")["gbit"].unique(), strict=True):
-        _lines(axes, at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
+        _lines(axes, _at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
     ends = rows.of("final")
     ends = ends[ends["name"] != ONE_WORKER]
     for name, one in ends.groupby("name", sort=False):
@@ -163,36 +157,32 @@ def summary(codecs: Rows) -> Figure:
     """Draw for each codec what a step takes at each bandwidth, and the accuracy at the end: the README's picture."""
     ms = steps_of(codecs).xs(TUNED_AT, level="workers")
     names, bandwidths = list(ms.index.unique("name"))[::-1], list(ms.index.unique("gbit"))
-    figure = Figure((WIDE, 4.1), layout="constrained")
+    figure, (*grid, last) = sheet(4.1, 1, len(bandwidths) + 1, WIDE, sharey=True)
     figure.suptitle(f"A ring of {TUNED_AT} workers; dotted: a step without a codec", fontsize="medium")
-    *panels, last = figure.subplots(1, len(bandwidths) + 1, sharey=True)
-    for axes, gbit in zip(panels, bandwidths, strict=True):
-        of, left = ms.xs(gbit, level="gbit").reindex(names), pd.Series(0.0, index=names)
-        for part, colour in _PARTS.items():
-            axes.barh(names, of[part], left=left, color=colour, label=part)
-            left = left + of[part]
+    for axes, gbit in zip(grid, bandwidths, strict=True):
+        of = ms.xs(gbit, level="gbit").reindex(names)
+        stack(axes, names, of[list(_PARTS)], list(_PARTS.values()))
         axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
         finish(axes, "ms a step", rate_of(gbit))
     for name, one in codecs.of("final", workers=TUNED_AT).groupby("name"):
         accuracy = 100 * one["accuracy"]
         last.errorbar(accuracy.mean(), name, xerr=whiskers(accuracy), fmt="o", color="#222222", ms=4)
     finish(last, "%", "held-out accuracy")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
 def density(methods: Rows) -> Figure:
     """Draw accuracy and MB a step against the density, of the methods that have one."""
-    figure = Figure((7.5, 3.3), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = sheet(3.3, 1, 2, 7.5)
     rows = by_density(methods)
     for name in BY_DENSITY:
-        one = rows[rows["name"] == name].groupby("percent")
+        one = rows[rows["name"] == name].assign(accuracy=100 * rows["accuracy"]).groupby("percent")
+        means, style = one[["accuracy", "step_mb"]].mean(), {"color": COLOURS[name], "marker": "o", "ms": 4}
         for percent, of in one:
-            accuracy = 100 * of["accuracy"]
-            left.errorbar(percent, accuracy.mean(), whiskers(accuracy), color=COLOURS[name], capsize=3)
-        left.plot(100 * one["accuracy"].mean(), color=COLOURS[name], marker="o", ms=4)
-        right.plot(one["step_mb"].mean(), color=COLOURS[name], marker="o", ms=4, label=name)
+            left.errorbar(percent, of["accuracy"].mean(), whiskers(of["accuracy"]), color=COLOURS[name], capsize=3)
+        left.plot(means["accuracy"], **style)
+        right.plot(means["step_mb"], label=name, **style)
     for axes, title in ((left, "held-out accuracy, %"), (right, "MB a step, all ranks")):
         axes.set_xscale("log")
         plain(axes.xaxis)

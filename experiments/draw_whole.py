@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDE, bar, line, logarithmic, plain, whiskers
+from experiments.drawing import WIDE, bar, line, logarithmic, plain, sheet, whiskers
 from experiments.simulated import REAL, VIRTUAL, Rows
 from experiments.virtual_cases import BOUNDS, EVERY, FEW, GBIT, LOCAL_STEPS, names_of
 
@@ -19,10 +19,8 @@ _X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by a
 def curves(rows: Rows, where: str, workers: int | None = None, gbit: int | None = None) -> Figure:
     """Draw the accuracy after each epoch against seconds, updates and bytes: a row a group, the others in grey."""
     shown = names_of(where)
-    groups = {group: [name for name in members if name in shown] for group, members in EVERY.items()}
-    groups = {group: members for group, members in groups.items() if members}
-    figure = Figure((WIDE, 2.1 * len(groups)), layout="constrained")
-    grid = figure.subplots(len(groups), len(_X), sharex="col", sharey=True)
+    groups = {group: here for group, all_of in EVERY.items() if (here := [name for name in all_of if name in shown])}
+    figure, grid = sheet(2.1 * len(groups), len(groups), len(_X), WIDE, sharex="col", sharey=True)
     final = rows.of("final", last=False, where=where, workers=workers, gbit=gbit)
     means = final.groupby(["name", "epoch"])[["accuracy", *_X]].mean()
     for (group, members), panels in zip(groups.items(), grid, strict=True):
@@ -50,8 +48,7 @@ def _bars_and_points(rows_of: dict[str, tuple[str, pd.DataFrame]], height: float
 
     `rows_of`: by label, a colour and the last rows of the runs.
     """
-    figure = Figure((WIDE, height), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = sheet(height, 1, 2, WIDE, sharey=True)
     shown = names_of(VIRTUAL)
     for offset, (label, (colour, rows)) in zip((-0.2, 0.2), rows_of.items(), strict=True):
         left.barh(0, 0, color=colour, label=label)
@@ -99,8 +96,7 @@ def slow(rows: Rows) -> Figure:
 
 def axis(rows: Rows) -> Figure:
     """Draw accuracy and seconds against the local steps between two averagings, and against the bound on staleness."""
-    figure = Figure((WIDE, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = sheet(3.6, 1, 2, WIDE)
     fast = GBIT[-1]
     for name, colour, label in (
         (LOCAL_STEPS, "#d55e00", "local SGD, H steps"), (BOUNDS, "#0072b2", "server, staleness bound s"),
@@ -124,15 +120,13 @@ def axis(rows: Rows) -> Figure:
 
 def distances(rows: Rows) -> Figure:
     """Draw how far the ranks' models are from their mean at the end of each epoch, relative to its length."""
-    figure = Figure((WIDE, 3.4), layout="constrained")
-    for axes, where, workers, title in zip(
-        figure.subplots(1, 2, sharey=True), (REAL, VIRTUAL), (None, FEW),
-        ("real, 4 ranks", f"virtual time, {FEW} workers"), strict=True,
-    ):  # fmt: skip
-        gbit = 0 if where == REAL else GBIT[-1]
-        drifting = rows.of("final", last=False, where=where, workers=workers, gbit=gbit).dropna(
-            subset="replica_distance"
-        )
+    figure, grid = sheet(3.4, 1, 2, WIDE, sharey=True)
+    shown: dict[str, dict[str, Any]] = {
+        "real, 4 ranks": {"where": REAL},
+        f"virtual time, {FEW} workers": {"where": VIRTUAL, "workers": FEW, "gbit": GBIT[-1]},
+    }
+    for axes, (title, chosen) in zip(grid, shown.items(), strict=True):
+        drifting = rows.of("final", last=False, **chosen).dropna(subset="replica_distance")
         for (name, one), colour in zip(drifting.groupby("name", sort=False), _OF_A_GROUP, strict=False):
             of = one.groupby("epoch")["replica_distance"].mean()
             axes.plot(of, color=colour, marker="o", ms=4, label=name)
@@ -140,14 +134,13 @@ def distances(rows: Rows) -> Figure:
         axes.set(xlabel="epochs", title=title, yscale="log")
         axes.grid(color="0.9")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
-    figure.axes[0].set_ylabel("distance / length of the mean")
+    grid[0].set_ylabel("distance / length of the mean")
     return figure
 
 
 def meters(rows: Rows) -> Figure:
     """Draw the updates that Hogwild has lost, and which part of the time of the overlapped buckets was in the pass."""
-    figure = Figure((WIDE, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = sheet(3.2, 1, 2, WIDE)
     _bars(left, rows.of("lost", last=False, where=REAL), ["workers"], "lost_updates", ["#7b3294"])
     left.set_xlabel("ranks of Hogwild, on the cores of this machine")
     left.set_ylabel("lost, % of what was written")

@@ -1,7 +1,6 @@
 """What all figures share: names, colours, lines with bands, bars with whiskers. Means over seeds, and their range."""
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -32,20 +31,7 @@ COLOURS = {
     "ring_all_reduce_builtin": "#d9903d", "naive_all_reduce": "#5a9e6f", "none": "#999999",
     "sync": "#c25b4e", "backup": "#d9903d", "bounded": "#8c6bb1", "async": "#3b6ea5", "downpour": "#5a9e6f",
 }  # fmt: skip
-_OTHERS = (
-    "#2a9d8f", "#b5609b", "#8a6d3b", "#a3b18a", "#4f5d75", "#e0719e", "#7a3b2e", "#17becf", "#bcbd22", "#6a3d9a",
-)  # fmt: skip
 WIDTH, WIDE = 9.0, 10.0  # inches; at 100 dpi the first is the width of a README
-
-
-def name_of(strategy: str) -> str:
-    """Return how a strategy is called; without an entry in NAMES, by its own name in words."""
-    return NAMES.get(strategy, strategy.rpartition(":")[2].replace("_", " "))
-
-
-def colour_of(strategy: str) -> str:
-    """Return the colour of a strategy; without an entry in COLOURS, always the same one of some others."""
-    return COLOURS.get(strategy, _OTHERS[zlib.crc32(strategy.encode()) % len(_OTHERS)])
 
 
 def ranks_of(setup: Setup) -> str:
@@ -55,7 +41,26 @@ def ranks_of(setup: Setup) -> str:
 
 def title_of(setup: Setup) -> str:
     """Return how a setup is called in a legend."""
-    return name_of(setup.strategy) + ("" if setup.strategy == "single" else f", {ranks_of(setup)}")
+    return NAMES[setup.strategy] + ("" if setup.strategy == "single" else f", {ranks_of(setup)}")
+
+
+def sheet(height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **how: Any) -> tuple[Figure, Any]:
+    """Return a figure and its panels, as `Figure.subplots` returns them."""
+    figure = Figure((width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, **how)
+
+
+def panels(
+    results: Any, height: float, rows: int, draw: Sequence[Callable[[Axes, Any], object]],
+    legend_of: int | None = None, **how: Any,
+) -> Figure:  # fmt: skip
+    """Return a figure with a panel for each function of `draw`, and the legend of one of the panels below."""
+    figure, grid = sheet(height, rows, len(draw) // rows, squeeze=False, **how)
+    for axes, draw_panel in zip(grid.flat, draw, strict=True):
+        draw_panel(axes, results)
+    if legend_of is not None:
+        legend_below(figure, figure.axes[legend_of])
+    return figure
 
 
 def line(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None = None, **style: Any) -> None:
@@ -69,16 +74,35 @@ def line(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None = None, 
     axes.fill_between(across, values["min"], values["max"], color=style["color"], alpha=0.15 * alpha, lw=0)
 
 
-def whiskers(values: pd.Series) -> list[list[float]]:
-    """Return how far the range of some values reaches to both sides of their mean."""
-    mean = values.mean()
-    return [[max(0.0, mean - values.min())], [max(0.0, values.max() - mean)]]  # rounding may leave equal ones unequal
+def whiskers(*samples: pd.Series) -> list[list[float]]:
+    """Return how far the range of each sample reaches below and above its mean."""
+    # Rounding may leave equal values unequal.
+    below = [max(0.0, values.mean() - values.min()) for values in samples]
+    return [below, [max(0.0, values.max() - values.mean()) for values in samples]]
 
 
 def bar(axes: Axes, place: float, values: pd.Series, colour: str, width: float = 0.38, **style: Any) -> None:
     """Draw the mean as a bar, its range as a whisker."""
     axes.bar(place, values.mean(), width, color=colour, **style)
     axes.errorbar(place, values.mean(), whiskers(values), color="#222222", capsize=2, lw=1)
+
+
+def pairs(
+    axes: Axes, samples: Iterable[tuple[pd.Series, pd.Series]], colours: Iterable[str], aside: float = 0.2,
+    alpha: float = 0.45, width: float = 0.38,
+) -> None:  # fmt: skip
+    """Draw two bars beside one another for each pair of samples: the first one pale."""
+    for place, (both, colour) in enumerate(zip(samples, colours, strict=True)):
+        for values, side, strength in zip(both, (-aside, aside), (alpha, 1.0), strict=True):
+            bar(axes, place + side, values, colour, width, alpha=strength)
+
+
+def stack(axes: Axes, place: Any, parts: pd.DataFrame, colours: Sequence[str], **style: Any) -> None:
+    """Draw horizontal bars at `place`, one a row of `parts`, whose columns follow one another."""
+    left = pd.Series(0.0, index=parts.index)
+    for (part, width), colour in zip(parts.items(), colours, strict=True):
+        axes.barh(place, width, left=left, color=colour, label=str(part), **style)
+        left = left + width
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
@@ -88,10 +112,15 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
     figure.legend(handles, labels, ncols=min(columns, len(labels)), **options)
 
 
+def entitle(axes: Axes, title: str, size: float = 10, **properties: Any) -> None:
+    """Set the title of some axes, and their properties."""
+    axes.set_title(title, fontsize=size)
+    axes.set(**properties)
+
+
 def finish(axes: Axes, label: str, title: str, **grid: Any) -> None:
     """Label the x axis, and draw a grid below all else."""
-    axes.set_xlabel(label)
-    axes.set_title(title, fontsize=10)
+    entitle(axes, title, xlabel=label)
     axes.grid(**{"color": "0.9"} | grid)
     axes.set_axisbelow(True)
 

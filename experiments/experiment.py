@@ -7,13 +7,11 @@
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from records.errors import RunFailed, UsageError
-from records.tables import SERVER
 from strategies import STRATEGIES, Strategy
 
 
@@ -22,25 +20,28 @@ def make(name: str, **options: Any) -> Strategy:
     return replace(STRATEGIES[name](), **options)
 
 
-def servers(strategy: Strategy) -> int:
-    """Return how many ranks a strategy adds to its workers."""
-    return strategy.roles(64).count(SERVER)
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Why a run failed."""
-
-    why: str
-
-
 def attempt(make: Callable[[], Any]) -> Any:
-    """Return what `make` returns, or Failed; an interrupt in a destructor, which Python only prints, ends it too."""
-    with _interrupts_of_destructors():
-        try:
-            return make()
-        except (RunFailed, UsageError, OSError) as error:
-            return Failed(" ".join(str(error).split()))
+    """Return what `make` returns, or the error that it raises.
+
+    An interrupt in a destructor, where Python only prints exceptions, is raised after `make`.
+    """
+    came: list[BaseException] = []
+
+    def note(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            came.append(unraisable.exc_value)
+        else:
+            former(unraisable)
+
+    former, sys.unraisablehook = sys.unraisablehook, note
+    try:
+        return make()
+    except (RunFailed, UsageError, OSError) as error:
+        return error
+    finally:
+        sys.unraisablehook = former
+        if came:
+            raise came[0]
 
 
 class Experiment(ABC):
@@ -69,11 +70,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def results(self, kept: Any, runs: list[Any], common: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield each run with its result, or Failed. `common`: device, data_dir and results_dir."""
-
-    def label(self, one: Any) -> str:
-        """Return the name of a run."""
-        return str(one.run_name)
+        """Yield each run with its result, or the error. `common`: device, data_dir and results_dir."""
 
     def missing(self, folder: Path, quick: bool = False) -> list[str]:
         """Return the names of the runs and files that are not there; of the grid first. Raises UsageError."""
@@ -81,29 +78,9 @@ class Experiment(ABC):
         absent = [one for one in self.grid(quick) if not kept.has(one)]
         if not absent:
             absent = [one for one in self.finals(self.tuned(kept, quick), quick) if not kept.has(one)]
-        return [*map(self.label, absent), *(name for name in self.files if not (folder / name).exists())]
+        return [*(str(one.run_name) for one in absent), *(name for name in self.files if not (folder / name).exists())]
 
 
 def diverged(error: RunFailed) -> bool:
     """Return whether a run failed because its loss became nan."""
     return "take a smaller --lr" in str(error)
-
-
-@contextmanager
-def _interrupts_of_destructors() -> Iterator[None]:
-    """Raise after the block an interrupt that came while a destructor ran: there Python only prints exceptions."""
-    came: list[KeyboardInterrupt] = []
-
-    def note(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            came.append(KeyboardInterrupt(*unraisable.exc_value.args))
-        else:
-            former(unraisable)
-
-    former, sys.unraisablehook = sys.unraisablehook, note
-    try:
-        yield
-    finally:
-        sys.unraisablehook = former
-    if came:
-        raise came[0]

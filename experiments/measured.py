@@ -43,6 +43,7 @@ class Results:
     epochs: one row a run and epoch: train_loss, and what `so_far` returns.
     phases: one row a run and role: the seconds of an epoch in each phase, mean over ranks and epochs without the first.
     ranks: one row a run and rank: role, mb_sent per step, share (0 to 1) of the samples that all workers computed.
+    staleness: how many (count) of each worker's gradients had each staleness.
     metadata: of every run, by its name.
     """
 
@@ -50,16 +51,16 @@ class Results:
     epochs: pd.DataFrame
     phases: pd.DataFrame
     ranks: pd.DataFrame
+    staleness: pd.DataFrame
     metadata: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Servers(Results):
-    """Of the server family also: the grid as measured, the rates chosen, how stale gradients were, and lost updates."""
+    """Of the server family also: the grid as measured, the rates chosen, and lost updates."""
 
     grid: pd.DataFrame  # server, lr, seed, accuracy (NaN: diverged)
     rates: dict[str, float]
-    staleness: pd.DataFrame  # part, server, seed, worker, staleness, count
     lost: pd.DataFrame  # mode, clients, repeat, made, kept
 
 
@@ -81,13 +82,15 @@ def comparison(*names: str, directory: str | Path | None = None) -> Results:
 
     They are those in `folder(directory)`. Raises UsageError if there are none, or if runs of one setup differ.
     """
-    where, parts, made = folder(directory), _Parts(), dict[tuple[Any, ...], tuple[str, list[Any]]]()
+    where, made = folder(directory), dict[tuple[Any, ...], tuple[str, list[Any]]]()
+    metadata: dict[str, dict[str, Any]] = {}
+    parts: list[dict[str, pd.DataFrame]] = []
     for experiment in names or cases.COMPARED:
-        store = Store.load(where, experiment)
+        store = Store(where, experiment)
         for name, entry in store.metadata.items():
-            if name in parts.metadata or not len(store.rows(name)):
+            if name in metadata or not len(store.rows(name)):
                 continue
-            parts.metadata[name] = entry
+            metadata[name] = entry
             if name.startswith(TIMELINE):
                 continue
             options = measured(entry["options"])
@@ -99,15 +102,15 @@ def comparison(*names: str, directory: str | Path | None = None) -> Results:
                 if other_made_so != made_so:
                     raise UsageError(f"{where}: {name} and {other} were not made alike; delete one, make it again")
             strategy = strategy_class(setup["strategy"])()
-            parts.add(store, name, strategy, setup | {"seed": options["seed"]})
-    if not parts.tables["runs"]:
+            parts.append(_tables_of(store, name, strategy, setup | {"seed": options["seed"]}))
+    if not parts:
         raise _none(where, names[0] if len(names) == 1 else "all")
-    return Results(**parts.joined(), metadata=parts.metadata)
+    return Results(**_joined(parts), metadata=metadata)
 
 
 def family(directory: str | Path | None = None) -> Servers:
     """Return the results of the server family. Raises UsageError if some are missing, or of another machine."""
-    where, experiment, parts = folder(directory), Family(FAMILY), _Parts()
+    where, experiment, parts = folder(directory), Family(FAMILY), []
     store = experiment.open(where, False)
     quick = any(name.endswith("-quick") for name in store.metadata)
     if absent := experiment.missing(where, quick):
@@ -115,18 +118,15 @@ def family(directory: str | Path | None = None) -> Servers:
             f"{where}: {len(absent)} runs of {FAMILY} are missing, such as {absent[0]}; "
             f"make them with python experiments/run.py {FAMILY}"
         )
-    rates, staleness = experiment.tuned(store, quick), []
+    rates = experiment.tuned(store, quick)
     for one in experiment.finals(rates, quick):
         name = str(one.run_name)
         part, server = name.split("-")[:2]
-        of = {"part": part, "server": server, "seed": one.seed}
-        staleness.append(parts.add(store, name, one.strategy, of).assign(**of))
+        parts.append(_tables_of(store, name, one.strategy, {"part": part, "server": server, "seed": one.seed}))
     if len({str(entry["machine"]) for entry in store.metadata.values()}) > 1:
         raise UsageError(f"{where}: not all runs were made on one machine; delete some and make them again")
-    return Servers(
-        **parts.joined(), metadata=store.metadata, grid=experiment.accuracies(store, quick), rates=rates,
-        staleness=pd.concat(staleness, ignore_index=True), lost=pd.read_csv(where / LOST_UPDATES),
-    )  # fmt: skip
+    grid, lost = experiment.accuracies(store, quick), pd.read_csv(where / LOST_UPDATES)
+    return Servers(**_joined(parts), metadata=store.metadata, grid=grid, rates=rates, lost=lost)
 
 
 def simulated(name: str, directory: str | Path | None = None) -> Rows:
@@ -147,47 +147,39 @@ def _none(where: Path, name: str) -> UsageError:
     return UsageError(f"no results in {where}: make them with python experiments/run.py {name}")
 
 
-class _Parts:
-    """The tables of the runs that were read."""
+def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
 
-    def __init__(self) -> None:
-        self.tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": [], "phases": [], "ranks": []}
-        self.metadata: dict[str, dict[str, Any]] = {}
 
-    def joined(self) -> dict[str, pd.DataFrame]:
-        """Return each table of all runs."""
-        return {name: pd.concat(tables, ignore_index=True) for name, tables in self.tables.items()}
-
-    def add(self, store: Store, name: str, strategy: Strategy, of: Mapping[str, Any]) -> pd.DataFrame:
-        """Add the tables of one run, with what it is `of`; return how stale its gradients were."""
-        table, staleness = store.rows(name), store.staleness[store.staleness["run"] == name].drop(columns="run")
-        trained, numbers = workers(table), totals(table)
-        samples = trained.groupby("epoch")["samples"].sum().astype(float)
-        epochs = so_far(table, strategy, 1)
-        weighted = (trained["train_loss"] * trained["samples"]).groupby(trained["epoch"]).sum()
-        epochs["train_loss"] = (weighted / samples).to_numpy()
-        spans = epochs[["updates", "seconds", "mb"]].diff().fillna(epochs)
-        later, spans = (table[table["epoch"] > 1], spans[1:]) if len(epochs) > 1 else (table, spans)
-        n_workers, steps = trained["rank"].nunique(), int(table["step"].max())
-        ranks = table.groupby(["rank", "role"], as_index=False)["bytes_sent"].sum(min_count=1)
-        ranks["mb_sent"] = ranks["bytes_sent"].astype(float) / steps / 1e6
-        ranks["share"] = ranks["rank"].map(trained.groupby("rank")["samples"].sum().astype(float)) / samples.sum()
-        stale, dropped = strategy.traits.asynchronous, table["dropped"].fillna(0).sum()
-        on_time = n_workers - getattr(strategy, "n_backup", 0)  # gradients of a synchronous update
-        applied = staleness["count"].sum() if stale else on_time * epochs["updates"].iloc[-1]
-        run = {
-            "run": name, "workers": n_workers, "samples": int(samples.iloc[0]), "accuracy": numbers["test_accuracy"],
-            "samples_per_s": numbers["samples_per_s"], "updates": spans["updates"].mean(),
-            "epoch_s": spans["seconds"].mean(), "mb": spans["mb"].mean(),
-            "step_s": spans["seconds"].sum() / spans["updates"].sum(),
-            "mb_per_step": ranks["mb_sent"].sum(min_count=1), "counted": store.metadata[name]["bytes"] == "counted",
-            "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if stale else float("nan"),
-            "dropped": 100 * dropped / (applied + dropped),
-        }  # fmt: skip
-        phases = (phase_times(later) / finished_epochs(later)).reset_index()
-        for kind, rows in (("runs", pd.DataFrame([run])), ("epochs", epochs), ("phases", phases), ("ranks", ranks)):
-            self.tables[kind].append(rows.assign(**of))
-        return staleness
+def _tables_of(store: Store, name: str, strategy: Strategy, of: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return the tables of one run, as Results has them, with the columns `of`."""
+    table, staleness = store.rows(name), store.staleness[store.staleness["run"] == name].drop(columns="run")
+    trained, numbers = workers(table), totals(table)
+    samples = trained.groupby("epoch")["samples"].sum().astype(float)
+    epochs = so_far(table, strategy, 1)
+    weighted = (trained["train_loss"] * trained["samples"]).groupby(trained["epoch"]).sum()
+    epochs["train_loss"] = (weighted / samples).to_numpy()
+    spans = epochs[["updates", "seconds", "mb"]].diff().fillna(epochs)
+    later, spans = (table[table["epoch"] > 1], spans[1:]) if len(epochs) > 1 else (table, spans)
+    n_workers, steps = trained["rank"].nunique(), int(table["step"].max())
+    ranks = table.groupby(["rank", "role"], as_index=False)["bytes_sent"].sum(min_count=1)
+    ranks["mb_sent"] = ranks["bytes_sent"].astype(float) / steps / 1e6
+    ranks["share"] = ranks["rank"].map(trained.groupby("rank")["samples"].sum().astype(float)) / samples.sum()
+    stale, dropped = strategy.traits.asynchronous, table["dropped"].fillna(0).sum()
+    on_time = n_workers - getattr(strategy, "n_backup", 0)  # gradients of a synchronous update
+    applied = staleness["count"].sum() if stale else on_time * epochs["updates"].iloc[-1]
+    run = {
+        "run": name, "workers": n_workers, "samples": int(samples.iloc[0]), "accuracy": numbers["test_accuracy"],
+        "samples_per_s": numbers["samples_per_s"], "updates": spans["updates"].mean(),
+        "epoch_s": spans["seconds"].mean(), "mb": spans["mb"].mean(),
+        "step_s": spans["seconds"].sum() / spans["updates"].sum(),
+        "mb_per_step": ranks["mb_sent"].sum(min_count=1), "counted": store.metadata[name]["bytes"] == "counted",
+        "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if stale else float("nan"),
+        "dropped": 100 * dropped / (applied + dropped),
+    }  # fmt: skip
+    phases = (phase_times(later) / finished_epochs(later)).reset_index()
+    tables = {"runs": pd.DataFrame([run]), "epochs": epochs, "phases": phases, "ranks": ranks, "staleness": staleness}
+    return {kind: rows.assign(**of) for kind, rows in tables.items()}
 
 
 def pick(table: pd.DataFrame, setup: Setup) -> pd.DataFrame:

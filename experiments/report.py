@@ -29,6 +29,7 @@ import nbformat
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
 from tqdm import tqdm
 
 from experiments import cases, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
@@ -71,7 +72,7 @@ def experiments_of(notebook: Path) -> list[str]:
     return re.findall(r'measured\.(?:comparison|simulated)\(\\"(\w+)\\"\)', source) or [FAMILY]
 
 
-def execute(notebook: Path, results_dir: Path) -> nbformat.NotebookNode:
+def execute(notebook: Path, results_dir: Path) -> NotebookNode:
     """Return the notebook with the outputs that it has on these results. Raises RunFailed."""
     node = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
@@ -102,66 +103,51 @@ def complete(folder: Path) -> list[str]:
             f"--results_dir {folder}: these are quick runs, for trying out; to look at them, start a notebook with "
             f"EXPERIMENT_RESULTS={folder.resolve()}"
         )
-    lacking = {name: experiment.missing(folder) for name, experiment in EXPERIMENTS.items()}
-    if all(lacking.values()):
-        first = next(iter(lacking.values()))[0]
+    lacking = {name: absent for name, experiment in EXPERIMENTS.items() if (absent := experiment.missing(folder))}
+    if len(lacking) == len(EXPERIMENTS):
         raise UsageError(
-            f"--results_dir {folder}: no experiment is complete; runs such as {first} are missing; "
-            f"make them with python experiments/run.py all --results_dir {folder}"
+            f"--results_dir {folder}: no experiment is complete; runs such as {next(iter(lacking.values()))[0]} are "
+            f"missing; make them with python experiments/run.py all --results_dir {folder}"
         )
-    for experiment, absent in lacking.items():
-        if absent:
-            print(
-                f"{experiment}: {len(absent)} runs are missing, such as {absent[0]}; what shows it stays as it is. "
-                f"python experiments/run.py {experiment} makes them",
-                file=sys.stderr,
-            )
-    return [name for name, absent in lacking.items() if not absent]
+    for name, absent in lacking.items():
+        print(
+            f"{name}: {len(absent)} runs are missing, such as {absent[0]}; what shows it stays as it is. "
+            f"python experiments/run.py {name} makes them", file=sys.stderr,
+        )  # fmt: skip
+    return [name for name in EXPERIMENTS if name not in lacking]
 
 
 def main(settings: Settings) -> None:
     """Write the notebooks, the pictures and the tables. Raises UsageError if no results are complete, RunFailed."""
     folder, media = Path(settings.results_dir), ROOT / "media"
     there = set(complete(folder))
-    jobs: dict[str, Callable[[], None]] = {
-        path.name: partial(_notebook, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
+    jobs: dict[Path, Callable[[], NotebookNode | Figure | str]] = {
+        path: partial(execute, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
     }
-    for name, draw in PICTURES.items():
-        if name in there:
-            jobs[f"{name}.png"] = partial(_picture, partial(draw, folder), media / f"{name}.png")
+    pictures = {name: draw for name, draw in PICTURES.items() if name in there}
     if {"param_server", "ring_all_reduce"} <= there:
-        jobs["timelines.png"] = partial(_picture, partial(timelines, folder), media / "timelines.png")
-    if "ring_all_reduce" in there:
-        gif = "ring_all_reduce.gif"
-        jobs[gif] = partial(ring_animation.animate, folder / RING_TRACE, media / gif)
+        pictures["timelines"] = timelines
+    jobs |= {media / f"{name}.png": partial(draw, folder) for name, draw in pictures.items()}
     if set(COMPARED) <= there:
         results = comparison(directory=folder)
-        for path, shown in TABLES.items():
-            jobs[str(path.relative_to(ROOT))] = partial(_table, path, results, shown)
+        jobs |= {path: partial(with_table, path.read_text("utf-8"), results, shown) for path, shown in TABLES.items()}
     bar = tqdm(jobs.items())
-    for name, job in bar:
-        bar.set_description(name)
-        job()
+    for path, make in bar:
+        bar.set_description(str(path.relative_to(ROOT)))
+        _write(path, make())
+    if "ring_all_reduce" in there:
+        ring_animation.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:
         print(f"The sentences in the README and in the notebooks are about {KEPT.name}; correct what differs.")
 
 
-def _table(path: Path, results: Results, shown: Sequence[Setup]) -> None:
-    _text(path, with_table(path.read_text(encoding="utf-8"), results, shown))
-
-
-def _notebook(path: Path, folder: Path) -> None:
-    _text(path, nbformat.writes(execute(path, folder)) + "\n")
-
-
-def _picture(draw: Callable[[], Figure], path: Path) -> None:
+def _write(path: Path, shown: NotebookNode | Figure | str) -> None:
     with write_atomically(path) as temporary:
-        draw().savefig(temporary, dpi=100)
-
-
-def _text(path: Path, text: str) -> None:
-    with write_atomically(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        if isinstance(shown, Figure):
+            shown.savefig(temporary, dpi=100)
+        else:
+            text = shown if isinstance(shown, str) else nbformat.writes(shown) + "\n"
+            temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ WARM_UP = 20  # exchanges of another vector before the recorded one: the first o
 
 WIDTH, HEIGHT, SCALE = 800, 600, 1.25  # of the canvas, in points of the drawing; pixels to a point
 PLACES = ((400, 520), (676, 312), (400, 104), (124, 312))  # of the ranks: clockwise
+SIDES = (1, -1, -1, 1)  # where a rank's title is, 1 above its cells or -1 below: messages come in on the other side
 CELL = np.array((48, 40))
 CHUNKS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1")
 INK, GREY, LINE = "#222222", "#666666", "#c4c4c0"
@@ -145,7 +146,7 @@ class Scene:
                 )
             )  # fmt: skip
         for rank, (x, y) in enumerate(PLACES):
-            y += 27 * _title_side(rank)
+            y += 27 * SIDES[rank]
             self._text(x - 101, y, f"rank {rank}", 17, ha="left", weight="bold")
             self._text(x + 101, y, f"sent {sum(self.sent[rank])} bytes", 16, ha="right", color=GREY)
             for chunk in range(N):
@@ -181,21 +182,16 @@ class Scene:
         self.axes.text(x, y, text, fontsize=size, ha=ha, va="center_baseline", **{"color": INK, "zorder": 3, **look})
 
 
-def _title_side(rank: int) -> int:
-    """Where a rank's title is, 1 above its cells or -1 below: messages come in on the other side."""
-    return 1 if rank in (0, 3) else -1
-
-
 def _cell_at(rank: int, chunk: int) -> np.ndarray:
     """Return the centre (x, y) of a cell."""
     x, y = PLACES[rank]
-    return np.array((x + (chunk - (N - 1) / 2) * (CELL[0] + 4), y - 13 * _title_side(rank)))
+    return np.array((x + (chunk - (N - 1) / 2) * (CELL[0] + 4), y - 13 * SIDES[rank]))
 
 
 def _on_the_way(hop: Hop, share: float) -> np.ndarray:
     """Return where (x, y) a message is after a share (0 to 1) of its way, which ends beside the cell it is for."""
     start, end = _cell_at(hop.src, hop.chunk), _cell_at(hop.dst, hop.chunk)
-    end = end - (0, _title_side(hop.dst) * (CELL[1] + 6))
+    end = end - (0, SIDES[hop.dst] * (CELL[1] + 6))
     height = 0.68 * max(start[1], end[1], key=lambda y: abs(y - HEIGHT / 2)) + 0.32 * HEIGHT / 2  # round the caption
     t = share * share * (3 - 2 * share)  # slow at both ends
     weights = ((1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3)

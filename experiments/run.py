@@ -33,7 +33,7 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from experiments.cases import COMPARED
-from experiments.experiment import Experiment, Failed, attempt
+from experiments.experiment import Experiment, attempt
 from experiments.measured import EXPERIMENTS, hardware
 from experiments.simulated import Rows
 from experiments.store import Store
@@ -95,25 +95,22 @@ class _Work:
         lacking = [one for one in runs if not kept.has(one)]
         self.there += len(runs) - len(lacking)
         jobs = experiment.results(kept, lacking, self.common)
-        self.collect(((experiment.label(one), partial(kept.add, one), result) for one, result in jobs), len(lacking))
+        self.collect(((str(one.run_name), partial(kept.add, one), result) for one, result in jobs), len(lacking))
 
     def make_files(self, experiment: Experiment) -> None:
         """Make the further files that are not there."""
-        absent = {name: record for name, record in experiment.files.items() if not (self.directory / name).exists()}
-        jobs = (
-            (name, lambda _: None, attempt(partial(record, self.directory / name))) for name, record in absent.items()
-        )
-        self.collect(jobs, len(absent))
+        absent = [name for name in experiment.files if not (self.directory / name).exists()]
+        self.collect(((name, experiment.files[name], self.directory / name) for name in absent), len(absent))
 
     def collect(self, jobs: Iterable[tuple[str, Any, Any]], n: int) -> None:
-        """Keep each result, or report that there is none."""
+        """Call each job's function with its result; report what failed."""
         bar = tqdm(jobs, total=n, unit="run", disable=not n)
         for name, keep, result in bar:
             bar.set_description(name)
-            kept = result if isinstance(result, Failed) else attempt(partial(keep, result))
-            if isinstance(kept, Failed):
+            kept = result if isinstance(result, Exception) else attempt(partial(keep, result))
+            if isinstance(kept, Exception):
                 self.failed.append(name)
-                bar.write(f"failed: {name}: {kept.why}", file=sys.stderr)
+                bar.write(f"failed: {name}: {' '.join(str(kept).split())}", file=sys.stderr)
             else:
                 self.made += 1
 

@@ -5,7 +5,7 @@ import pandas as pd
 from experiments import cases
 from experiments.cases import Setup, weak
 from experiments.draw_comparisons import TARGET
-from experiments.drawing import name_of, title_of
+from experiments.drawing import NAMES, title_of
 from experiments.measured import Results, Servers, first_try_of, pick, ratio_to, seconds_to, spread
 
 
@@ -37,7 +37,8 @@ def param_server(results: Results) -> str:
     """Return what the first notebook found."""
     cnn, mlp = cases.SERVER["cnn"], cases.SERVER["mlp"]
     one, two = cases.SERVERS[:2]
-    work = [_phase(results, mlp[0], "worker", *phases) for phases in _COMPUTING]
+    computing = (("forward", "backward"), ("wait",), ("communicate",))
+    work = [_phase(results, mlp[0], "worker", *phases) for phases in computing]
     alone = _phase(results, mlp[1], "worker", "forward", "backward")
     return bullets(
         f"**Accuracy.** CNN: {_both(results, cnn, 'accuracy', 2, '%', 100)}. "
@@ -52,9 +53,6 @@ def param_server(results: Results) -> str:
         f"two workers {_runs(results, two, 'epoch_s', 2)} s.",
         f"**Bytes.** With the MLP server and workers send {_runs(results, mlp[0], 'mb_per_step', 1)} MB a step in all.",
     )
-
-
-_COMPUTING = (("forward", "backward"), ("wait",), ("communicate",))
 
 
 def first_try(results: Results) -> str:
@@ -93,11 +91,10 @@ def ring_all_reduce(results: Results) -> str:
 
 def scaling(results: Results) -> str:
     """Return what the third notebook found."""
-    target = TARGET
-    percent = f"{100 * target:.0f} %"
+    percent = f"{100 * TARGET:.0f} %"
 
     def reached(setup: Setup) -> str:
-        seconds = seconds_to(results, target, setup)
+        seconds = seconds_to(results, TARGET, setup)
         missed = int(seconds.isna().sum())
         return f"{spread(seconds, 1)} s" + (f" ({missed} of {len(seconds)} runs did not reach it)" if missed else "")
 
@@ -130,8 +127,8 @@ def _of(results: Servers, part: str, column: str) -> pd.Series:
 def grid(results: Servers) -> str:
     """Return what the grid of learning rates found."""
     diverged = results.grid[results.grid["accuracy"].isna()].groupby("lr", sort=True)["server"].unique()
-    lost = "; ".join(f"with {lr:g}: {', '.join(map(name_of, servers))}" for lr, servers in diverged.items())
-    chosen = ", ".join(f"{name_of(server)} {lr:g}" for server, lr in results.rates.items())
+    lost = "; ".join(f"with {lr:g}: {', '.join(map(NAMES.__getitem__, servers))}" for lr, servers in diverged.items())
+    chosen = ", ".join(f"{NAMES[server]} {lr:g}" for server, lr in results.rates.items())
     return bullets(
         f"**Chosen:** {chosen}.",
         f"**Diverged** {lost} (the loss became infinite, or the answer the same for all pictures)."
@@ -145,19 +142,19 @@ def comparison(results: Servers) -> str:
     accuracy, seconds, mb = (_of(results, "final", name) for name in ("accuracy", "epoch_s", "mb"))
     stale = _of(results, "final", "stale").dropna()
     return bullets(
-        f"**Accuracy** at the end: from {100 * accuracy.min():.1f} % ({name_of(str(accuracy.idxmin()))}) to "
-        f"{100 * accuracy.max():.1f} % ({name_of(str(accuracy.idxmax()))}).",
-        f"**Seconds per epoch:** from {seconds.min():.2f} ({name_of(str(seconds.idxmin()))}) to {seconds.max():.2f} "
-        f"({name_of(str(seconds.idxmax()))}).",
+        f"**Accuracy** at the end: from {100 * accuracy.min():.1f} % ({NAMES[str(accuracy.idxmin())]}) to "
+        f"{100 * accuracy.max():.1f} % ({NAMES[str(accuracy.idxmax())]}).",
+        f"**Seconds per epoch:** from {seconds.min():.2f} ({NAMES[str(seconds.idxmin())]}) to {seconds.max():.2f} "
+        f"({NAMES[str(seconds.idxmax())]}).",
         f"**MB per epoch:** Downpour {mb['downpour']:.0f}, the asynchronous server {mb['async']:.0f}.",
-        f"**Mean staleness:** {', '.join(f'{name_of(str(server))} {value:.1f}' for server, value in stale.items())}.",
+        f"**Mean staleness:** {', '.join(f'{NAMES[str(server)]} {value:.1f}' for server, value in stale.items())}.",
     )  # fmt: skip
 
 
 def straggler(results: Servers) -> str:
     """Return what one slow worker does to each server."""
     equal, slow = _of(results, "final", "epoch_s"), _of(results, "slow", "epoch_s")
-    times = "; ".join(f"{name_of(str(server))} {equal[server]:.1f} → {slow[server]:.1f} s" for server in slow.index)
+    times = "; ".join(f"{NAMES[str(server)]} {equal[server]:.1f} → {slow[server]:.1f} s" for server in slow.index)
     rows = results.ranks[results.ranks["part"] == "slow"].groupby(["server", "rank"])["share"].mean()
     late = results.staleness.query("part == 'slow' and server == 'async'")
     by_worker = late.groupby("worker").apply(lambda of: (of["staleness"] * of["count"]).sum() / of["count"].sum())

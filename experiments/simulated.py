@@ -54,6 +54,11 @@ class Case:
     density: float = 0.01
     value: int = -1  # of what an axis varies
 
+    @property
+    def run_name(self) -> str:
+        """The run in words."""
+        return f"{self.question} {self.where} {self.name} {self.workers} lr {self.lr:g} seed {self.seed}"
+
 
 CASE = [field.name for field in fields(Case)]
 
@@ -148,10 +153,6 @@ class Simulated(Experiment):
         kept.facts = kept.facts or {**size, **self.constants, "machine": machine(), "git_commit": git_commit()}
         return kept
 
-    def label(self, one: Case) -> str:
-        """Return a run in words."""
-        return f"{one.question} {one.where} {one.name} {one.workers} lr {one.lr:g} seed {one.seed}"
-
     def tuned(self, kept: Rows, quick: bool) -> Rates:
         """Return the rates with the best accuracy at the end, of equal ones the smaller."""
         best = kept.of(GRID).sort_values(["accuracy", "lr"], ascending=[False, True])
@@ -159,19 +160,17 @@ class Simulated(Experiment):
         return {(str(where), str(name), int(n)): float(lr) for (where, name, n), lr in rates.items()}
 
     def results(self, kept: Rows, runs: list[Case], common: dict[str, Any]) -> Iterator[tuple[Case, Any]]:
-        """Yield each run with its rows, or Failed: one on each core in virtual time, then the real ones one by one."""
+        """Yield each run with its rows, or the error: in virtual time one a core, then the real ones one by one."""
         common = {name: kept.facts[name] for name in _SIZE} | {"data_dir": common["data_dir"]}
         if runs and "phase_seconds" not in kept.facts and (timed := self.timed(common)):
             kept.facts["phase_seconds"] = timed
-        make = partial(self._attempt, common, kept.facts.get("phase_seconds", {}))
+        make = partial(self.rows, common=common, timed=kept.facts.get("phase_seconds", {}))
         virtual, real = ([case for case in runs if (case.where == VIRTUAL) == of] for of in (True, False))
         if virtual:
             with cores() as pool:
-                yield from zip(virtual, pool.map(make, virtual), strict=True)
-        yield from zip(real, map(make, real), strict=True)
-
-    def _attempt(self, common: dict[str, Any], timed: Mapping[str, Any], case: Case) -> Any:
-        return attempt(partial(self.rows, case, common, timed))
+                yield from zip(virtual, pool.map(attempt, [partial(make, case) for case in virtual]), strict=True)
+        for case in real:
+            yield case, attempt(partial(make, case))
 
     def rows(self, case: Case, common: dict[str, Any], timed: Mapping[str, Any]) -> pd.DataFrame:
         """Make one run; return a row for each epoch. Raises RunFailed, UsageError."""

@@ -8,7 +8,7 @@ FOLDER/EXPERIMENT.staleness.csv counts, where gradients may be stale, how many o
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,43 +46,35 @@ def strategy_class(name: str) -> type[Strategy]:
     return BUILTIN[name] if name in BUILTIN else names.strategy_class(name)
 
 
-@dataclass
 class Store:
     """The results of one experiment in a folder; every change is written at once, all files or none.
 
     table: rows of all runs. metadata: of each run, by its name. staleness: run, worker, staleness, count.
+    Raises UsageError if a file is damaged.
     """
 
-    folder: Path
-    experiment: str
-    table: pd.DataFrame
-    metadata: dict[str, dict[str, Any]]
-    staleness: pd.DataFrame
-
-    @classmethod
-    def load(cls, folder: str | Path, experiment: str) -> "Store":
-        """Return what is kept of an experiment, which may be nothing. Raises UsageError if a file is damaged."""
-        folder = Path(folder)
-        empty = pd.DataFrame(columns=["run", *COLUMNS]).astype(COLUMNS)
-        store = cls(folder, experiment, empty, {}, pd.DataFrame(columns=list(_STALENESS_TYPES)))
-        if not any(path.exists() for path in store.paths):
-            return store
+    def __init__(self, folder: str | Path, experiment: str) -> None:
+        self.folder, self.experiment = Path(folder), experiment
+        self.table = pd.DataFrame(columns=["run", *COLUMNS]).astype(COLUMNS)
+        self.metadata: dict[str, dict[str, Any]] = {}
+        self.staleness = pd.DataFrame(columns=list(_STALENESS_TYPES))
+        if not any(path.exists() for path in self.paths):
+            return
         try:
-            table, metadata, staleness = store.paths
-            store.table = _read_table(table)
+            table, metadata, staleness = self.paths
+            self.table = _read_table(table)
             kept = json.loads(metadata.read_text(encoding="utf-8"))
-            store.metadata = {name: _merge(kept["all"], own) for name, own in kept["runs"].items()}
+            self.metadata = {name: _merge(kept["all"], own) for name, own in kept["runs"].items()}
             if staleness.exists():
-                store.staleness = pd.read_csv(staleness, dtype=_STALENESS_TYPES)
-            for entry in store.metadata.values():
+                self.staleness = pd.read_csv(staleness, dtype=_STALENESS_TYPES)
+            for entry in self.metadata.values():
                 entry["options"]["strategy"], entry["machine"]["cores"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            paths = ", ".join(path.name for path in store.paths)
+            paths = ", ".join(path.name for path in self.paths)
             raise UsageError(
                 f"{folder}: the results of {experiment} are damaged ({one_line(error)}); "
                 f"take {paths} from the repository again, or delete them and measure again"
             ) from error
-        return store
 
     @property
     def paths(self) -> list[Path]:
@@ -151,10 +143,10 @@ class Measured(Experiment):
 
     def open(self, folder: Path, quick: bool) -> Store:
         """Return what is kept. Raises UsageError if it is damaged."""
-        return Store.load(folder, self.name)
+        return Store(folder, self.name)
 
     def results(self, kept: Store, runs: list[Options], common: dict[str, Any]) -> Iterator[tuple[Options, Any]]:
-        """Yield each run with its Result, or Failed."""
+        """Yield each run with its Result, or the error."""
         for one in runs:
             yield one, attempt(partial(_make, replace(one, **common), kept))
 

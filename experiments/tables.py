@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.cases import Setup
 from experiments.draw_virtual import by_density, rate_of, steps_of
-from experiments.drawing import name_of, ranks_of
+from experiments.drawing import NAMES, ranks_of
 from experiments.measured import Results, Servers, Table, pick, ratio_to, spread
 from experiments.simulated import GRID, REAL, VIRTUAL, Rows
 from experiments.virtual_cases import FEW, MOMENTUM, TUNED_AT
@@ -35,7 +35,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def grouped(rows: pd.DataFrame, by: Mapping[str, str], cells: Mapping[str, Cell]) -> Table:
     """Return a row for each value of the columns `by`, and in it what each of the cells makes of its rows."""
-    table, label = [(*by.values(), *cells)], name_of if "server" in by else str
+    table, label = [(*by.values(), *cells)], NAMES.__getitem__ if "server" in by else str
     for key, one in rows.groupby(list(by), sort=False):
         names = (f"{part:g}" if isinstance(part, float) else label(str(part)) for part in key)
         table.append((*names, *(cell(one) for cell in cells.values())))
@@ -60,7 +60,7 @@ ACCURACY = {"accuracy, %": _spread("accuracy", 2, 100)}
 def grid_table(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
     """Return the held-out accuracy in % of each learning rate; a star at the one `chosen`, by default the best."""
     rates = sorted(rows["lr"].unique())
-    table, label = [(*by.values(), *(f"{lr:g}" for lr in rates))], name_of if "server" in by else str
+    table, label = [(*by.values(), *(f"{lr:g}" for lr in rates))], NAMES.__getitem__ if "server" in by else str
     for key, one in rows.groupby(list(by), sort=False):
         means = one.groupby("lr")["accuracy"].agg(lambda accuracy: accuracy.mean(skipna=False))
         best = chosen[key[0]] if chosen else means.idxmax()
@@ -89,7 +89,7 @@ def comparison(results: Results, setups: Sequence[Setup], more: Mapping[str, str
         server = f" ({n} worker{'s' * (n > 1)})" if SERVER in setup.roles else ""
         rows.append(
             (
-                setup.model.upper(), name_of(setup.strategy), ranks_of(setup).removesuffix(" ranks") + server,
+                setup.model.upper(), NAMES[setup.strategy], ranks_of(setup).removesuffix(" ranks") + server,
                 *(f"{getattr(setup, name):,}" for name in more),
                 spread(runs["accuracy"], 2, 100), spread(runs["epoch_s"], 2), _relative(results, setup),
                 "-" if sent.isna().all() else f"{sent.mean():.2f}" + ("" if runs["counted"].all() else " (formula)"),

@@ -6,7 +6,6 @@ Dropping, Deep Gradient Compression and DGS. The whole family has the same budge
 virtual time with 16 or 64 workers, a server beside them, and in processes with 4 ranks, of which a server may be one.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -15,8 +14,9 @@ import pandas as pd
 
 import simulate
 from compression import CODECS, Codec
-from experiments.experiment import make, servers
+from experiments.experiment import make
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rates, Rows, Simulated
+from records.tables import SERVER
 from strategies import Strategy
 from training import Options
 from virtual_time.calibration import time_phases
@@ -31,7 +31,7 @@ _QUICK = {"model": "mlp", "dataset": "digits", "epochs": 1}
 
 def _network(case: Case, strategy: Strategy, slow: bool = False) -> dict[str, Any]:
     """Return the options of a run in virtual time that are alike in all experiments: ranks, samples and network."""
-    n_gpus = case.workers + servers(strategy)
+    n_gpus = case.workers + strategy.roles(64).count(SERVER)
     return {
         "strategy": strategy, "n_gpus": n_gpus, "batch_size": BATCH, "lr": case.lr, "seed": case.seed, "jitter": JITTER,
         "slow": (f"{n_gpus - 1}:5",) if slow else (), "bandwidth": f"{case.gbit * 1000:g}mbit", "latency": LATENCY,
@@ -149,10 +149,8 @@ class Compression(Simulated):
     def codec(self, case: Case) -> Codec:
         """Return what gradients are sent as; DGS has a codec of its own, which is no option."""
         kind = CODECS.get(ON_A_SERVER.get(case.name, case.name), CODECS["none"])
-        wanted, known = (
-            {"density": case.density, "warmup_epochs": 0},
-            {field.name for field in dataclasses.fields(kind)},
-        )
+        known = kind.__dataclass_fields__
+        wanted = {"density": case.density, "warmup_epochs": 0}
         return kind(**{option: value for option, value in wanted.items() if option in known})
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:

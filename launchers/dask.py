@@ -58,10 +58,6 @@ def launcher(scheduler: str | None = None) -> Launcher:
         name="dask",
         launch=partial(launch, scheduler=scheduler),
         transport="process_group",
-        world_size=None,
-        is_first=True,
-        shared_memory=False,
-        restarts=False,
         facts={"dask": distributed.__version__},
         warm_up=warm_up if scheduler is None else lambda: None,
     )

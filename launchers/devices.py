@@ -1,7 +1,7 @@
 """What a rank gets of the machine: a device, a share of the cores, a recorder that waits for the device."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -29,7 +29,8 @@ def set_up(
     use_share_of_cores(local_size, cores)
     torch.manual_seed(seed + 1 + rank)  # dropout differs between ranks
     device = device_of(kind, local_rank)
-    return device, Recorder(rank, record, synchronizer(device))
+    # On a GPU the recorder waits for the work that is queued there.
+    return device, Recorder(rank, record, partial(torch.cuda.synchronize, device) if kind == "cuda" else None)
 
 
 def usable_cores() -> set[int]:
@@ -43,11 +44,6 @@ def use_share_of_cores(world_size: int, cores: int | None = None) -> None:
     """Give this process its share of the cores: max(1, cores // ranks) threads, and no more than it has cores."""
     own = len(usable_cores())
     torch.set_num_threads(min(own, max(1, (cores or own) // world_size)))
-
-
-def synchronizer(device: torch.device) -> Callable[[], None] | None:
-    """Return what waits for the work queued on a GPU; None on the CPU, where there is nothing to wait for."""
-    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else None
 
 
 def device_of(kind: str, local_rank: int) -> torch.device:

@@ -60,10 +60,10 @@ class Launcher:
     name: str
     launch: Launch
     transport: str  # what carries the messages, as records name it
-    world_size: int | None  # how many ranks it has started already; None: it starts as many as a Job needs
-    is_first: bool  # whether this process is the one that gets the results, and so reports and writes
-    shared_memory: bool  # whether the ranks share memory: vectors, data sets
-    restarts: bool  # whether expendable ranks may die, and be started again
+    world_size: int | None = None  # how many ranks it has started already; None: it starts as many as a Job needs
+    is_first: bool = True  # whether this process is the one that gets the results, and so reports and writes
+    shared_memory: bool = False  # whether the ranks share memory: vectors, data sets
+    restarts: bool = False  # whether expendable ranks may die, and be started again
     processes: bool = True  # whether every rank is a process
     clock: Callable[[], float] | None = None  # the time that progress is shown in, if not the machine's
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the records say of it besides

@@ -27,8 +27,6 @@ def launcher() -> Launcher:
         transport="mpi",
         world_size=world.size,
         is_first=world.rank == 0,
-        shared_memory=False,
-        restarts=False,
         facts={"mpi": _library()},
     )
 

@@ -23,8 +23,6 @@ def launcher() -> Launcher:
         transport="process_group",
         world_size=_of_environment("WORLD_SIZE"),
         is_first=_of_environment("RANK") == 0,
-        shared_memory=False,
-        restarts=False,
     )
 
 

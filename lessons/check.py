@@ -32,24 +32,23 @@ if __name__ == "__main__":
     with interrupts_wait(), suppress(UsageError, RunFailed):  # which the first start of a rank says again
         warm_up()  # the fork server loads torch while this process does
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import cloudpickle
+import torch
 from tyro.conf import Positional
 
+from launchers.devices import as_before
 from lessons.judge import draw, play
-from lessons.lab import UNREADABLE, Case, Fault, Figure, Lab, Run, counted
+from lessons.lab import Fault, Lab, Run, counted
 from lessons.labs import LABS
 from lessons.picture import picture_bytes
-from lessons.processes import Ranks
-from lessons.rank import Source
-from lessons.real import run_on_processes
+from lessons.processes import Student, run_on_processes
 from lessons.report import Report
+from lessons.source import Source
 from lessons.transport import is_spoiled
 from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line
@@ -69,7 +68,7 @@ def check(lab: str, *functions: Callable[..., Any]) -> Report:
         raise UsageError(f"check({lab!r}, {', '.join(chosen.functions)}): {len(functions)} functions were given")
     named = dict(zip(chosen.functions, functions, strict=True))
     try:
-        source = Source(by_value=cloudpickle.dumps(named))
+        source = Source.of_cells(named)
     except Exception as error:  # whatever the pickling of a student's objects raises
         raise UsageError(f"check({lab!r}): the function uses what cannot be sent: {one_line(error)}") from error
     return judge(chosen, source)
@@ -98,57 +97,42 @@ def find_lab(name: str) -> Lab:
     return LABS[name]
 
 
+@as_before()
 def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
     """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
+    torch.set_num_threads(1)  # for short vectors more of them cost more than they help
     seen: Run | None = None
     printed = ""
     try:
-        with Ranks(lab, source) as ranks:
+        with Student(lab, source) as student:
             try:
                 for case in (*lab.cases, lab.scored):
                     tell(f"{counted(case.n, 'rank')}: ")
                     seen = draw(lab, case)
-                    with _guarded(case):
-                        play(ranks, seen)
-                        wrong = lab.find_fault(seen, partial(run_solution, lab, seen))
-                    if wrong:
+                    student.play(seen)
+                    if wrong := lab.find_fault(seen):
                         raise Fault("wrong", wrong + _about_spoiled(seen))
                     if seen.damage:
                         raise Fault("damage", seen.damage)
                     tell("right, ")
             finally:
-                printed = ranks.printed
+                printed = student.printed
         tell(f"{lab.real.n} real processes: ")
         real = run_on_processes(lab, source)
-        with _guarded(real.case):
-            if lab.find_fault(real, partial(run_solution, lab, real)):
-                raise Fault("real", f"right in virtual time, but on {real.case.n} real processes the results are "
-                                    "others: is something changed that is still being sent, or kept after its "
-                                    "release?")  # fmt: skip
+        if lab.find_fault(real):
+            raise Fault("real", f"right in virtual time, but on {lab.real.n} real processes the results are others: is "
+                                "something changed that is still being sent, or kept after its release?")  # fmt: skip
         tell("right\n")
-        assert seen is not None
-        with _guarded(lab.scored):
-            figures = tuple(lab.figures(seen))
-            missed = [one for one in figures if not one.is_best]
-            verdict = f"right, but {_advise(lab, seen, missed)}" if missed else "right, and as good as is known"
     except Fault as fault:
         tell("not yet right\n")
         assert seen is not None
-        reference = run_solution(lab, seen)
-        try:
-            comment = lab.comment(fault.kind, seen, reference)
-        except UNREADABLE:
-            comment = ""
-        return Report(lab, fault.kind, f"{fault}{comment}", (), seen, reference, printed)
+        verdict = f"{fault}{lab.comment(fault.kind, seen)}"
+        return Report(lab, fault.kind, verdict, (), seen, run_solution(lab, seen), printed)
+    assert seen is not None
+    figures = tuple(lab.figures(seen))
+    missed = [one for one in figures if not one.is_best]
+    verdict = f"right, but not the best. {lab.advise(seen, missed)}" if missed else "right, and as good as is known"
     return Report(lab, "costly" if missed else "right", verdict, figures, seen, run_solution(lab, seen), printed)
-
-
-def _advise(lab: Lab, run: Run, missed: Sequence[Figure]) -> str:
-    """Return why a right run does not get all points."""
-    if few := next((one for one in missed if one.is_too_few), None):
-        sent = f"{few.name}: {few.yours:.6g}; the best known needs {few.best:.6g}, {few.formula}"
-        return f"{sent}: too few: did the vectors pass by another way?"
-    return f"not the best. {lab.advise(run, missed)}"
 
 
 def _about_spoiled(run: Run) -> str:
@@ -158,25 +142,9 @@ def _about_spoiled(run: Run) -> str:
 
 
 def run_solution(lab: Lab, run: Run) -> Run:
-    """Return the run of the reference solution on the same inputs. Raises RunFailed."""
-    try:
-        with Ranks(lab, Source.of_file(SOLUTIONS / f"{lab.name}.py")) as ranks:
-            return play(ranks, Run(run.case, run.inputs))
-    except Fault as fault:
-        raise RunFailed(f"the lab's own solution has failed, so nothing was judged: {fault}") from fault
-
-
-@contextmanager
-def _guarded(case: Case) -> Iterator[None]:
-    """In the block, the lab reads what ranks have ended with, which need not be what a rank ends with by itself."""
-    try:
-        yield
-    except UNREADABLE as error:
-        if isinstance(error, RunFailed):
-            raise
-        raise Fault(
-            "forged", f"{case}: the lab cannot read what the ranks sent, or ended with: {one_line(error)}"
-        ) from error
+    """Return the run of the reference solution on the same inputs."""
+    solution = import_module(f"lessons.solutions.{lab.name}")
+    return play(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source())
 
 
 @dataclass(frozen=True)

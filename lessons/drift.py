@@ -11,13 +11,11 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure as Picture
 
-from lessons.lab import BANDWIDTH, LATENCY
+from lessons.judge import launch
 from lessons.picture import Shown, new_picture
 from lessons.report import Report
 from lessons.training import NOT_TRAINED
 from transports.base import Transport
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
 from workloads.datasets import load
 from workloads.options import DataOptions
 
@@ -104,9 +102,7 @@ def measure(
             xs.append(mine.x)
         return xs, mine.accuracy()
 
-    N = len(plan[0])
-    time = VirtualTime(OneSwitch(N, BANDWIDTH, LATENCY), lambda *_: 0.0)
-    ranks = time.launch(be, N)
+    ranks = launch(be, len(plan[0]))
     tolerance = TOLERANCE if dtype == torch.float32 else TOLERANCE**2
     replicas = [*zip(*(xs for xs, _ in ranks), strict=True)]
     distances = [

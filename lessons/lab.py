@@ -5,7 +5,7 @@ import inspect
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
@@ -18,16 +18,16 @@ from strategies.common.forms import closed_form, predict
 BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
 Vectors: TypeAlias = dict[str, torch.Tensor]
 
-# What reading raises, where a rank has forged what it sent.
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
-
 
 class Fault(Exception):
     """What is wrong with a student's function, in one line for the student. `kind` names it for programs."""
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(kind, " ".join(message.split()))
         self.kind = kind
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,7 @@ class Figure:
     @property
     def is_best(self) -> bool:
         """Whether it cost no more than the best known. Times are sums of many terms, so 0.1 % more is none."""
-        return self.yours <= 1.001 * self.best and not self.is_too_few
-
-    @property
-    def is_too_few(self) -> bool:
-        """Whether these are fewer bytes than the closed form has: the ranks may have exchanged vectors unseen."""
-        return self.name.startswith("bytes") and self.yours < 0.999 * self.best
+        return self.yours <= 1.001 * self.best
 
 
 class Lab(ABC):
@@ -133,13 +128,10 @@ class Lab(ABC):
         """
 
     @abstractmethod
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
-        """Return what is wrong first in the numbers that ranks have ended with, in one line; "" if nothing is.
+    def find_fault(self, run: Run) -> str:
+        """Return what is wrong first in the numbers that ranks have ended with, in one line; "" if nothing is."""
 
-        `reference()` returns the run of the solution on the same inputs.
-        """
-
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
+    def comment(self, kind: str, run: Run) -> str:
         """Return what the lab has to say of a run that a Fault of this kind has ended; "" if nothing.
 
         It continues the Fault's line: "; the messages so far are right".
@@ -249,14 +241,15 @@ def counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def is_close(vector: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether a vector is what was expected but for rounding: sums may be made in any order."""
-    if vector.shape != expected.shape or vector.dtype != expected.dtype:
+def is_close(vector: torch.Tensor | None, expected: torch.Tensor) -> bool:
+    """Whether there is a vector, and it is what was expected but for rounding: sums may be made in any order."""
+    if vector is None or vector.shape != expected.shape or vector.dtype != expected.dtype:
         return False
     if not expected.numel():
         return True
-    scale, error = (float(torch.linalg.vector_norm(one, torch.inf)) for one in (expected, vector - expected))
-    return error <= (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(scale, 1e-6)  # NaN is close to nothing
+    bound = (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(float(expected.abs().max()), 1e-6)
+    # NaN is close to nothing. Most vectors that differ do so in their first elements.
+    return all(float((vector[:n] - expected[:n]).abs().max()) <= bound for n in (64, None))
 
 
 def normal(length: int, dtype: torch.dtype, chance: random.Random) -> torch.Tensor:

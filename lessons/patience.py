@@ -1,46 +1,35 @@
-"""How long the judge waits for ranks: time in which a process wanted a processor, and had none, does not count.
+"""How long a student's code may take: time in which it wanted a processor, and had none, does not count.
 
 So a loop is told within seconds on a machine that is quiet, and a right solution is not taken for one on a machine
 that is busy.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from transports.timing import now
 
-SILENT_S = 5.0  # how long a rank may compute, or sleep, before it asks for something
-BUDGET_S = 6.0  # for all such waits of a check together: a right solution needs some tenths
 _SLICE_S = 0.25
 _BRIEF_S = 5e-4  # what is as short counts as it is
 
 
 class Patience:
-    """What is left of the time for waiting: of one wait, and of all."""
+    """The seconds that are left for all waits together."""
 
-    def __init__(self, silent_s: float = SILENT_S, budget_s: float = BUDGET_S) -> None:
-        self._silent_s, self._left = silent_s, budget_s
-        self._waited = 0.0
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
 
-    def begin(self) -> None:
-        """Begin another wait."""
-        self._waited = 0.0
-
-    def wait(self, comes: Callable[[float], bool], pids: Sequence[int]) -> bool:
-        """Wait until `comes(seconds)` is true, which itself waits so long; return whether it was, before time is up.
-
-        `pids`: the processes that are waited for.
-        """
-        while self._waited < self._silent_s and self._left > 0:
+    def wait(self, comes: Callable[[float], object], *pids: int) -> bool:
+        """Wait for these processes until `comes(seconds)`, which waits so long, is true; return whether it was."""
+        while self._left > 0:
             delayed = [_delay(pid) for pid in (*pids, os.getpid())]
             t0 = now()
-            came = comes(min(_SLICE_S, self._silent_s - self._waited))
+            came = comes(_SLICE_S)
             if (spent := now() - t0) > _BRIEF_S:
                 later = [_delay(pid) for pid in (*pids, os.getpid())]
                 more = [max(0.0, after - before) for before, after in zip(delayed, later, strict=True)]
                 spent = max(0.0, spent - max(more[:-1]) - more[-1])
-            self._waited += spent
             self._left -= spent
             if came:
                 return True

@@ -1,234 +1,291 @@
-"""The processes of ranks, as the judge holds them: started together, asked one by one, and killed in the end."""
+"""The processes that run a student's functions: one in virtual time, or one a rank; all are ended, whatever they do."""
 
-import json
+import faulthandler
+import io
 import os
+import pickle
 import re
 import signal
-import socket
-import struct
+import sys
 import tempfile
-from contextlib import ExitStack, suppress
-from multiprocessing.connection import Connection
-from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, NoReturn, Self
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
+from typing import Any
+
+import torch
 
 from launchers.by_value import hidden_main
 from launchers.child import Child
 from launchers.fork_server import preload, start_context, starting, warm_up
-from launchers.parent import ending_orphans
-from lessons.lab import UNREADABLE, Fault, Lab
+from launchers.parent import die_with_parent, ending_orphans
+from lessons.judge import RANK, draw, play
+from lessons.lab import Fault, Lab, Run
 from lessons.patience import Patience
-from lessons.rank import Source, rank_main
-from lessons.transport import LARGEST
-from transports.pipes import wire
+from lessons.source import Source, printable
+from transports.base import PeerLost
+from transports.pipes import Endpoint, wire
 from transports.segments import remove_segments
+from transports.shared_memory import SharedMemory
 from transports.timing import now, sleep
 
 _START_S = 60.0  # for the processes, which may have to load torch
+_VIRTUAL_S = 6.0  # for the student's code in all cases together: a right solution needs some tenths
+_REAL_S = 1.5  # on real processes: what they do has ended in virtual time before
 _END_S = 5.0  # for those that are killed
-_SEND_S = 5  # for a rank to take what it has asked for
-_TRACE_S = 1.0  # how long a rank may take to write where it is
-_LARGEST_TRACE = 100_000  # bytes of that which are read
-_MOST_PRINTED = 2000  # characters that are kept
-_LONGEST = 1000  # characters of what a rank says
-_OF_THE_JUDGE = ("right", "costly")  # kinds of a verdict that no rank can give itself
+_TRACE_S = 1.0  # how long one may take to write where it is
+_MOST_PRINTED = 2000  # characters
+_LONGEST_WAIT_S = 300.0  # of a rank for another one, which is ended much earlier
 
 preload("lessons.labs")
 
 
-class Ranks:
-    """The processes of ranks that run one student's functions: as many as the largest case so far needed.
-
-    With `real`, they send to each other by shared memory, and there is one case.
-    """
-
-    def __init__(self, lab: Lab, source: Source, real: bool = False) -> None:
-        self.lab = lab
-        self.source = source
-        self.real = real
-        self.patience = Patience()
-        self.printed = ""
-        self._processes: list[Process] = []
-        self._notices: list[Connection] = []
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(ending_orphans())
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        with self._stack:
-            for process in self._processes:
-                process.end()
-            for notice in self._notices:
-                notice.close()
-
-    def start(self, n: int) -> list["Process"]:
-        """Return `n` processes, all of which have loaded the student's functions. Raises Fault, RunFailed."""
-        new = range(len(self._processes), n)
-        if not new:
-            return self._processes[:n]
-        self._begin(n)
-        for rank in new:
-            self._processes[rank].next(self.source, Patience(_START_S, _START_S))  # it has started
-        for rank in new:
-            while (request := self._processes[rank].next(self.source, self.patience))["what"] != "loaded":
-                self.keep(rank, request)
-            self._processes[rank].has_loaded = True
-        return self._processes[:n]
-
-    def _begin(self, n: int) -> None:
-        """Start the processes that are still missing for `n` ranks."""
-        warm_up()
-        context = start_context()
-        with starting(_START_S):
-            endpoints, self._notices = wire(n, context) if self.real else (None, [])
-            for rank in range(len(self._processes), n):
-                mine, theirs = context.Pipe()
-                trace = tempfile.NamedTemporaryFile(prefix="lesson-")  # noqa: SIM115 - as long as the process
-                endpoint = endpoints[rank] if endpoints else None
-                args = (theirs, self.source, self.lab.functions, self.lab.name, trace.name, endpoint)
-                process = context.Process(target=rank_main, args=args, daemon=True)
-                with hidden_main():
-                    process.start()
-                theirs.close()
-                if endpoint:
-                    endpoint.close()  # only the rank may hold its ends: then their closing is its end
-                self._processes.append(Process(rank, mine, Child(process), trace))
-
-    def keep(self, rank: int, request: dict[str, Any]) -> None:
-        """Keep what a rank has printed."""
-        if request["what"] == "printed" and len(self.printed) < _MOST_PRINTED:
-            text = printable(request["text"])
-            mark = f"rank {rank} printed: "  # on each line, so that none can be taken for a line of the verdict
-            begins = not self.printed or self.printed.endswith("\n")
-            lines = text.splitlines(keepends=True)
-            self.printed += "".join(mark * (i > 0 or begins) + line for i, line in enumerate(lines) if line)
-            if len(self.printed) >= _MOST_PRINTED:
-                self.printed = f"{self.printed[:_MOST_PRINTED]}\n(and more; print less)\n"
-
-
 class Process:
-    """One rank's process, and the pipe to it."""
+    """One process that runs a student's functions, and the pipe to it. `name` says in verdicts whose code it runs."""
 
-    def __init__(self, rank: int, pipe: Connection, child: Child, trace: IO[bytes]) -> None:
-        self.rank, self.pid = rank, child.pid
-        self.pipe, self._child, self._trace = pipe, child, trace
-        self.has_loaded = False
-        with socket.socket(fileno=os.dup(pipe.fileno())) as ends:  # a rank that reads nothing stops nobody
-            ends.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S, 0))
+    def __init__(self, lab: Lab, source: Source, name: str, endpoint: Endpoint | None = None) -> None:
+        self.name, self._source = name, source
+        self.pipe, theirs = start_context().Pipe()
+        self._trace = tempfile.NamedTemporaryFile(prefix="lesson-")  # noqa: SIM115 - as long as the process
+        args = (theirs, source, lab.name, self._trace.name, endpoint)
+        process = start_context().Process(target=_main, args=args, daemon=True)
+        with hidden_main():
+            process.start()
+        theirs.close()
+        self._child = Child(process)
+        self.pid = self._child.pid
 
-    def next(self, source: Source, patience: Patience) -> dict[str, Any]:
-        """Return what the rank asks for next, its "payload" being bytes or None.
-
-        Raises Fault if it has failed, or asks for nothing, or writes half of a request, for longer than `patience`.
-        """
-        patience.begin()
+    def next(self, patience: Patience) -> tuple[str, Any]:
+        """Return what it says next. Raises Fault if it ends, or says nothing for longer than `patience`."""
+        if not patience.wait(self.pipe.poll, self.pid):
+            raise self.explain_loop()
         try:
-            header = json.loads(self._receive(source, patience))
-            request: dict[str, Any] = {"kind": "", "text": "", "type": "", "where": None, "call": "", **header}
-            request["payload"] = self._receive(source, patience) if header["payload"] else None
-            if request["what"] == "fault":
-                raise _fault(self.rank, str(request["kind"]), printable(request["text"]))
-            if request["what"] == "raised":
-                self._raised(request, source)
+            what, value = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError) as error:
-            how = self._child.how_it_ended(_END_S)
-            raise Fault("died", f"rank {self.rank}: its process {how}") from error
-        except UNREADABLE as error:
-            raise Fault("forged", f"rank {self.rank} sends the judge what is no request") from error
-        return request
+            raise Fault("died", f"{self.name}: its process {self._child.how_it_ended(_END_S)}") from error
+        if what == "fault":
+            raise value
+        return what, value
 
-    def answer(self, value: Any) -> None:
-        """Give the rank what it asked for, or ask it for something. Raises Fault if it does not read that."""
-        try:
-            self.pipe.send(value)
-        except BlockingIOError as error:
-            raise Fault("forged", f"rank {self.rank} does not read what it has asked for") from error
-        except OSError:
-            pass  # `next` tells that it is gone
+    def ask(self, value: Any) -> None:
+        """Give it something to do."""
+        with suppress(OSError):  # `next` tells that it is gone
+            self.pipe.send_bytes(pickle.dumps(value))
 
-    def has_spoken(self, seconds: float) -> bool:
-        """Return whether there is something to read, within so many seconds."""
-        return self.pipe.poll(seconds)
+    def explain_loop(self) -> Fault:
+        """Return that it does not come to an end, and in which line of the student's it is, if it is in one."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
+        deadline = now() + _TRACE_S
+        while not (text := os.pread(self._trace.fileno(), 100_000, 0)).endswith(b"\n") and now() < deadline:
+            sleep(0.02)
+        found = re.findall(r'File "(.*)", line (\d+)', text.decode(errors="replace"))
+        at = next((f" at {self._source.place(*one)}" for one in found if one[0] in self._source.texts), "")
+        return Fault("loop", f"{self.name} does not come to an end{at}: an endless loop?")
 
     def end(self) -> None:
         """Kill the process, which has nothing to finish, and those that it has started."""
         self.pipe.close()
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # a rank leads a group of its own
+            os.killpg(self.pid, signal.SIGKILL)  # it leads a group of its own
         self._child.kill()
         self._child.wait(_END_S)
         self._child.is_reaped(_END_S)
         remove_segments(self.pid)
         self._child.close()
-        with suppress(FileNotFoundError):  # the rank may have removed it
+        with suppress(FileNotFoundError):  # the student's code may have removed it
             self._trace.close()
 
-    def find_line(self, source: Source) -> str:
-        """Return in which line of the student's the rank is, in words; "" if it is in none."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
-        deadline = now() + _TRACE_S
-        # Not by its name, under which the rank may have put something else.
-        while not (text := os.pread(self._trace.fileno(), _LARGEST_TRACE, 0)).endswith(b"\n") and now() < deadline:
-            sleep(0.02)
-        found = re.findall(r'File "(.*)", line (\d{1,9})', text.decode(errors="replace"))
-        where = next(((file, int(line)) for file, line in found if source.is_of_student(file)), None)
-        return _place(source, *where) if where else ""
 
-    def _receive(self, source: Source, patience: Patience) -> bytes:
-        """Return one message of the pipe, in the format of `Connection.send_bytes`."""
-        # Not by recv_bytes, which would wait for ever for the rest of a message.
-        (size,) = struct.unpack("!i", self._read(4, source, patience))
-        if not 0 <= size <= LARGEST:
-            raise ValueError(size)
-        return self._read(size, source, patience)
-
-    def _read(self, size: int, source: Source, patience: Patience) -> bytes:
-        parts: list[bytes] = []
-        while size:
-            if not patience.wait(self.has_spoken, [self.pid]):
-                raise loop(self.rank, self.find_line(source))
-            parts.append(os.read(self.pipe.fileno(), size))
-            if not parts[-1]:
-                raise EOFError
-            size -= len(parts[-1])
-        return b"".join(parts)
-
-    def _raised(self, request: dict[str, Any], source: Source) -> NoReturn:
-        where = request["where"]
-        at = _place(source, str(where[0]), int(where[1])) if where else "in the lab's own code, called from yours"
-        text = printable(f"{str(request['type'])[:100]}: {request['text']}").removesuffix(": ")
-        if not self.has_loaded:
-            raise Fault("import", f"cannot be imported: {text}, {at}")
-        if request["type"] == "NotImplementedError" and request.get("hole"):
-            hole = printable(request["text"]) or "a hole"
-            raise Fault("hole", f"still to be written, {at.partition(' (')[0]}: {hole}")
-        raise Fault("raised", f"{printable(request['call'])} raised {text}, {at}")
+@contextmanager
+def _started(start: Callable[[list[Process]], None]) -> Iterator[list[Process]]:
+    """In the block, there are the processes that `start(processes)` adds. Raises RunFailed."""
+    processes: list[Process] = []
+    warm_up()
+    with ending_orphans():
+        try:
+            with starting(_START_S):
+                start(processes)
+            for process in processes:
+                process.next(Patience(_START_S))
+            yield processes
+        finally:
+            for process in processes:
+                process.end()
 
 
-def loop(rank: int, line: str) -> Fault:
-    """Return the Fault of a rank that does not come to an end."""
-    return Fault("loop", f"rank {rank} does not come to an end{line and f' at {line}'}: an endless loop?")
+class Student:
+    """The process in which a student's functions run in virtual time, one case after the other. Raises RunFailed."""
+
+    def __init__(self, lab: Lab, source: Source) -> None:
+        self._stack = ExitStack()
+        self._start = _started(lambda processes: processes.append(Process(lab, source, "your code")))
+        self._patience = Patience(_VIRTUAL_S)
+        self.printed = ""
+
+    def __enter__(self) -> "Student":
+        (self._process,) = self._stack.enter_context(self._start)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def play(self, run: Run) -> None:
+        """Run one case on the inputs that `run` has, and put into it what was seen. Raises Fault."""
+        self._process.name = f"{run.case}: your code"
+        self._process.ask(run)
+        while True:
+            what, value = self._process.next(self._patience)
+            if what == "printed":
+                self.printed += value
+                continue
+            seen, fault = value
+            vars(run).update(vars(seen) | {"inputs": run.inputs})
+            if fault is not None:
+                raise fault
+            return
 
 
-def printable(text: object) -> str:
-    """Return what a rank says as it can be printed anywhere: escapes of a terminal, say, are written out."""
-    said = str(text)[:_LONGEST]
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in said)
+def run_on_processes(lab: Lab, source: Source) -> Run:
+    """Return a run of the lab's case for processes; what was sent in it is not counted. Raises Fault, RunFailed."""
+    run = draw(lab, lab.real)
+    notices: list[Connection] = []
+
+    def start(processes: list[Process]) -> None:
+        endpoints, others = wire(run.case.n, start_context())
+        notices.extend(others)
+        for rank, endpoint in enumerate(endpoints):
+            processes.append(Process(lab, source, f"rank {rank}", endpoint))
+            endpoint.close()  # only the rank may hold its ends: then their closing is its end
+
+    try:
+        with _started(start) as processes:
+            for process, inputs in zip(processes, run.inputs, strict=True):
+                process.ask((run.case, inputs))
+            run.results = _gather(processes)
+    except Fault as fault:
+        text = str(fault).removeprefix(f"{run.case}: ")
+        raise Fault("real", f"right in virtual time, but on {run.case.n} real processes: {text}") from None
+    finally:
+        for notice in notices:
+            notice.close()
+    return run
 
 
-def _fault(rank: int, kind: str, text: str) -> Fault:
-    """Return the Fault that a rank has told of, which is no verdict of the judge's."""
-    if kind in _OF_THE_JUDGE or text.startswith("right"):
-        return Fault("forged", f"rank {rank} gives itself the verdict {printable(kind)!r}")
-    return Fault(kind, text)
+def _gather(processes: list[Process]) -> list[Any]:
+    """Return the result of each rank. Raises the Fault that came first, but for those who lost a peer by it."""
+    results: dict[int, Any] = {}
+    lost: Fault | None = None
+    silent = list(processes)
+    patience = Patience(_REAL_S)
+    while silent:
+        pipes = [one.pipe for one in silent]
+        if not patience.wait(partial(wait, pipes), *(one.pid for one in silent)):
+            loops = [one.explain_loop() for one in silent]
+            raise lost or next((fault for fault in loops if " at line " in str(fault)), loops[0])  # others may wait
+        for process in [one for one in silent if one.pipe.poll()]:
+            try:
+                what, value = process.next(patience)
+            except Fault as fault:
+                if fault.kind != "lost":
+                    raise
+                what, value, lost = "result", None, lost or fault
+            if what == "result":
+                results[process.pid] = value
+                silent.remove(process)
+    if lost is not None:
+        raise lost
+    return [results[process.pid] for process in processes]
 
 
-def _place(source: Source, file: str, line: int) -> str:
-    """Return a line of the student's, for people: its number, its file, its text. Raises ValueError if it is not."""
-    name = "the cell" if "ipykernel" in file or file.startswith("<") else Path(file).name
-    text = printable(source.line(file, line))
-    return f"line {line} of {name}" + (f" ({text})" if text else "")
+# In the processes
+
+
+def _main(pipe: Connection, source: Source, lab_name: str, trace_path: str, endpoint: Endpoint | None) -> None:
+    """Run the student's functions until the judge is gone; with an `endpoint`, as one rank on real processes, once."""
+    die_with_parent()
+    os.setsid()  # so that the judge ends what this one starts with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trace = open(trace_path, "w")  # noqa: SIM115 - as long as the process lives: where it is, if it never comes back
+    faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
+    silent = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(silent, number)
+    tell = partial(_tell, pipe)
+    sys.stdout = sys.stderr = _Printed(tell)
+    torch.set_num_threads(1)
+    from lessons.labs import LABS
+
+    with suppress(EOFError, OSError):  # the judge is gone
+        if endpoint:
+            _run_rank(pipe, tell, LABS[lab_name], source, endpoint)
+        else:
+            _play_cases(pipe, tell, LABS[lab_name], source)
+    os._exit(0)
+
+
+def _tell(pipe: Connection, what: str, value: Any = None) -> None:
+    pipe.send_bytes(pickle.dumps((what, value)))
+
+
+def _play_cases(pipe: Connection, tell: Callable[..., None], lab: Lab, source: Source) -> None:
+    """Play the cases that the judge sends. Each rank loads the functions for itself, so that no rank sees another's."""
+    tell("started")
+    yours: list[SimpleNamespace] = []
+    while True:
+        run: Run = pickle.loads(pipe.recv_bytes())
+        fault = None
+        try:
+            load_for(yours, run.case.n, lab, source)
+            play(lab, yours, run, source)
+        except Fault as raised:
+            fault = raised
+        run.inputs = ()  # which the judge has
+        tell("played", (run, fault))
+
+
+def load_for(yours: list[SimpleNamespace], n: int, lab: Lab, source: Source) -> None:
+    """Load the functions for each of n ranks that does not have them in `yours`. Raises Fault."""
+    try:
+        for rank in range(len(yours), n):
+            RANK.set(rank)
+            yours.append(source.load(lab.functions))
+    except BaseException as error:
+        raise source.explain(error, "") from error
+
+
+def _run_rank(pipe: Connection, tell: Callable[..., None], lab: Lab, source: Source, endpoint: Endpoint) -> None:
+    """Be one rank on real processes, and tell what it ends with."""
+    where = ""
+    try:
+        yours = source.load(lab.functions)
+        tell("started")
+        case, inputs = pickle.loads(pipe.recv_bytes())
+        where = f"{case}: rank {endpoint.rank}"
+        transport = SharedMemory(endpoint, torch.device("cpu"), _LONGEST_WAIT_S, None)
+        result = lab.run(yours, transport, case, inputs)
+        transport.close()
+        tell("result", result)
+    except BaseException as error:
+        fault = source.explain(error, where)
+        tell("fault", Fault("lost", str(fault)) if isinstance(error, PeerLost) else fault)
+
+
+class _Printed(io.TextIOBase):
+    """What the student prints goes to the judge, each line with its rank, up to a limit."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell, self._left, self._begins = tell, _MOST_PRINTED, True
+
+    def write(self, text: str) -> int:
+        if text and self._left > 0:
+            mark = f"rank {RANK.get()} printed: "
+            lines = printable(text).splitlines(keepends=True)
+            marked = "".join(mark * (i > 0 or self._begins) + line for i, line in enumerate(lines))
+            self._begins = text.endswith("\n")
+            more = "\n(and more; print less)\n" if len(marked) >= self._left else ""
+            self._tell("printed", marked[: self._left] + more)
+            self._left -= len(marked)
+        return len(text)

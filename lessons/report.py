@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure as Picture
 
 from lessons import picture
-from lessons.lab import UNREADABLE, Figure, Lab, Run
+from lessons.lab import Figure, Lab, Run
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 
@@ -19,7 +19,7 @@ class Report:
     """The verdict on one student's functions.
 
     `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
-    hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, forged, wrong, real, or one of the
+    hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, wrong, real, or one of the
     lab's own.
     """
 
@@ -54,12 +54,7 @@ class Report:
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
         if self.yours is None or self.reference is None or not self.yours.sent:
             return None
-        try:
-            return picture.draw(self.lab, self.yours, self.reference)
-        except UNREADABLE:
-            if self.kind == "forged":
-                return None
-            raise
+        return picture.draw(self.lab, self.yours, self.reference)
 
     # For people
 

@@ -6,12 +6,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY
+from lessons.judge import launch
 from lessons.labs.increments import SERVER
 from lessons.labs.lost_updates import LONGEST_S, serve
 from transports.base import Transport
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
 
 UPDATES = 25  # of each client
 
@@ -40,8 +38,7 @@ def count_survivors(push: Callable[..., Any], fetch: Callable[..., Any], apply: 
 
     rows = []
     for k in clients:
-        time = VirtualTime(OneSwitch(k + 1, BANDWIDTH, LATENCY), lambda *_: 0.0)
-        of_each = time.launch(be, k + 1)[SERVER]
+        of_each = launch(be, k + 1)[SERVER]
         kept = sum(of_each)
         rows.append({"clients": k, "updates": k * rounds, "kept": kept, "kept, %": round(100 * kept / (k * rounds), 1),
                      "of each client": ", ".join(map(str, of_each))})  # fmt: skip

@@ -19,7 +19,7 @@ recorder follows, the line of the innermost caller. Empty outside of them, as in
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,25 +32,12 @@ METERS = ("replica_distance", "lost_updates", "hidden_communication")  # what a 
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS)
 OPS = ("", "send", "recv", "drop", "read")
 
-# epoch, step, t0, t1, phase, op, peer, tag, bytes, version read, version applied, line, value
-ROW = struct.Struct("<iqddiiiiqqqid")
-_DTYPE = np.dtype(
-    [
-        ("epoch", "<i4"),
-        ("step", "<i8"),
-        ("t0", "<f8"),
-        ("t1", "<f8"),
-        ("phase", "<i4"),
-        ("op", "<i4"),
-        ("peer", "<i4"),
-        ("tag", "<i4"),
-        ("bytes", "<i8"),
-        ("version_read", "<i8"),
-        ("version_applied", "<i8"),
-        ("line", "<i4"),
-        ("value", "<f8"),
-    ]
-)
+_FIELDS = {
+    "epoch": "i", "step": "q", "t0": "d", "t1": "d", "phase": "i", "op": "i", "peer": "i", "tag": "i", "bytes": "q",
+    "version_read": "q", "version_applied": "q", "line": "i", "value": "d",
+}  # fmt: skip
+ROW = struct.Struct("<" + "".join(_FIELDS.values()))
+_DTYPE = np.dtype([(name, {"i": "<i4", "q": "<i8", "d": "<f8"}[kind]) for name, kind in _FIELDS.items()])
 HIDDEN = "hidden"  # a message that a built-in sends inside another phase: counted by formula, its time unknown
 EVALUATE = "evaluate"  # a message that shows the model to who evaluates or saves it: no part of the training
 _NAMES = (*PHASES, *MARKS, HIDDEN, EVALUATE)
@@ -64,47 +51,38 @@ Events: TypeAlias = pd.DataFrame | Iterable[pd.DataFrame]
 
 @dataclass(frozen=True)
 class EventFile:
-    """The events of one rank, in the order they were written, in the file that its recorder has closed."""
+    """The events of one rank, in the order they were written.
+
+    `rows_in` is the file that its recorder has closed, or its content in compressed pieces.
+    """
 
     rank: int
-    path: Path
+    rows_in: Path | Sequence[bytes]
     tags: Sequence[str]
     lines: Sequence[str]
 
     def rows(self) -> Iterator[bytes]:
         """Yield the rows, some ten thousand at a time. Raises OSError."""
-        with open(self.path, "rb") as file:
+        if not isinstance(self.rows_in, Path):
+            yield from map(zlib.decompress, self.rows_in)
+            return
+        with open(self.rows_in, "rb") as file:
             while rows := file.read(_CHUNK * ROW.size):
                 yield rows
 
-    def carry(self) -> "CarriedEvents":
+    def carry(self) -> "EventFile":
         """Return the events themselves, for another machine, which does not see the file. Raises OSError."""
-        return CarriedEvents(self.rank, [zlib.compress(rows, 1) for rows in self.rows()], self.tags, self.lines)
-
-
-@dataclass(frozen=True)
-class CarriedEvents:
-    """The events of one rank, in the order they were written, compressed; each piece is some ten thousand rows."""
-
-    rank: int
-    pieces: Sequence[bytes]
-    tags: Sequence[str]
-    lines: Sequence[str]
-
-    def rows(self) -> Iterator[bytes]:
-        """Yield the rows, some ten thousand at a time."""
-        return map(zlib.decompress, self.pieces)
+        return replace(self, rows_in=[zlib.compress(rows, 1) for rows in self.rows()])
 
 
 class RunEvents:
     """The events of a run, rank after rank, some ten thousand at a time: see `Events`."""
 
-    def __init__(self, ranks: Iterable[EventFile | CarriedEvents]) -> None:
+    def __init__(self, ranks: Iterable[EventFile]) -> None:
         self._ranks = list(ranks)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
-        parts: list[_Part] = []
-        n = 0
+        parts, n = list[_Part](), 0
         for rank in self._ranks:
             for rows in rank.rows():
                 n += len(rows) // ROW.size

@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from glob import glob
@@ -12,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import pandas as pd
 
+from records.atomic import write_together
 from records.files import TRACE_SUFFIX, load_metadata, load_table
 from records.tables import finished_epochs, show
 
@@ -46,6 +48,17 @@ def run_command(parser: Parser, work: Callable[[argparse.Namespace], str], argum
         print(f"\n{name}: ended by SIGINT", file=sys.stderr)
         return 130
     return 0
+
+
+@contextmanager
+def writing(paths: Sequence[str | Path], cure: str) -> Iterator[list[Path]]:
+    """Yield temporary paths, as `write_together` does; an OSError becomes a BadRun with the `cure`."""
+    try:
+        with write_together([Path(path) for path in paths]) as temporaries:
+            yield temporaries
+    except OSError as error:
+        names = " and ".join(map(str, paths))
+        raise BadRun(f"cannot write {names}: {error.strerror or error}; {cure}") from error
 
 
 @dataclass(frozen=True)

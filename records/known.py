@@ -24,14 +24,10 @@ def names(package: str) -> list[str]:
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     }
-    table = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and _is_table(node, package))
-    assert table is not None
+    assigned = (node for node in tree.body if isinstance(node, ast.AnnAssign))
+    table = next(node.value for node in assigned if node.value and ast.unparse(node.target) == _TABLES[package])
     named = [node.id for node in ast.walk(table) if isinstance(node, ast.Name)]
     return [modules[name] for name in named if name in modules and name != "Strategy"]
-
-
-def _is_table(node: ast.AnnAssign, package: str) -> bool:
-    return isinstance(node.target, ast.Name) and node.target.id == _TABLES[package]
 
 
 def check_names(arguments: Sequence[str]) -> None:
@@ -52,7 +48,7 @@ def listed() -> str | None:
     """Return the text of `--list`; None if a name of the tables is not in it, so that it has to be made anew."""
     text = CATALOGUE.read_text(encoding="utf-8") if CATALOGUE.exists() else ""
     starts = [line.removeprefix("--codec ").split("  (")[0] for line in text.splitlines() if "  (" in line]
-    return text if set(starts) >= {*names("strategies"), *names("compression")} else None
+    return text.rstrip() if set(starts) >= {*names("strategies"), *names("compression")} else None
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:

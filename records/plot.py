@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from records.atomic import write_atomically
-from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened
+from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened, writing
 from records.legends import DASHED, notes_on_covered
 from records.tables import workers
 
@@ -150,11 +149,8 @@ def _write(paths: Sequence[str], last: int | None, out: str | None) -> Path:
     png = Path(out or beside)
     if png.suffix != ".png":
         raise BadRun(f"--out {png}: must end in .png")
-    try:
-        with write_atomically(png) as temporary:
-            picture(runs).savefig(temporary)
-    except OSError as error:
-        raise BadRun(f"cannot write {png}: {error.strerror or error}; give another --out") from error
+    with writing([png], "give another --out") as (temporary,):
+        picture(runs).savefig(temporary)
     return png
 
 

@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from records.atomic import write_atomically
-from records.finished import BadRun, Parser, run_command
+from records.finished import BadRun, Parser, run_command, writing
 from records.tables import aligned, applied, dropped, number
 from records.timeline import load
 
@@ -139,12 +138,8 @@ def _write(path: str) -> str:
     if applied(events).empty and dropped(events).empty:
         raise BadRun(f"{run}: {metadata['strategy']} recorded no versions; a strategy with a server does")
     png = f"{run}.staleness.png"
-    try:
-        with write_atomically(png) as temporary:
-            picture(events, metadata).savefig(temporary)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadRun(f"cannot write {png}: {reason}; copy the run to a writable folder") from error
+    with writing([png], "copy the run to a writable folder") as (temporary,):
+        picture(events, metadata).savefig(temporary)
     return f"{text(events, metadata)}\npicture        {png}"
 
 

@@ -161,17 +161,13 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     accuracy = table["test_accuracy"].dropna()
     counting = table[(table["role"] == SERVER) & table["samples"].notna()]
     trained = workers(table) if counting.empty else counting
-    epochs = pd.DataFrame(
-        {
-            "seconds": table.groupby("epoch")["epoch_s"].max(),
-            "samples": trained.groupby("epoch")["samples"].sum(),
-        }
-    )
+    seconds, samples = table.groupby("epoch")["epoch_s"].max(), trained.groupby("epoch")["samples"].sum()
+    epochs = pd.DataFrame({"seconds": seconds, "samples": samples})
     timed = epochs.dropna()
     steady = timed[1:] if len(timed) > 1 else timed
     steady = steady[steady["seconds"] > 0]  # in virtual time a run may take none
     sent = table["bytes_sent"].dropna()
-    shown = table[EVALUATE_BYTES].dropna() if EVALUATE_BYTES in table else sent[:0]  # not in older records
+    shown = table[EVALUATE_BYTES].dropna()
     return {
         "test_accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "seconds": float(epochs["seconds"].sum()),
@@ -200,8 +196,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     """
     run = totals(table)
     sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
-    shown = run[EVALUATE_BYTES]
-    evaluated = f"; {number(shown, scale=1e-6)} more to evaluate" if shown else ""
+    evaluated = f"; {number(shown, scale=1e-6)} more to evaluate" if (shown := run[EVALUATE_BYTES]) else ""
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
@@ -244,11 +239,9 @@ def _time_spent(times: pd.DataFrame, decimals: int) -> str:
         return "time per rank  not recorded"
     rows = [["time per rank", *(f"{role} (s, %)" for role in times.index)]]
     for phase, column in zip(PHASES, PHASE_COLUMNS, strict=True):
-        if times[column].isna().all():
-            continue
-        shares = 100 * times[column] / times["epoch_s"]
-        cells = zip(times[column], shares, strict=True)
-        rows.append([phase, *(f"{number(seconds, decimals)} {number(share):>6}" for seconds, share in cells)])
+        if times[column].notna().any():
+            cells = zip(times[column], 100 * times[column] / times["epoch_s"], strict=True)
+            rows.append([phase, *(f"{number(seconds, decimals)} {number(share):>6}" for seconds, share in cells)])
     return aligned(rows, left=1)
 
 

@@ -10,7 +10,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,10 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from records.atomic import write_together
 from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
 from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata
-from records.finished import BadRun, Parser, run_command
+from records.finished import BadRun, Parser, run_command, writing
 from records.lives import died, well_formed
 from records.tables import SERVER, applied
 from records.trace import lane_names, trace
@@ -215,14 +213,9 @@ def _write(path: str, step: int | None, n_steps: int) -> str:
     about = {key: str(metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
     text = json.dumps(trace(events, metadata["roles"], describe(metadata), about, died(metadata)), allow_nan=False)
     picture_path, trace_path = f"{run}.timeline.png", run + TRACE_SUFFIX
-    try:
-        with write_together([Path(picture_path), Path(trace_path)]) as (png, chrome):
-            figure.savefig(png)
-            chrome.write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        where = f"{picture_path} and {trace_path}"
-        raise BadRun(f"cannot write {where}: {reason}; copy the run to a writable folder") from error
+    with writing([picture_path, trace_path], "copy the run to a writable folder") as (png, chrome):
+        figure.savefig(png)
+        chrome.write_text(text, encoding="utf-8")
     opened = "(open it at https://ui.perfetto.dev or in chrome://tracing)"
     return f"picture        {picture_path}\ntrace          {trace_path} {opened}"
 

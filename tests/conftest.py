@@ -89,5 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _marked(name: str) -> Any:
-    marks = NEEDS_MPI if name.startswith("mpi") else [pytest.mark.xdist_group("torchrun")] * (name != "simulated")
-    return pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in HELD_BACK else [])])
+    marks = list(NEEDS_MPI) if name.startswith("mpi") else [pytest.mark.xdist_group("torchrun")] * (name != "simulated")
+    if name in HELD_BACK:  # by default one of them
+        marks.append(pytest.mark.slow if name == HELD_BACK[0] else pytest.mark.exhaustive)
+    return pytest.param(name, marks=marks)

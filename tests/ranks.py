@@ -173,15 +173,6 @@ def left_in_shared_memory() -> set[str]:
     return {path.name for path in found if not psutil.pid_exists(int(path.name.split("_")[1]))}
 
 
-def poll(transport: Transport, src: int, tag: str) -> Message:
-    """Poll until the message is there."""
-    give_up = now() + LIMIT
-    while (message := transport.recv(src, tag, timeout=0)) is None:
-        if now() > give_up:
-            raise TimeoutError(f"no {tag!r} from rank {src} within {LIMIT:g} s")
-    return message
-
-
 def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what the call returns, or ("PeerLost", rank), or the name and text of the exception it raised."""
     try:

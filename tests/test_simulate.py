@@ -13,9 +13,10 @@ import simulate
 from tests.runs import SMALL, handlers_kept
 
 LINK = ("--bandwidth", "1gbit", "--latency", "50us", "--compute", "3ms")
+TRAINING = ("dataset", "model", "epochs")
 
 
-def said(folder: Path, *arguments: str, data: Sequence[str] = ("dataset", "model", "epochs")) -> tuple[int, str]:
+def said(folder: Path, *arguments: str, data: Sequence[str] = TRAINING) -> tuple[int, str]:
     output = io.StringIO()
     given = [f"--{name}={SMALL[name]}" for name in data]
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), handlers_kept():
@@ -37,6 +38,8 @@ def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path
     facts = json.loads((tmp_path / "run.json").read_text())
     assert facts["transport"] == "simulated"
     assert facts["cluster"]["bandwidth"] == "1gbit"
+    help_text = said(tmp_path, "--help")[1]
+    assert all(f"--{name}" in help_text for name in [*facts["cluster"].keys() - {"phase_seconds"}, "sweep"])
     assert facts["cluster"]["phase_seconds"] == {"forward": pytest.approx(0.001), "backward": pytest.approx(0.002)}
 
 
@@ -58,11 +61,14 @@ def test_a_sweep_makes_a_table_and_a_figure(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 6
 
 
-def test_computing_may_take_no_time(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--n_gpus", "2", "--sweep", "compute=0s,1ms")
+def test_a_sweep_may_vary_the_strategy_and_computing_may_take_no_time(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--n_gpus", "3", "--epochs", "1", "--sweep", "strategy=ring_all_reduce,param_server",
+                      "--sweep", "compute=0s,1ms")  # fmt: skip
     assert code == 0, text
     rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
-    assert rows["speedup"].isna().tolist() == [True, False]
+    assert list(rows["workers"]) == [3, 3, 2, 2]
+    assert rows["speedup"].isna().tolist() == [True, False, True, False]
+    assert not list(tmp_path.glob("sweep-*.png")), "nothing to draw against"
 
 
 def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> None:
@@ -76,67 +82,67 @@ def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> Non
     assert float(busy[0].splitlines()[1].split()[-1]) > 1, "percent of the time, not of 50 seconds"
     code, text = said(tmp_path, *given, "--kill", "1@10ms-60s")
     assert code == 0, "it would return when nobody is left"
+    code, text = said(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1",
+                      "--compute", "10ms", "--kill", "1@3600s", "2@15ms", "3@15ms-16ms")  # fmt: skip
+    assert code == 0
+    assert "\ndied           rank 2; the others went on\n" in text, "rank 3 has returned"
+    assert "\nnot killed     rank 1: the run had ended before 3600 virtual s\n" in text
+    assert text.count("not killed") == 1
 
 
-def test_a_sweep_may_vary_the_strategy(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--n_gpus", "3", *LINK, "--sweep", "strategy=ring_all_reduce,param_server")
-    assert code == 0, text
-    assert list(pd.read_csv(next(tmp_path.glob("sweep-*.csv")))["workers"]) == [3, 2]
-    assert not list(tmp_path.glob("sweep-*.png")), "nothing to draw against"
+TRAINED: list[tuple[tuple[str, ...], str]] = [
+    (("--bandwidth", "fast"), "--bandwidth fast: write a bandwidth such as 1gbit"),
+    (("--device", "cuda"), "--device cuda: a simulation computes on the CPU"),
+    (("--strategy", "async_param_server", "--restarts", "1"), "--restarts: in virtual time give --kill"),
+    (("--strategy", "inconsistent_reads", "--n_gpus", "3"), "--strategy inconsistent_reads: needs shared memory"),
+    (("--strategy", "param_server", "--n_gpus", "1"), "--n_gpus 1: param_server needs at least 2"),
+    (("--bandwith", "1gbit"), "--bandwith: there is no such option; did you mean --bandwidth"),
+    (("--sweep", "n_gpus"), "--sweep n_gpus: must be NAME=VALUE,VALUE,..."),
+    (("--sweep", "n_gpus=2,,4"), "--sweep n_gpus=2,,4: must be NAME=VALUE,VALUE,..."),
+    (("--sweep", "n_gpus=2", "--sweep", "n_gpus=4"), "--sweep n_gpus=4: n_gpus is given twice"),
+    (("--sweep", "gpus=2"), "--sweep, at gpus=2: --gpus: there is no such option"),
+    (("--sweep", "bandwidth=1gbit,fast"), "--sweep, at bandwidth=fast: --bandwidth fast: write a bandwidth"),
+    (("--strategy", "param_server", "--sweep", "n_gpus=1,2"), "--sweep, at n_gpus=1: --n_gpus 1: param_server"),
+    (("--sweep", "sweep=a=1"), "--sweep sweep=a=1: sweep cannot be varied"),
+    (("--sweep", "help=1"), "--sweep help=1: help cannot be varied"),
+    (("--sweep", "n_gpus=2", "--sweep", "n-gpus=3"), "--sweep n-gpus=3: n_gpus is given twice"),
+    (("--sweep", "train_size=64,99999999"), "--sweep, at train_size=99999999: --train_size"),
+    (("--sweep", "dataset=tests.workload:moons,nope"), "--sweep, at dataset=nope: --dataset nope"),
+    (("--run_name", "one", "--sweep", "n_gpus=2,3"), "--run_name: every run of a sweep has files of its own"),
+    (("--kill", "1@1ms"), "--kill: ring_all_reduce cannot lose a worker"),
+    (("--n_gpus", "100000000"), "--n_gpus 100000000: needs about"),
+]
+TIMED: list[tuple[tuple[str, ...], str]] = [
+    (("--steps", "3"), "--steps: of what is only timed"),
+    (("--parameters", "7e9", "--steps", "0"), "--steps 0: must be from 1"),
+    (("--parameters", "7e9", "--sweep", "epochs=1,2"), "--sweep, at epochs=1: --epochs 1: nothing is trained"),
+    (("--device", "meta", "--sweep", "model=lenet,nosuch"), "--sweep, at model=nosuch: --model nosuch: unknown"),
+    (("--parameters", "7e9", "--n_gpus", "-3"), "--n_gpus -3: must be at least 1"),
+    (("--parameters", "7e9", "--bandwidth="), "--bandwidth : write a bandwidth"),
+    (("--parameters", "many"), "Error parsing --parameters"),
+    (("--device", "meta", "--dataset", "mnist"), "--dataset mnist: nothing is trained"),
+]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--bandwidth", "fast"), "--bandwidth fast: write a bandwidth such as 1gbit"),
-        (("--device", "cuda"), "--device cuda: a simulation computes on the CPU"),
-        (("--strategy", "async_param_server", "--restarts", "1"), "--restarts: in virtual time give --kill"),
-        (("--strategy", "inconsistent_reads", "--n_gpus", "3"), "--strategy inconsistent_reads: needs shared memory"),
-        (("--strategy", "param_server", "--n_gpus", "1"), "--n_gpus 1: param_server needs at least 2"),
-        (("--bandwith", "1gbit"), "--bandwith: there is no such option; did you mean --bandwidth"),
-        (("--sweep", "n_gpus"), "--sweep n_gpus: must be NAME=VALUE,VALUE,..."),
-        (("--sweep", "n_gpus=2,,4"), "--sweep n_gpus=2,,4: must be NAME=VALUE,VALUE,..."),
-        (("--sweep", "n_gpus=2", "--sweep", "n_gpus=4"), "--sweep n_gpus=4: n_gpus is given twice"),
-        (("--sweep", "gpus=2"), "--sweep, at gpus=2: --gpus: there is no such option"),
-        (("--sweep", "bandwidth=1gbit,fast"), "--sweep, at bandwidth=fast: --bandwidth fast: write a bandwidth"),
-        (("--strategy", "param_server", "--sweep", "n_gpus=1,2"), "--sweep, at n_gpus=1: --n_gpus 1: param_server"),
-        (("--sweep", "sweep=a=1"), "--sweep sweep=a=1: sweep cannot be varied"),
-        (("--sweep", "help=1"), "--sweep help=1: help cannot be varied"),
-        (("--sweep", "n_gpus=2", "--sweep", "n-gpus=3"), "--sweep n-gpus=3: n_gpus is given twice"),
-        (("--sweep", "train_size=64,99999999"), "--sweep, at train_size=99999999: --train_size"),
-        (("--sweep", "dataset=tests.workload:moons,nope"), "--sweep, at dataset=nope: --dataset nope"),
-        (("--run_name", "one", "--sweep", "n_gpus=2,3"), "--run_name: every run of a sweep has files of its own"),
-        (("--kill", "1@1ms"), "--kill: ring_all_reduce cannot lose a worker"),
-        (("--n_gpus", "100000000"), "--n_gpus 100000000: needs about"),
-    ],
+    ("arguments", "message", "data"), [*((*one, TRAINING) for one in TRAINED), *((*one, ()) for one in TIMED)]
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
+    tmp_path: Path, arguments: tuple[str, ...], message: str, data: tuple[str, ...]
 ) -> None:
-    code, text = said(tmp_path, "--compute", "1ms", *arguments)
+    code, text = said(tmp_path, "--compute", "1ms", *arguments, data=data)
     assert code == 2, text
     assert text.startswith(f"error: {message}"), text
     assert text.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_names_the_cluster(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--help")
-    assert code == 0
-    for option in ("bandwidth", "latency", "racks", "rack_bandwidth", "compute", "flops", "kill", "sweep"):
-        assert f"--{option}" in text
-
-
 # Steps that are only timed
 
 
-def timed(folder: Path, *arguments: str) -> tuple[int, str]:
-    return said(folder, "--compute", "1ms", *arguments, data=())
-
-
 def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
-    code, text = timed(tmp_path, "--strategy", "sharded_ring", "--n_gpus", "16", "--parameters", "7e9",
-                       "--bandwidth", "400gbit", "--latency", "0s", "--compute", "0.4s")  # fmt: skip
+    code, text = said(tmp_path, "--strategy", "sharded_ring", "--n_gpus", "16", "--parameters", "7e9",
+                       "--bandwidth", "400gbit", "--latency", "0s", "--compute", "0.4s", data=())  # fmt: skip
     assert code == 0, text
     seconds = 0.4 + 2 * 15 / 16 * 28e9 / 50e9
     assert f"seconds a step  {seconds:.6g}, of which 0.4 are computing" in text
@@ -147,42 +153,10 @@ def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
 
 def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there"
-    code, text = timed(folder, "--parameters", "1e6", "--sweep", "strategy=param_server,ring_all_reduce",
-                       "--sweep", "n_gpus=2,4", "--sweep", "parameters=1e6,1e9")  # fmt: skip
+    code, text = said(folder, "--compute", "1ms", "--parameters", "1e6", "--sweep", "n_gpus=2,4", "--sweep",
+                      "strategy=param_server,ring_all_reduce", "--sweep", "parameters=1e6,1e9", data=())  # fmt: skip
     assert code == 0, text
     rows = pd.read_csv(next(folder.glob("sweep-*.csv")))
     assert len(rows) == 8
     assert (rows["seconds_a_step"] > 1e-3).all()
     assert len(list(folder.glob("sweep-*.png"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--steps", "3"), "--steps: of what is only timed"),
-        (("--parameters", "7e9", "--steps", "0"), "--steps 0: must be from 1"),
-        (("--parameters", "7e9", "--sweep", "epochs=1,2"), "--sweep, at epochs=1: --epochs 1: nothing is trained"),
-        (("--device", "meta", "--sweep", "model=lenet,nosuch"), "--sweep, at model=nosuch: --model nosuch: unknown"),
-        (("--parameters", "7e9", "--n_gpus", "-3"), "--n_gpus -3: must be at least 1"),
-        (("--parameters", "7e9", "--bandwidth="), "--bandwidth : write a bandwidth"),
-        (("--parameters", "many"), "Error parsing --parameters"),
-        (("--device", "meta", "--dataset", "mnist"), "--dataset mnist: nothing is trained"),
-    ],
-)
-def test_what_has_no_meaning_without_training_is_one_line(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    code, text = timed(tmp_path, *arguments)
-    assert code == 2, text
-    assert text.startswith(f"error: {message}"), text
-    assert text.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_who_has_died_and_stayed_away_is_said_and_who_was_to_die_after_the_end(tmp_path: Path) -> None:
-    given = ("--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1", "--compute", "10ms")
-    code, text = said(tmp_path, *given, "--kill", "1@3600s", "2@15ms", "3@15ms-16ms")
-    assert code == 0
-    assert "\ndied           rank 2; the others went on\n" in text, "rank 3 has returned"
-    assert "\nnot killed     rank 1: the run had ended before 3600 virtual s\n" in text
-    assert text.count("not killed") == 1

@@ -4,8 +4,9 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -29,8 +30,10 @@ NO_ROOMS = ("tests", "benchmarks", "experiments", "lessons")
 SIDEWAYS = {("checkpoints/evaluator.py", "launchers")}  # what a rank's environment is, torchrun's room knows
 CLOCKS = ("time", "timeit", "sched", "asyncio")
 SOURCES = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).glob("**/*.py"))
+EVERY = [*SOURCES, *(f"{script}.py" for script in SCRIPTS)]
 
 
+@cache
 def tree(source: str) -> ast.Module:
     return ast.parse((ROOT / source).read_text())
 
@@ -44,25 +47,20 @@ def imports(source: str) -> Iterator[str]:
             yield node.module
 
 
-def test_all_rooms_are_known() -> None:
+def test_imports_point_one_way() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {*NO_ROOMS} == set(ROOMS)
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_imports_point_one_way(source: str) -> None:
-    room = source.split("/")[0]
-    for module in imports(source):
-        first = module.split(".")[0]
+    for source, module in ((one, module) for one in SOURCES for module in imports(one)):
+        room, first = source.split("/")[0], module.split(".")[0]
         assert first not in (*NO_ROOMS, *SCRIPTS), f"{source} imports {module}"
         if first in ROOMS and first != room and (source, first) not in SIDEWAYS:
             assert first in MAY_IMPORT[room], f"{source} imports {module}"
 
 
-@pytest.mark.parametrize("source", [*SOURCES, *(f"{script}.py" for script in SCRIPTS)])
-def test_the_time_is_the_transports(source: str) -> None:
-    if source.startswith(("transports/", "records/")):
-        return
-    assert not [module for module in imports(source) if module.split(".")[0] in CLOCKS]
+def test_the_time_is_the_transports() -> None:
+    elsewhere = [source for source in EVERY if not source.startswith(("transports/", "records/"))]
+    assert [
+        (source, module) for source in elsewhere for module in imports(source) if module.split(".")[0] in CLOCKS
+    ] == []
 
 
 GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_seed_all", "seed", "set_rng_state",
@@ -93,12 +91,10 @@ def global_settings(source: str) -> Iterator[str]:
     return visit(tree(source), "", False)
 
 
-@pytest.mark.parametrize("source", [*SOURCES, *(f"{script}.py" for script in SCRIPTS)])
-def test_what_is_global_in_a_process_is_set_by_its_launcher_alone(source: str) -> None:
-    if source == "launchers/devices.py":
-        assert list(global_settings(source)), "here it is set"
-        return
-    assert list(global_settings(source)) == []
+def test_what_is_global_in_a_process_is_set_by_its_launcher_alone() -> None:
+    assert list(global_settings("launchers/devices.py")), "here it is set"
+    others = [source for source in EVERY if source != "launchers/devices.py"]
+    assert [call for source in others for call in global_settings(source)] == []
 
 
 # A strategy is one file and one line
@@ -114,56 +110,37 @@ KNOWN = {
 }
 
 
-def names_in(source: str) -> Iterator[str]:
+def names_in(source: str) -> set[str]:
     """All names and words of a file that are code: identifiers, arguments, attributes, imports, and strings."""
-    module = tree(source)
-    texts = {
-        id(node.value)
-        for node in ast.walk(module)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }  # docstrings
-    for node in ast.walk(module):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.arg | ast.keyword) and node.arg:
-            yield node.arg
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
-            yield from "".join(c if c.isalnum() or c == "_" else " " for c in node.value).split()
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (*node.module.split("."), *(alias.name for alias in node.names))
+    statements = [node for node in ast.walk(tree(source)) if isinstance(node, ast.Expr)]
+    docstrings = {id(node.value) for node in statements}
+    found: list[str] = []
+    for node in ast.walk(tree(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            found.append(node.value)
+        elif isinstance(node, ast.ImportFrom):
+            found += [node.module or "", *(alias.name for alias in node.names)]
+        else:
+            found += [str(getattr(node, name, "")) for name in ("id", "attr", "arg")]
+    return set(re.findall(r"\w+", " ".join(found)))
 
 
-FOREIGN = [source for source in SOURCES if not source.startswith(("strategies/", "compression/"))]
+def test_no_strategy_and_no_option_of_one_is_known_outside_its_file() -> None:
+    known = NAMES | OPTIONS | {kind.__name__ for kind in STRATEGIES.values()}
+    foreign = [source for source in SOURCES if not source.startswith(("strategies/", "compression/"))]
+    assert {(source, name) for source in foreign for name in names_in(source) if name in known} <= KNOWN
 
 
-@pytest.mark.parametrize("source", FOREIGN)
-def test_no_strategy_and_no_option_of_one_is_known_outside_its_file(source: str) -> None:
-    classes = {kind.__name__ for kind in STRATEGIES.values()}
-    found = {(source, name) for name in names_in(source) if name in NAMES | OPTIONS | classes}
-    assert found <= KNOWN
-
-
-@pytest.mark.parametrize("source", [source for source in SOURCES if source.startswith("strategies/")])
-def test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy(source: str) -> None:
-    """Each file of a strategy is known to `__init__`, and to those that are a kind of it."""
-    stem = Path(source).stem
-    users = [
-        other
-        for other in SOURCES
-        if other.startswith("strategies/")
-        and any(m.startswith("strategies.") and m.endswith(f".{stem}") for m in imports(other))
-    ]
-    if stem in STRATEGIES:
-        assert "strategies/__init__.py" in users
-        for user in set(users) - {"strategies/__init__.py"}:
-            module = importlib.import_module(user.removesuffix(".py").replace("/", "."))
-            assert any(inspect.isclass(one) and issubclass(one, STRATEGIES[stem]) and one.__module__ == module.__name__
-                       for one in vars(module).values())  # fmt: skip
-
-
-def test_every_source_has_tests_where_it_is_looked_for() -> None:
-    for folder in ("virtual_time", "training", "checkpoints", "records", "workloads", "launchers", "transports"):
-        assert (ROOT / "tests" / folder / "__init__.py").is_file()
-        assert not (ROOT / "tests" / f"test_{folder}.py").exists()
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_only_the_table_and_a_strategy_that_derives_from_it_know_a_strategy(name: str) -> None:
+    users = {
+        source
+        for source in SOURCES
+        if source.startswith("strategies/")
+        and any(module.startswith("strategies.") and module.endswith(f".{name}") for module in imports(source))
+    }
+    assert "strategies/__init__.py" in users
+    for user in users - {"strategies/__init__.py"}:
+        module = importlib.import_module(user.removesuffix(".py").replace("/", "."))
+        own = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
+        assert any(issubclass(one, STRATEGIES[name]) for one in own), user

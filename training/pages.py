@@ -42,11 +42,6 @@ def strategies_markdown() -> str:
     return "\n\n".join(lines)
 
 
-def codecs_markdown() -> str:
-    """Return the table of codecs."""
-    return table_markdown(CODEC_HEADER, codec_rows())
-
-
 def table_markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str:
     """Return a table whose first column holds names."""
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
@@ -55,7 +50,8 @@ def table_markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str
 
 def written() -> dict[Path, str]:
     """Return every file that is made from the classes, with the text that it should have."""
-    blocks = {"strategies.md": ("strategies", strategies_markdown()), "compression.md": ("codecs", codecs_markdown())}
+    codecs = table_markdown(CODEC_HEADER, codec_rows())
+    blocks = {"strategies.md": ("strategies", strategies_markdown()), "compression.md": ("codecs", codecs)}
     texts = {CATALOGUE: catalogue() + "\n"}
     for page, (name, block) in blocks.items():
         path = PROJECT / "docs" / page

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from records.events import CarriedEvents, EventFile
+from records.events import EventFile
 from strategies import Replica, Strategy
 from strategies.common.replica import bytes_of, parameters_from
 from training.evaluation import REPORTER
@@ -22,7 +22,7 @@ class RankResult:
     """What a rank returns: its events, a hash of its module's state; the reporter also the model to be saved."""
 
     rank: int
-    events: EventFile | CarriedEvents
+    events: EventFile
     parameter_hash: str
     optimizer_bytes: int  # the memory of the optimizer's state on this rank
     saved_model: bytes | None

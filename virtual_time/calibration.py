@@ -29,7 +29,12 @@ _LONGEST_S = 3.0  # of a calibration
 
 def count_flops(options: Options, data: Data) -> dict[str, float]:
     """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
-    model, (x, y) = build_model(options, data), _batch(options, data)
+    part = part_of_a_step(options, data)
+    return flops_of(build_model(options, data), *data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
+
+
+def flops_of(model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    """Return the floating-point operations of the two passes of a model with such a batch, as torch counts them."""
     with FlopCounterMode(display=False) as forward:
         loss = F.cross_entropy(model(x), y)
     with FlopCounterMode(display=False) as backward:
@@ -120,7 +125,3 @@ def part_of_a_step(options: Options, data: Data) -> torch.Tensor:
     """Return the samples that a worker computes in one step: those of the first worker in the first."""
     plan = options.plan(data.n_train)
     return plan.batch(1, 0) if options.world_size == 1 else plan.part(1, 0, 0)
-
-
-def _batch(options: Options, data: Data) -> tuple[torch.Tensor, torch.Tensor]:
-    return data.fetch(part_of_a_step(options, data), "train", torch.device("cpu"), options.torch_dtype)

@@ -114,7 +114,7 @@ def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
     """Return the messages and bytes that all ranks send in a step, of parameters of this layout, in closed form."""
     strategy, roles, code = options.strategy, options.roles, options.coded(layout)
     itemsize = options.torch_dtype.itemsize
-    traffic = forms.cost_with(strategy, code).by_role
+    traffic = strategy.cost(code.kind if code else None).by_role
     counts = [
         forms.closed_form(strategy, traffic[role], len(roles), layout.n * itemsize, code, itemsize) for role in roles
     ]

@@ -57,8 +57,6 @@ class VirtualTime:
             launch=self.run,
             transport="simulated",
             world_size=self.network.world_size,
-            is_first=True,
-            shared_memory=False,
             restarts=True,
             processes=False,
             clock=self.now,

@@ -4,14 +4,13 @@ import warnings
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from records.errors import UsageError, one_line
 from strategies.common.replica import float_buffers, layout_of, trained
 from training.layers import shares_of
 from training.options import Options
+from virtual_time.calibration import flops_of
 from virtual_time.steps import Sizes
 from workloads import models
 from workloads.lookup import import_torchvision
@@ -57,15 +56,11 @@ def count_flops(options: Options, parameters: float | None, samples: int) -> dic
     try:
         x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
         y = torch.zeros(samples, dtype=torch.int64, device="meta")
-        with FlopCounterMode(display=False) as forward:
-            loss = F.cross_entropy(_first(model(x)), y)
-        with FlopCounterMode(display=False) as backward:
-            loss.backward()
+        return flops_of(lambda x: _first(model(x)), x, y)
     except Exception as error:
         raise UsageError(
             f"--model {options.model}: its operations cannot be counted ({one_line(error)}); give --compute"
         ) from error
-    return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
 
 
 def _first(output: Any) -> torch.Tensor:

@@ -16,16 +16,11 @@ Scale = tuple[tuple[float, ...], tuple[float, ...]]
 def from_arrays(
     name: str, arrays: Sequence[Any], n_classes: int | None = None, scale: Scale | None = None
 ) -> TensorData:
-    """Make a data set of (train_x, train_y, test_x, test_y), tensors or numpy arrays.
+    """Make a data set of (train_x, train_y, test_x, test_y), tensors or numpy arrays; `name`: what the user called it.
 
-    Args:
-        name: what the user called it.
-        arrays: each x is N x features or N x C x H x W, uint8 or floating; each y is N integers.
-        n_classes: number of classes; the largest label plus one if not given.
-        scale: (mean, std) per channel; if not given, uint8 is brought to -1..1 and floats are left as they are.
-
-    Raises:
-        UsageError: if a type, shape, length or label is wrong.
+    Each x is N x features or N x C x H x W, uint8 or floating; each y is N integers, by default as many classes as the
+    largest plus one. `scale`: (mean, std) per channel; if not given, uint8 is brought to -1..1 and floats are left as
+    they are. Raises UsageError if a type, shape, length or label is wrong.
     """
     train_x, train_y = _checked_split(name, "train", *arrays[:2])
     test_x, test_y = _checked_split(name, "test", *arrays[2:])
@@ -48,10 +43,7 @@ def from_datasets(name: str, train: Any, test: Any) -> LazyData:
     """Make a data set of two map-style datasets whose items are (x, y).
 
     The number of classes is `len(train.classes)` where there is such an attribute; otherwise every item is decoded
-    once to find the largest label.
-
-    Raises:
-        UsageError: if one is not a map-style dataset of such items, or is empty.
+    once to find the largest label. Raises UsageError if one is not a map-style dataset of such items, or is empty.
     """
     for split, dataset in (("train", train), ("test", test)):
         map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")

@@ -20,23 +20,15 @@ class BatchPlan:
     at most one sample, and the first ones are the larger. The last batch may be shorter than `global_batch_size`; a
     remainder smaller than `workers` joins the batch before it, so that no part is ever empty.
 
-    A single process that trains on whole batches reads the same plan with `batch` instead of `part`.
-
-    Attributes:
-        n_samples: size of the training set.
-        workers: number of parts in each batch.
-        global_batch_size: samples in a batch, all workers together.
-        seed: seed of the permutations, at least 0.
-
-    Raises:
-        UsageError: if there are fewer samples than workers, a batch smaller than the number of workers, no worker at
-            all, or a negative seed.
+    A single process that trains on whole batches reads the same plan with `batch` instead of `part`. Raises UsageError
+    if there are fewer samples than workers, a batch smaller than the number of workers, no worker at all, or a negative
+    seed.
     """
 
-    n_samples: int
+    n_samples: int  # of the training set
     workers: int
-    global_batch_size: int
-    seed: int
+    global_batch_size: int  # samples, of all workers together
+    seed: int  # of the permutations
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -61,22 +53,14 @@ class BatchPlan:
         return full + (rest >= self.workers)
 
     def bounds(self, step: int) -> tuple[int, int]:
-        """Return the [start, stop) of the batch of `step` in the permutation.
-
-        Raises:
-            IndexError: if the epoch has no such step.
-        """
+        """Give the [start, stop) of the batch of `step` in the permutation. Raises IndexError if there is none."""
         if not 0 <= step < self.n_steps:
             raise IndexError(f"step {step} is not in 0..{self.n_steps - 1}")
         start = step * self.global_batch_size
         return start, self.n_samples if step == self.n_steps - 1 else start + self.global_batch_size
 
     def part_bounds(self, step: int, worker: int) -> tuple[int, int]:
-        """Return the [start, stop) of `worker`'s part of the batch of `step` in the permutation.
-
-        Raises:
-            IndexError: if there is no such step or worker.
-        """
+        """Give the [start, stop) of `worker`'s part of the batch of `step`. Raises IndexError if there is none."""
         if not 0 <= worker < self.workers:
             raise IndexError(f"worker {worker} is not in 0..{self.workers - 1}")
         start, stop = self.bounds(step)
@@ -85,11 +69,7 @@ class BatchPlan:
         return first, first + size + (worker < larger)
 
     def epoch(self, epoch: int) -> torch.Tensor:
-        """Return the permutation of the training set in `epoch`: int64, (n_samples,). It is shared: do not write to it.
-
-        Raises:
-            ValueError: if `epoch` is negative.
-        """
+        """Give the permutation of `epoch`: int64, (n_samples,). It is shared: do not write to it."""
         return _permutation(self.n_samples, self.seed, epoch)
 
     def batch(self, epoch: int, step: int) -> torch.Tensor:

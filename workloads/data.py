@@ -17,31 +17,27 @@ Split = Literal["train", "test"]
 
 @dataclass
 class Data(ABC):
-    """A classification data set with a training and a test split; it can be pickled.
+    """A classification data set with a training and a test split; it can be pickled."""
 
-    Attributes:
-        name: the name it was loaded by, for error messages.
-        n_classes: number of classes; labels are 0..n_classes-1.
-        input_shape: shape of one sample, (C, H, W) or (features,).
-        mean: what is subtracted, one value or one a channel; of values in 0..1 where the source is uint8.
-        std: what is divided by after that, likewise.
-    """
-
-    name: str
-    n_classes: int
-    input_shape: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    name: str  # by which it was loaded, for error messages
+    n_classes: int  # labels are 0..n_classes-1
+    input_shape: tuple[int, ...]  # of one sample, (C, H, W) or (features,)
+    mean: tuple[float, ...]  # is subtracted, one value or one a channel; of values in 0..1 where the source is uint8
+    std: tuple[float, ...]  # is divided by after that, likewise
 
     @property
-    @abstractmethod
     def n_train(self) -> int:
         """Number of training samples."""
+        return self.count("train")
 
     @property
-    @abstractmethod
     def n_test(self) -> int:
         """Number of test samples."""
+        return self.count("test")
+
+    @abstractmethod
+    def count(self, split: Split) -> int:
+        """Return the number of samples of a split."""
 
     @abstractmethod
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
@@ -54,9 +50,9 @@ class Data(ABC):
     def train_subset(self, indices: Tensor) -> Self:
         """Return the data set with only the training samples at `indices`."""
 
-    @abstractmethod
     def share_memory_(self) -> Self:
-        """Move what is held as tensors into shared memory, and return the data set itself."""
+        """Move what is held as tensors, by default nothing, into shared memory; return the data set itself."""
+        return self
 
     def fetch(
         self,
@@ -68,15 +64,9 @@ class Data(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Return a normalised batch on `device`: x (B, *input_shape) of `dtype`, and y (B,) int64.
 
-        Args:
-            indices: positions in the split, int64, (B,), on the CPU.
-            split: "train" or "test".
-            device: where the batch goes; it travels there as stored and is normalised there.
-            dtype: floating type of x; a half type is rounded to only after normalising.
-            epoch: see `raw`.
-
-        Raises:
-            UsageError: if an item that is decoded on demand is bad.
+        `indices` (B,) int64 are positions in the split, on the CPU. The batch travels as stored, and is normalised on
+        its device; a half type is rounded to only after that. Raises UsageError if an item that is decoded on demand
+        is bad.
         """
         return self.normalise(*self.raw(indices, split, epoch), device, dtype)
 
@@ -109,15 +99,9 @@ class TensorData(Data):
     test_x: Tensor
     test_y: Tensor
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train_y)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test_y)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.train_y if split == "train" else self.test_y)
 
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Copy the samples out of the tensors."""
@@ -143,21 +127,14 @@ class LazyData(Data):
     train: Any
     test: Any
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.train if split == "train" else self.test)
 
     def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Decode the samples and stack them.
 
-        Raises:
-            UsageError: if an item raises, is of another shape than the first, or has a label out of range.
+        Raises UsageError if an item raises, is of another shape than the first, or has a label out of range.
         """
         dataset = self.train if split == "train" else self.test
         xs, ys = [], []
@@ -180,17 +157,9 @@ class LazyData(Data):
         """Return the data set with a view of only the training samples at `indices`."""
         return replace(self, train=Subset(self.train, indices.tolist()))
 
-    def share_memory_(self) -> Self:
-        """Return the data set: nothing of it is held as tensors here."""
-        return self
-
 
 def decode(name: str, dataset: Any, i: int) -> tuple[Tensor, int]:
-    """Return item `i` of a map-style dataset as x, a uint8 or floating tensor, and y.
-
-    Raises:
-        UsageError: if reading it raises, or it is not such a pair.
-    """
+    """Give item `i` of a map-style dataset as x, a uint8 or floating tensor, and y. Raises UsageError if it is none."""
     try:
         x, y = dataset[i]
         x, y = torch.as_tensor(x), index(y)

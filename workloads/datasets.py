@@ -141,7 +141,10 @@ def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
             else f"the download failed ({one_line(error)}); check the network, or put its files under {place}"
         )
         raise UsageError(f"--dataset {name}: {cure}") from error
-    arrays = [array for split in (train, test) for array in (_channels_first(split.data), _labels(split))]
+    arrays: list[torch.Tensor] = []
+    for split in (train, test):
+        labels = split.labels if hasattr(split, "labels") else split.targets
+        arrays += _channels_first(split.data), torch.as_tensor(labels)
     return from_arrays(name, arrays, source.n_classes, (source.mean, source.std))
 
 
@@ -151,7 +154,3 @@ def _channels_first(images: Any) -> torch.Tensor:
     if x.dim() == 3:
         return x.unsqueeze(1)
     return x.permute(0, 3, 1, 2) if x.shape[-1] == 3 else x
-
-
-def _labels(dataset: Any) -> torch.Tensor:
-    return torch.as_tensor(dataset.labels if hasattr(dataset, "labels") else dataset.targets)

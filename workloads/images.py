@@ -101,27 +101,16 @@ class Files:
 
 @dataclass
 class ImageData(Data):
-    """A data set of pictures in files.
-
-    Attributes:
-        augment: whether training pictures are cut at random and mirrored.
-        seed: what that is drawn from, with the epoch and the index of a sample.
-    """
+    """A data set of pictures in files."""
 
     train: Files
     test: Files
-    augment: bool
-    seed: int
+    augment: bool  # whether training pictures are cut at random and mirrored
+    seed: int  # what that is drawn from, with the epoch and the index of a sample
 
-    @property
-    def n_train(self) -> int:
-        """Number of training samples."""
-        return len(self.train)
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples."""
-        return len(self.test)
+    def count(self, split: Split) -> int:
+        """See Data."""
+        return len(self.files(split))
 
     @property
     def size(self) -> int:

@@ -38,18 +38,13 @@ def fetcher(data: Data, loader: str, workers: int, device: torch.device, on_star
 
 @dataclass
 class Loader:
-    """The batches of one rank, on its device; with workers, those that come next are fetched beforehand.
-
-    Attributes:
-        worker: whose part of each batch it is; None: whole batches.
-        n_pieces: into how many pieces that is cut, at most.
-    """
+    """The batches of one rank, on its device; with workers, those that come next are fetched beforehand."""
 
     data: Data
     fetch: Fetcher
     plan: BatchPlan
-    worker: int | None
-    n_pieces: int
+    worker: int | None  # whose part of each batch it is; None: whole batches
+    n_pieces: int  # into how many pieces that is cut, at most
     device: torch.device
     dtype: torch.dtype
 

@@ -11,17 +11,10 @@ from records.errors import UsageError, nearest, one_line
 
 
 def import_torchvision(option: str) -> ModuleType:
-    """Import torchvision, on behalf of `option` (such as `--model resnet18`).
-
-    Raises:
-        UsageError: if torchvision is missing or was built for another version of torch.
-    """
+    """Import torchvision for `option` (such as `--model resnet18`). Raises UsageError if it does not fit this torch."""
     try:
         return importlib.import_module("torchvision")
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a mismatched build fails with ImportError, RuntimeError, OSError or AttributeError
+    except (Exception, SystemExit) as error:  # of many kinds, if it was built for another torch
         raise UsageError(
             f"{option}: needs torchvision, which is missing or does not match this torch ({one_line(error)}); "
             "install the two together: pip install torch torchvision"
@@ -31,8 +24,7 @@ def import_torchvision(option: str) -> ModuleType:
 def import_user_object(option: str, spec: str) -> Any:
     """Import what the user calls `spec` ("module:name"); the current directory is importable.
 
-    Raises:
-        UsageError: naming `option` and `spec` if the module is absent or raises, or has no such name.
+    Raises UsageError, naming `option` and `spec`, if the module is absent or raises, or has no such name.
     """
     module_name, _, name = spec.partition(":")
     if not module_name or not name:
@@ -60,11 +52,7 @@ def import_user_object(option: str, spec: str) -> Any:
 
 
 def call_user_function(option: str, spec: str, *args: Any) -> Any:
-    """Call the user's function `spec` ("module:function") with `args`.
-
-    Raises:
-        UsageError: naming `option` and `spec` if there is no such function, or it raises.
-    """
+    """Call the user's function `spec` ("module:function"). Raises UsageError if there is none, or it raises."""
     function = import_user_object(option, spec)
     if not callable(function):
         raise UsageError(f"{option} {spec}: is no function; define it")

@@ -27,13 +27,9 @@ MODELS = ("mlp", *_LEAST_SIDE)
 def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Build a model with new random weights, from torch's global generator.
 
-    Args:
-        name: one of `MODELS`, or "yourmodule:function", called as function(input_shape, n_classes).
-        input_shape: shape of one sample, (C, H, W) or (features,).
-        n_classes: number of outputs.
-
-    Raises:
-        UsageError: if there is no such model, it does not fit the input, or the user's function is wrong.
+    `name`: one of `MODELS`, or "yourmodule:function", called as function(input_shape, n_classes). `input_shape`: of one
+    sample, (C, H, W) or (features,). Raises UsageError if there is no such model, it does not fit the input, or the
+    user's function is wrong.
     """
     if ":" in name:
         return _user(name, input_shape, n_classes)
@@ -51,8 +47,7 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: int) -> None:
     """Verify, in evaluation mode, that `model` maps 2 samples of `input_shape` to (2, n_classes); its modes are kept.
 
-    Raises:
-        UsageError: naming `--model name`, if it raises or gives anything else.
+    Raises UsageError, naming `--model name`, if it raises or gives anything else.
     """
     if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
         raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")

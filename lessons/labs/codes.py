@@ -68,14 +68,12 @@ def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tenso
     if is_close(values, came[indices]):
         return ""
     if is_close(values, came[indices].abs()):
-        return "compress sends magnitudes, without their signs; choose by magnitude, and send the elements as they are"
+        return "compress sends magnitudes, without their signs"
     i = int((values - came[indices]).abs().argmax())
-    element, sent = int(indices[i]), float(values[i])
-    if is_close(values, g[indices]):
-        return (f"compress sends {sent:.4g} for element {element}, which is g alone; "
-                f"{float(came[element] - g[element]):.4g} was kept of it before: add the residual to g, and choose "
-                "and send from the sum")  # fmt: skip
-    return f"compress sends {sent:.4g} for element {element}; residual + g is {float(came[element]):.4g} there"
+    element = int(indices[i])
+    of_g = ", which is g alone" if is_close(values, g[indices]) else ""
+    return (f"compress sends {float(values[i]):.4g} for element {element}{of_g}; residual + g is "
+            f"{float(came[element]):.4g} there: choose and send from the sum")  # fmt: skip
 
 
 def _wrong_choice(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> str:
@@ -91,8 +89,6 @@ def _wrong_choice(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) ->
         return f"{seen}: it chooses the largest values; expected the largest magnitudes, of either sign"
     if _are_largest(indices, g.abs()):
         return f"{seen}: it chooses by g alone, without what was kept; add the residual first"
-    if _are_largest(indices, -came.abs()):
-        return f"{seen}: it chooses the smallest magnitudes; expected the largest"
     return f"{seen}; expected the largest magnitudes"
 
 
@@ -111,16 +107,13 @@ def _wrong_rest(
     if is_close(after, rest):
         return ""
     if torch.equal(after, before):
-        return ("the residual is as it was before, so what is not sent is lost: change it in place (add_, copy_); a "
-                "new tensor of the same name is not the caller's")  # fmt: skip
+        return "the residual is as it was before, so what is not sent is lost: change it in place (add_, copy_)"
     if is_close(after, came):
         i = int(indices[values.abs().argmax()])
-        return (f"the residual keeps element {i}, {float(after[i]):.4g}, though it was sent: it would be sent again, "
-                "so sent + kept is more than what came in; clear the residual where you send")  # fmt: skip
+        return f"the residual keeps element {i}, though it was sent: it would be sent again; clear it where you send"
     if not after.any():
         i = int(rest.abs().argmax())
-        return (f"the residual is zero everywhere, so element {i}, {float(rest[i]):.4g}, is lost: it was not sent; "
-                "clear the residual only where you send")  # fmt: skip
+        return f"the residual is zero everywhere, so element {i} is lost: clear the residual only where you send"
     if is_close(after, g.index_fill(0, indices, 0)):
         return "the residual has forgotten what it held before the step: add g to it, do not replace it"
     i = int((after - rest).abs().argmax())
@@ -144,8 +137,7 @@ def _wrong_mean(run: Run, rank: int, s: int) -> str:
     codes, senders = _codes(run, s)
     mean, total = result[f"mean{s}"], codes.sum(0)
     if not is_close(result[f"left{s}"], result[f"kept{s}"]):
-        return ("exchange leaves another residual than compress does for the same gradients: call compress once in a "
-                "step, with the residual that you are given")  # fmt: skip
+        return "exchange leaves another residual than compress does: call compress once in a step, with the one given"
     if is_close(mean, total / N):
         return ""
     if is_close(mean, total) and not _divides_by_senders(run, rank):
@@ -154,8 +146,6 @@ def _wrong_mean(run: Run, rank: int, s: int) -> str:
         i = int(((senders > 0) & (senders < N)).long().argmax())
         return (f"element {i} was sent by {int(senders[i])} of {N} ranks, and is divided by {int(senders[i])}; "
                 f"expected a division by N = {N}: a rank that does not send an element sends 0 for it")  # fmt: skip
-    if is_close(mean, torch.stack([one[f"g{s}"] for one in run.inputs]).mean(0)):
-        return "exchange returns the mean of the whole gradients; expected that of the codes, so compress first"
     if overwritten := _overwritten(mean * N, codes, senders):
         return overwritten
     found = coefficients(mean, list(codes)) if run.case.length >= N else None

@@ -67,10 +67,10 @@ class Compression(Lab):
             result |= {f"mean{s}": mean.clone(), f"left{s}": left.clone()}
         return result
 
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+    def find_fault(self, run: Run) -> str:
         return first_fault(run)
 
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
+    def comment(self, kind: str, run: Run) -> str:
         k, length = int(run.inputs[0]["k"]), run.case.length
         if kind == "raised" and k > length:
             return f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
@@ -92,9 +92,11 @@ class Compression(Lab):
         longest = max(run.sent, key=lambda message: message.nbytes)
         advice = super().advise(run, missed)
         if "bytes of a rank" in names and longest.nbytes >= run.case.length * width:
-            return (f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has "
-                    f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros; {advice}")  # fmt: skip
-        if "bytes of a rank" in names and any(_has_long_indices(message, k, width) for message in run.sent):
+            code = f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros"
+            return (
+                f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}; {advice}"
+            )
+        if "bytes of a rank" in names and longest.nbytes == k * (width + 2 * INDEX_BYTES):
             return f"the indices travel as int64, 8 bytes each, where int32 has 4; {advice}"
         if names[0] == "messages of a rank" and run.messages[0] == 2 * STEPS * (run.case.n - 1):
             return f"a code is two messages, where one can carry both: pack(values, indices); {advice}"
@@ -125,18 +127,11 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
         raise Fault("returned", f"{begin} {name_kind(code)}; expected two tensors: (indices, values)")
     indices, values = code
     if indices.dtype == torch.int64:
-        raise Fault("returned", f"{begin} indices of int64; expected int32, as they are counted and unpacked: "
-                                "indices.int()")  # fmt: skip
-    if indices.dtype != torch.int32:
-        raise Fault("returned", f"{begin} {name_kind(indices)} for the indices; expected int32, and they come first")
-    if indices.dim() != 1 or indices.shape != values.shape:
-        raise Fault(
-            "returned", f"{begin} {name_kind(indices)} and {name_kind(values)}; expected as many values as indices"
-        )
-    if values.dtype != case.dtype:
-        raise Fault(
-            "returned", f"{begin} values of {name_dtype(values.dtype)}; expected those of g, {name_dtype(case.dtype)}"
-        )
+        raise Fault("returned", f"{begin} indices of int64; expected int32, as they are counted and unpacked")
+    alike = (indices.dtype, values.dtype) == (torch.int32, case.dtype)
+    if not (alike and indices.shape == values.shape == (len(values),)):
+        raise Fault("returned", f"{begin} {name_kind((indices, values))}; expected as many indices, of int32, as "
+                                f"values, of {name_dtype(case.dtype)}")  # fmt: skip
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < case.length:
         raise Fault("returned", f"{begin} an index that is not one of 0 to {case.length - 1}")
     return indices, values
@@ -147,9 +142,3 @@ def _check_vector(vector: Any, case: Case, begin: str, name: str) -> None:
     if not isinstance(vector, torch.Tensor) or vector.shape != (case.length,) or vector.dtype != case.dtype:
         expected = f"a vector [{case.length}] of {name_dtype(case.dtype)}"
         raise Fault("returned", f"{begin}: {name} returned {name_kind(vector)}; expected {expected}")
-
-
-def _has_long_indices(message: Sent, k: int, width: int) -> bool:
-    if message.vector is None or message.vector.is_floating_point():
-        return False
-    return message.vector.dtype == torch.int64 or message.nbytes == k * (width + 2 * INDEX_BYTES)

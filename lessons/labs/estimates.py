@@ -1,13 +1,15 @@
 """Lab 6: what is wrong in an estimate of a step's seconds, or in a choice of a strategy, in one line."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import isclose
 
 import torch
 
 from lessons.labs.clusters import CHOICES, RING, SERVER, SERVERS, Cluster, measure, predict, seconds, share_of
 
-_NEAR = 1e-3
 Term = Callable[[int], float]  # of N
+near = partial(isclose, rel_tol=1e-3, abs_tol=1e-12)
 _WAITED = "while one message is on its way the next one leaves: only one x and one gradient are waited for"
 
 # What a student's function counts, as a multiple of the latency, or of P / bandwidth, and what is to be said of it.
@@ -15,46 +17,32 @@ LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
     SERVER: (
         (lambda N: 0, "no latency is counted; every message takes one"),
         (lambda N: 1, "one latency is counted; a step is a way there, and then a way back"),
-        (lambda N: N - 1, f"N - 1 latencies are counted; {_WAITED}"),
         (lambda N: 2 * (N - 1), f"2 (N - 1) latencies are counted, one for each message; {_WAITED}"),
-        (lambda N: N, f"N latencies are counted; {_WAITED}"),
-        (lambda N: 2 * N, f"2 N latencies are counted; {_WAITED}"),
     ),
     RING: (
         (lambda N: 0, "no latency is counted; every message takes one"),
-        (lambda N: 1, "the latency is counted once; a rank sends a chunk when it has received the one before, so each "
-                      "message of that chain takes one"),
-        (lambda N: 2, "the latency is counted twice; a rank sends a chunk when it has received the one before, so each "
-                      "message of that chain takes one"),
+        (lambda N: 1, "the latency is counted once; a rank sends a chunk when it has received the one before"),
         (lambda N: N - 1, "N - 1 latencies are counted, and a ring goes round twice: share-reduce and share-only"),
         (lambda N: 2 * N, "2 N latencies are counted: in each round the chunk is there after N - 1 messages, for its "
                           "first rank has it already"),
         (lambda N: 2 * N * (N - 1), "N messages are counted one after the other in each step; on a ring all cards "
                                     "send at once"),
-        (lambda N: 4 * (N - 1), "sending and receiving are counted one after the other; while a rank sends to its "
-                                "right, its left sends to it"),
     ),
 }  # fmt: skip
 VECTORS: dict[str, Sequence[tuple[Term, str]]] = {
     SERVER: (
         (lambda N: 2 * (N - 1), "2 (N - 1) vectors are counted one after the other; a card is full duplex: when the "
                                 "server sends x to the second worker, the next gradient of the first one can come in"),
-        (lambda N: 2 * N, "2 N vectors are counted one after the other; a card is full duplex, and rank 0 sends itself "
-                          "nothing"),
         (lambda N: N - 1, "N - 1 vectors are counted; so many come in one after the other, and what goes out overlaps "
                           "with it but for one: the first x goes out when the last gradient is in"),
-        (lambda N: 2, "two vectors are counted; those of all workers pass one card, the server's, one after the other"),
         (lambda N: 1, "one vector is counted; those of all workers pass one card, the server's, one after the other"),
     ),
     RING: (
         (lambda N: 2 * (N - 1), "whole vectors are counted, 2 (N - 1) of them; a message of a ring is a chunk"),
         (lambda N: N - 1, "whole vectors are counted, N - 1 of them; a message of a ring is a chunk"),
         (lambda N: (N - 1) / N, "N - 1 chunks are counted, and a ring goes round twice: share-reduce and share-only"),
-        (lambda N: 2, "2 N chunks are counted: in each round a chunk is there after N - 1 messages, for its first rank "
-                      "has it already"),
         (lambda N: 4 * (N - 1) / N, "bytes that come in are added to those that go out; a card is full duplex, and "
                                     "does both at once"),
-        (lambda N: N, "N vectors pass one card only where there is a server; on a ring all cards send at once"),
     ),
 }  # fmt: skip
 RIGHT: dict[str, tuple[Term, Term]] = {
@@ -89,21 +77,16 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     yours, measured = float(estimates[i, 0]), measure(choice, clusters[i])
     begin = f"{clusters[i]}: yours is {seconds(yours)}, and {seconds(measured)} were measured"
     of_all = [float(three[0]) / measure(choice, one) for three, one in zip(estimates, clusters, strict=True)]
-    for times in (1000, 1_000_000):
-        if all(near(found, times) for found in of_all):
-            return f"{begin}; yours is {times:,} times as long in every cluster: return seconds"
+    if all(near(found, 1000) for found in of_all):
+        return f"{begin}; yours is 1,000 times as long in every cluster: return seconds"
     rows = [*zip(estimates.tolist(), clusters, strict=True)]
     latencies = [(more - once) / one.latency for (once, more, _), one in rows]
     vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
     of_latency, of_bytes = RIGHT[choice]
     text = _hint(latencies, ns, of_latency, LATENCIES[choice]) or _hint(vectors, ns, of_bytes, VECTORS[choice])
-    if text:
-        return f"{begin}; {text}"
-    which = {True: "which is right", False: "which is not right"}
-    of_latency_is, of_bytes_is = (which[near(found[i], right(ns[i]))]
-                                  for found, right in ((latencies, of_latency), (vectors, of_bytes)))  # fmt: skip
-    return (f"{begin}; with twice the latency yours grows by {latencies[i]:.3g} latencies, {of_latency_is}; with twice "
-            f"the bytes by {vectors[i]:.3g} times P / bandwidth, {of_bytes_is}")  # fmt: skip
+    text = text or (f"with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
+                    f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
+    return f"{begin}; {text}"
 
 
 def _hint(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> str:
@@ -117,11 +100,6 @@ def _hint(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequenc
     if are(right, 1 / 8) or are(right, 8):
         return "bits are taken for bytes: a byte has 8 bits; P is in bytes, the bandwidth in bits a second"
     return next((text for term, text in known if are(term) or are(term, 1 / 8)), "")
-
-
-def near(value: float, expected: float) -> bool:
-    """Whether a number is what was expected but for rounding."""
-    return abs(value - expected) <= _NEAR * max(abs(expected), 1e-9)
 
 
 # Choices
@@ -149,9 +127,7 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
         if list(chosen) == [best_in_theory(one, world) for one in clusters]:
             return f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
-        return (
-            f"{text}; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
-        )
+        text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
     return text
 
 

@@ -90,21 +90,19 @@ def explain_minus(run: Run, k: int) -> str:
         taken_off = [j for j in clients(run) if found and j != k and bool((found[1][j - 1] < -_LOOK).any())]
         if taken_off:
             return (f"push {i + 1} of rank {k} holds updates of rank {taken_off[0]} with a minus: a fetch has put them "
-                    "into base, and not into x (`x = ...` names a new tensor; write into x: copy_, add_)")  # fmt: skip
+                    "into base, and not into x (`x = ...` names a new tensor)")  # fmt: skip
     return ""
 
 
 def explain_pushes(run: Run, k: int) -> str:
     """Return what is wrong in a client's pushes, the root of it first; "" if nothing is, or it cannot be told."""
     expected, sent = pushes_of(run, k), _pushed(run, k)
-    if len(sent) < len(expected):
+    if len(sent) != len(expected):
         return f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
     held = [amounts(run, vector) for vector in sent]
     wrong = []
-    for i, (found, (wanted, _)) in enumerate(zip(held, expected, strict=False)):
-        if found is None:
-            return ""
-        if text := _explain_push(*found, wanted, k):
+    for i, (found, (wanted, _)) in enumerate(zip(held, expected, strict=True)):
+        if found and (text := _explain_push(*found, wanted, k)):
             wrong.append((text.startswith(_NOTHING), i, text))  # what is missing may have gone with what came again
     if not wrong:
         return ""
@@ -118,16 +116,12 @@ def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> 
     """Return what is wrong in one push, "" if nothing is."""
     mine = updates[k - 1]
     if abs(of_x) > _LOOK:
-        return (f"x itself, a value, and not what rank {k} has added to it: whoever writes a value undoes what "
-                "others have added since it was fetched")  # fmt: skip
-    if turned := [j for j in range(UPDATES) if mine[j] < -_LOOK]:
-        return f"{_named(turned)} with a minus: x is newer than base"
+        return f"x itself, a value, and not what rank {k} has added to it"
     if again := [j for j in range(wanted.start) if mine[j] > _LOOK]:
         return f"{_named(again)} again, already pushed; "
     others = [j + 1 for j in range(len(updates)) if j != k - 1 and bool((updates[j].abs() > _LOOK).any())]
     if others:
-        return (f"updates of rank {others[0]} as well, which came with a fetch: the server has them already; base "
-                f"is to take in what was fetched, too ({_REBOUND})")  # fmt: skip
+        return f"updates of rank {others[0]} as well, which came with a fetch: base is to take them in ({_REBOUND})"
     if missing := [j for j in wanted if mine[j] < _LOOK]:
         return f"{_NOTHING} {_named(missing)}, "
     share = 1 / len(updates)
@@ -142,19 +136,15 @@ def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> 
 def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[range, int]], k: int) -> str:
     """Return why pushes hold what was pushed before: whether a fetch between them has made an end of it."""
     fetches = {j: fetched for wanted, fetched in expected for j in wanted}  # how many came before an update's push
-    across = within = could = False  # again although a fetch was between; although none was; and whether one could see
+    across = within = False  # again although a fetch was between; although none was
     for found, (wanted, fetched) in zip(held, expected, strict=False):
         old = [j for j in range(wanted.start) if found is not None and found[1][k - 1][j] > _LOOK]
         across |= any(fetches[j] < fetched for j in old)
         within |= any(fetches[j] == fetched for j in old)
-        could |= any(fetches[j] == fetched for j in range(wanted.start))
     if across and within:
-        return ("it is all that the client has added since it began: base never moves, neither by a push nor a fetch "
-                f"({_REBOUND})")  # fmt: skip
-    if across and could:
-        return "they came back with a fetch: the server has them already; base is to take in what was fetched, too"
+        return f"base never moves, neither by a push nor a fetch ({_REBOUND})"
     if across:
-        return "they came back with a fetch, or base never moves: a push is to move base, and so is a fetch"
+        return "they came back with a fetch: the server has them already; base is to take in what was fetched, too"
     return f"what is pushed is to be taken off: a push is to move base, and not only a fetch ({_REBOUND})"
 
 
@@ -167,8 +157,7 @@ def _explain_missing(run: Run, k: int, i: int, found: Amounts | None) -> str:
         return "though no fetch has come since: where base is moved first, x - base is 0"
     fetched = amounts(run, run.results[k]["fetched"].view(-1, run.case.length)[fetches - 1])
     if fetched is not None and fetched[1][k - 1][missing[-1]] > 1 - _LOOK:
-        return ("made before a fetch: x still has it after that fetch, but base has it too, as if the server did; base "
-                "is to be the server's x alone")  # fmt: skip
+        return "made before a fetch: x still has it after that fetch, but base has it too, as if the server did"
     return "made before a fetch: that fetch has thrown away what was not pushed yet"
 
 
@@ -178,19 +167,13 @@ def explain_server(run: Run) -> str:
     if found is None:
         return ""
     of_x, updates = found
-    share = 1 / len(clients(run))
     if bool((updates - 1).abs().max() < _LOOK) and abs(of_x - 1) < _LOOK:
         return ""
     if abs(of_x) < _LOOK and bool((updates.abs() < 1 + _LOOK).all()):
-        return ("the x that the server began with is gone: apply writes what was pushed over it; an increment is to be "
-                "added")  # fmt: skip
-    if bool((updates - share).abs().max() < _LOOK):
-        return (f"each update counts {share:.2g}: apply divides by the {len(clients(run))} clients; an increment is a "
-                "step that was taken, and steps add up: a sum, and no mean")  # fmt: skip
+        return "the x that the server began with is gone: apply writes what was pushed over it"
     if abs(of_x - 1) > _LOOK:
-        return (f"the x that the server began with counts {of_x:.2g} in the end: apply takes a mean of x and what was "
-                "pushed; an increment is to be added")  # fmt: skip
-    return "apply has not added each push once"
+        return f"the server's first x counts {of_x:.2g} in the end: apply takes a mean of x and what was pushed"
+    return "apply has not added each push once: an increment is a step that was taken, and steps add up"
 
 
 def explain_fetches(run: Run, k: int) -> str:
@@ -207,8 +190,8 @@ def explain_fetches(run: Run, k: int) -> str:
                 return (f"{begin} holds {_named(twice)} of its own twice: the server's x has what was pushed; only "
                         "what was not pushed yet is to be added to it")  # fmt: skip
             if missing := [j for j in range(made) if mine[j] < 1 - _LOOK]:
-                return (f"{begin} lacks {_named(missing)} of its own, not pushed yet: the client goes on without its "
-                        "own work")  # fmt: skip
+                lack = "of its own, not pushed yet: the client goes on without its own work"
+                return f"{begin} lacks {_named(missing)} {lack}"
         unpushed = increments_of(run, k)[pushed:made].sum(0)
         reply = replies[i] if i < len(replies) else None
         if reply is not None and len(replies) == len(xs) and not is_close(x, reply + unpushed):

@@ -3,7 +3,7 @@
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +53,7 @@ class Links(Lab):
             result["answers"] = torch.tensor(answers, dtype=torch.float64)
         return result if case.function else result | run_all_reduce(yours, transport, case, inputs)
 
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+    def find_fault(self, run: Run) -> str:
         function, given = run.case.function, clusters_of(run.inputs[0]) if "clusters" in run.inputs[0] else []
         if choice := ESTIMATES.get(function):
             answers = run.results[0]["answers"].view(-1, 3)
@@ -65,16 +65,16 @@ class Links(Lab):
             return ""
         if wrong := wrong_ranks(run):
             return _explain_vector(run, wrong[0])
-        if not (other := other_bits(run)):
-            return ""
-        rank, element = other[0]
-        return (f"all_reduce: {run.case}: all ranks hold the mean, but element {element} has other bits on rank {rank} "
-                "than on rank 0, for they add in another order: let both of a pair add the same two sums")  # fmt: skip
+        first = run.results[0]["vector"]
+        for rank, result in enumerate(run.results):
+            if len(different := (result["vector"] != first).nonzero()):
+                return (f"all_reduce: {run.case}: all ranks hold the mean, but element {int(different[0])} has other "
+                        f"bits on rank {rank} than on rank 0: let both of a pair add the same two sums")  # fmt: skip
+        return ""
 
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
-        if kind != "damage" or not run.results:  # without results it is another damage, which has ended the run
-            return ""
-        return "; two that wait before they receive are a deadlock: send vector.clone(), which nobody changes"
+    def comment(self, kind: str, run: Run) -> str:
+        two = "; two that wait before they receive are a deadlock: send vector.clone(), which nobody changes"
+        return two if kind == "damage" and run.results else ""  # without results it is another damage
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return "the vector" if vector.numel() == case.length else f"{vector.numel()} elements"
@@ -91,10 +91,10 @@ class Links(Lab):
         ]
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+        advice = super().advise(run, missed)
         if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
-            return (f"{super().advise(run, missed)}; yours is faster here, for a message costs its sender nothing but "
-                    "the time on the card; real cards and processors take a microsecond or more for each")  # fmt: skip
-        return super().advise(run, missed)
+            advice += "; yours is faster here, for a message costs its sender nothing but the time on the card"
+        return advice
 
 
 def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
@@ -126,14 +126,11 @@ def _explain_vector(run: Run, rank: int) -> str:
     if missing := [str(k) for k, a in enumerate(found) if not a]:
         return (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
                 "2^s ranks, if both of a pair know different ones")  # fmt: skip
-    if all(abs(a - found[0]) < 1e-3 for a in found):
-        if found[0] < 1 / case.n:
-            return (f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N "
-                    "once, after the last round, or by 2 in each")  # fmt: skip
-        return (f"{begin} {text}; expected each rank once, divided by {case.n}: all parts have come on several "
-                "ways, or the sum is divided by less")  # fmt: skip
-    return (f"{begin} {text}; expected each rank once, divided by {case.n}: some parts have come on several ways, "
-            "or are divided less often than others")  # fmt: skip
+    alike = all(abs(a - found[0]) < 1e-3 for a in found)
+    if alike and found[0] < 1 / case.n:
+        return f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N once"
+    which = "all" if alike else "some"
+    return f"{begin} {text}; expected each rank once, divided by {case.n}: {which} parts have come on several ways"
 
 
 def clusters_of(inputs: Vectors) -> list[Cluster]:
@@ -145,13 +142,6 @@ def choices_of(run: Run) -> tuple[list[Cluster], list[str]]:
     """Return the clusters, and what was chosen for each."""
     names = list(CHOICES)
     return clusters_of(run.inputs[0]), [names[int(i)] for i in run.results[0]["answers"].tolist()]
-
-
-def other_bits(run: Run) -> list[tuple[int, int]]:
-    """Return the ranks that have ended with other bits than rank 0, each with the first such element."""
-    first = run.results[0]["vector"]
-    different = [(rank, result["vector"] != first) for rank, result in enumerate(run.results)]
-    return [(rank, int(where.nonzero()[0])) for rank, where in different if where.any()]
 
 
 # What is drawn

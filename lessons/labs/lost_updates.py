@@ -80,15 +80,14 @@ class LostUpdates(Lab):
                 before = x.clone()
                 yours.push(transport, x, base)
                 if not torch.equal(before, x):
-                    raise Fault("damage", f"rank {transport.rank}: push changed x, the client's own copy; what is to "
-                                          "be done there is fetch's")  # fmt: skip
+                    raise Fault("damage", f"rank {transport.rank}: push changed x, which only fetch is to change")
             elif action == FETCH:
                 yours.fetch(transport, x, base)
                 fetched.append(x.clone())
         transport.isend(None, SERVER, "goodbye")
         return {"fetched": torch.stack(fetched)}
 
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+    def find_fault(self, run: Run) -> str:
         total = run.inputs[SERVER]["x"] + sum(increments_of(run, k).sum(0) for k in clients(run))
         fetched = next((text for k in clients(run) if (text := increments.explain_fetches(run, k))), "")
         if is_close(run.results[SERVER]["x"], total) and not fetched:
@@ -96,16 +95,14 @@ class LostUpdates(Lab):
         looks = [partial(look, run, k) for look in (increments.explain_minus, increments.explain_pushes)
                  for k in clients(run)]  # fmt: skip
         found = next((text for look in looks if (text := look())), "") or increments.explain_server(run) or fetched
-        found = found or "the server's x is not x + the sum of all updates"
-        return f"{run.case}: {found}{increments.count_lost(run)}"
+        return f"{run.case}: {found or 'the server has lost updates'}{increments.count_lost(run)}"
 
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
+    def comment(self, kind: str, run: Run) -> str:
         if kind not in ("deadlock", "unread"):
             return ""
         tags = {one.tag for one in run.sent if one.dst == SERVER}
         if other := tags - {"push", "fetch", "goodbye"}:
-            return ("; the server takes messages with the tags 'push', 'fetch' and 'goodbye', and none with "
-                    f"{min(other)!r}")  # fmt: skip
+            return f"; the server takes the tags 'push', 'fetch' and 'goodbye', and not {min(other)!r}"
         return "" if "fetch" in tags else "; no client has sent 'fetch', which the server answers with 'parameters'"
 
     def label(self, message: Sent, case: Case) -> str:

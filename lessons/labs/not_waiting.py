@@ -74,7 +74,7 @@ class NotWaiting(Lab):
         rates = [_call(yours.largest_rate, "largest_rate", curvature, tau) for _, curvature, tau in asked]
         return {"rates": _numbers(rates, "largest_rate")}
 
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+    def find_fault(self, run: Run) -> str:
         if isinstance(run.case, Task):
             return explain_serve(run, run.case.s)
         asked = _asked(run.inputs[0])
@@ -83,7 +83,7 @@ class NotWaiting(Lab):
             return next((text for text in found if text), "")
         return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
 
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
+    def comment(self, kind: str, run: Run) -> str:
         function = run.case.function or "serve"
         s = run.case.s if isinstance(run.case, Task) else None
         done = [*self.functions[: self.functions.index(function)]]

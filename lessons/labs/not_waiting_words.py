@@ -43,10 +43,8 @@ def explain_serve(run: Run, s: int | None) -> str:
     for i, g in enumerate(seen.used):
         if i and not is_close(seen.before[i], seen.before[i - 1] - LR * seen.used[i - 1]):
             old = seen.version_of(seen.before[i])
-            back = "on an x that update had not made"
-            if old is not None and old < i:
-                back = f"on version {old}, though there had been {counted(i, 'update')}: what is between is lost"
-            return f"{begin} update {i + 1} was made {back}; x is changed by `update`, and by nobody else"
+            text = f"on version {old}, though there had been {counted(i, 'update')}; x is changed by `update` only"
+            return f"{begin} update {i + 1} was made {text}"
         found = [k for k, j in due.items() if j < seen.steps[k] and is_close(g, seen.had[k][j] - seen.c[k])]
         if not found:
             return f"{begin} {_explain_used(seen, i, due)}"
@@ -62,13 +60,9 @@ def _explain_used(seen: Served, i: int, due: dict[int, int]) -> str:
     """Return what update i was made with, if it was no worker's gradient."""
     parts = {k: seen.had[k][j] - seen.c[k] for k, j in due.items() if j < seen.steps[k]}
     found = coefficients(seen.used[i], list(parts.values())) if parts else None
-    made = f"update {i + 1} was made with"
-    if found is None:
-        return f"{made} what is no worker's next gradient: each counts once, as it came"
-    text = describe(found, [f"g of rank {k}" for k in parts])
-    if sum(a != 0 for a in found) > 1:
-        return f"{made} {text}: who waits for several gradients waits for the slowest; expected one update with each"
-    return f"{made} {text}; expected a gradient as it came"
+    text = "what is no worker's next gradient" if found is None else describe(found, [f"g of rank {k}" for k in parts])
+    return (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; expected one "
+            "update with each gradient, as it came")  # fmt: skip
 
 
 def _explain_order(seen: Served, order: Sequence[tuple[int, int]]) -> str:
@@ -108,8 +102,7 @@ def _explain_answers(seen: Served, order: Sequence[tuple[int, int]], s: int | No
             return (f"{begin} rank {k} was answered when it was {counted(ahead[slowest], 'step')} ahead of rank "
                     f"{slowest}; the bound is {s}")  # fmt: skip
         if s is None and (late := versions[i] - i - 1):
-            return (f"{begin} rank {k} got version {versions[i]}; its gradient made version {i + 1}, and it had to "
-                    f"wait for {counted(late, 'update')} of others: answer at once")  # fmt: skip
+            return f"{begin} rank {k} had to wait for {counted(late, 'update')} of others: answer at once"
     return ""
 
 
@@ -123,8 +116,7 @@ def _explain_old(seen: Served, order: Sequence[tuple[int, int]], versions: Seque
         # Of several gradients taken at the time of the answer, nobody knows which were applied before it.
         made += sum(abs(time - at) <= _SOON for time in came) == 1
         if versions[i] < made:
-            since = "the x of when it was held back" if versions[i] == i + 1 else "an older x"
-            got = f"version {versions[i]}, {since}"
+            got = f"version {versions[i]}, the x of when it was held back"
             return f"rank {k} was answered after update {made}, but with {got}; send the x of now"
     return ""
 
@@ -161,8 +153,8 @@ def explain_waits(run: Run, s: int | None) -> str:
                 return f"rank {k} is held back, though {allowed}"
             if message.tag != "gradient":
                 return f"rank {k} is held back, though {allowed} since rank {own} has said goodbye and left"
-            return (f"rank {k} is held back, though {allowed} since rank {own} has moved on: after every message look "
-                    "at all who wait")  # fmt: skip
+            moved = f"rank {own} has moved on: after every message look at all who wait"
+            return f"rank {k} is held back, though {allowed} since {moved}"
     for k, sent in answers.items():
         if len(sent) > taken[k]:
             return f"rank {k} was sent {len(sent)} x for {taken[k]} gradients: answer only who has sent one"
@@ -184,28 +176,17 @@ def _explain_staleness(seen: Served, order: Sequence[tuple[int, int]]) -> str:
     if len(found) != len(expected):
         return f"{begin} serve returned {len(found)} numbers for {len(expected)} gradients; expected one for each"
     if found == [late + 1 for late in expected]:
-        return (f"{begin} every staleness is 1 too large: what counts is the version that a gradient is applied to, "
-                "not the one that it makes")  # fmt: skip
+        return f"{begin} every staleness is 1 too large: what counts is the version that a gradient is applied to"
     if found == versions:
         return f"{begin} serve returned the versions that were read; staleness is the version applied to, less that"
-    for text, others in _in_steps(order).items():
-        if found == others:
-            return f"{begin} serve returned {text}; staleness counts versions of x, that is updates, of all workers"
-    i = next(i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
-    return (f"{begin} the gradient of rank {order[i][0]} that was applied to version {i} was computed on version "
-            f"{versions[i]}: staleness {expected[i]}; serve returned {found[i]:g}")  # fmt: skip
-
-
-def _in_steps(order: Sequence[tuple[int, int]]) -> dict[str, list[int]]:
-    """Return what a count of the workers' own steps gives, before and after the gradient's own."""
-    counts: dict[str, list[int]] = {"how many of its own steps a worker is behind the furthest": [],
-                                    "how many of its own steps a worker is ahead of the slowest": [],
-                                    "how many steps a worker has taken": []}  # fmt: skip
-    behind, ahead, taken = counts.values()
-    done = dict.fromkeys(sorted({k for k, _ in order}), 0)
+    done = dict.fromkeys(seen.had, 0)
+    behind = []
     for k, _ in order:
         done[k] += 1
         behind.append(max(done.values()) - done[k])
-        ahead.append(done[k] - min(done.values()))
-        taken.append(done[k])
-    return counts
+    if found == behind:
+        return (f"{begin} serve returned how many of its own steps a worker is behind the furthest; staleness counts "
+                "versions of x, that is updates, of all workers")  # fmt: skip
+    i = next(i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
+    return (f"{begin} the gradient of rank {order[i][0]} that was applied to version {i} was computed on version "
+            f"{versions[i]}: staleness {expected[i]}; serve returned {found[i]:g}")  # fmt: skip

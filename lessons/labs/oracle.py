@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -78,7 +78,7 @@ class Oracle(Lab):
                                     "g, in place, and return the number of all ranks' samples, an int")  # fmt: skip
         return {"g": g, "total": torch.tensor([total])}
 
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+    def find_fault(self, run: Run) -> str:
         inputs, result = run.inputs[0], run.results[0]
         match run.case.function:
             case "cut":
@@ -92,30 +92,26 @@ class Oracle(Lab):
                 return explain_verdicts(inputs, result)
         return explain_average(run)
 
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
+    def comment(self, kind: str, run: Run) -> str:
         if kind == "hole":
             done = self.functions[: self.functions.index(run.case.function or "average")]
             return f"; right so far: {', '.join(done)}" if done else ""
         empty = [rank for rank, inputs in enumerate(run.inputs) if not run.case.function and not int(inputs["n"])]
         if kind not in ("deadlock", "raised", "unread") or not empty:
             return ""
-        named = f"rank{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
         silent = [rank for rank in empty if not run.of_rank(rank)]
         if kind != "raised" and silent and len(run.sent) > len(silent):
-            return (f"; rank {silent[0]} has no sample, and sent nothing: the others wait for it all the same; it must "
-                    "take part, with a weight of 0")  # fmt: skip
-        return f"; {named} had no sample"
+            return f"; rank {silent[0]} has no sample, and sent nothing: the others wait for it all the same"
+        return f"; rank {', '.join(map(str, empty))} had no sample"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return Ring().label_vector(message, vector, case)
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         advice = super().advise(run, missed)
-        short = next((message for message in run.sent if message.vector is None or message.vector.numel() == 1), None)
-        if short is None:
-            return advice
-        text = "sends a number in a message of its own; n can travel beside the vector, as `n`"
-        return f"rank {short.rank} {text}; {advice}"
+        if any(message.vector is None or message.vector.numel() == 1 for message in run.sent):
+            return f"a rank sends a number in a message of its own; n can travel beside the vector, as `n`; {advice}"
+        return advice
 
 
 # What is drawn
@@ -146,17 +142,13 @@ def _draw_plan(case: Case, chance: random.Random) -> Vectors:
 
 def _flattened(plan: Any, N: int) -> Vectors:
     """Return the sizes of a plan's parts, and all its samples, in order. Raises Fault."""
-    if isinstance(plan, Iterator):  # which is empty when it is read again
-        raise Fault("returned", f"cut returned a {type(plan).__name__}; expected a list, which can be read many times")
     try:
-        steps = [[[int(sample) for sample in part] for part in parts] for parts in plan]
+        steps = [[[int(sample) for sample in part] for part in parts] for parts in plan[:]]
     except (TypeError, ValueError):
         raise Fault("returned", f"cut returned {name_kind(plan)}; expected a list with an element for each step: a "
                                 "list of N ranges, one for each rank") from None  # fmt: skip
-    for s, parts in enumerate(steps):
-        if len(parts) != N:
-            raise Fault("returned", f"cut returned {len(parts)} parts in step {s}, for N = {N}; expected one for "
-                                    "each rank, also if it is empty")  # fmt: skip
+    if other := next((parts for parts in steps if len(parts) != N), None):
+        raise Fault("returned", f"cut returned {len(other)} parts in a step, for N = {N}; expected one for each rank")
     parts = list(itertools.chain.from_iterable(steps))
     return {"parts": torch.tensor([len(part) for part in parts], dtype=torch.int64),
             "samples": torch.tensor([sample for part in parts for sample in part], dtype=torch.int64)}  # fmt: skip
@@ -170,7 +162,7 @@ def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vector
     used: list[torch.Tensor] = []
 
     def gradient(chosen: Any) -> torch.Tensor:
-        if isinstance(chosen, range | list | tuple) and not all(isinstance(i, int) for i in chosen):
+        if isinstance(chosen, list) and not all(isinstance(i, int) for i in chosen):
             raise Fault("gradient", "gradient was given a list of parts; expected a list of samples, which are numbers")
         return x - samples[torch.as_tensor(chosen if isinstance(chosen, torch.Tensor) else list(chosen)).long()].mean(0)
 

@@ -33,32 +33,24 @@ def explain_average(run: Run) -> str:
             continue
         if ns[rank] and torch.equal(g.nan_to_num(), run.inputs[rank]["g"].nan_to_num()):
             return (f"{samples}: rank {rank}'s g is as it was; write the mean into g, in place: `g = ...` makes a new "
-                    "tensor, and the caller's does not change")  # fmt: skip
+                    "tensor")  # fmt: skip
         if g[~nan].isnan().any():
-            empty = [str(k) for k, n_k in enumerate(ns) if not n_k]
-            if empty:
-                return (f"{samples}: rank {rank} ends with NaN, which rank {empty[0]} brought: the mean of no samples "
-                        "is NaN, and 0 x NaN is NaN too; it must put zeros into the sum")  # fmt: skip
-            return f"{samples}: rank {rank} ends with NaN"
+            return (f"{samples}: rank {rank} ends with NaN: the mean of no samples is NaN, and 0 x NaN is NaN too; a "
+                    "rank without samples must put zeros into the sum")  # fmt: skip
         if nan.any() and not g[nan].isnan().all():
-            broken = next(k for k in having if run.inputs[k]["g"].isnan().any())
-            return (f"{samples}: the gradient of rank {broken} is NaN in one element, and rank {rank} ends with a "
-                    "number there: leave out who has no samples, but let be seen what has gone wrong")  # fmt: skip
-        short = next((one for one in run.sent if one.vector is not None and one.vector.is_floating_point()
-                      and one.vector.element_size() < case.dtype.itemsize), None)  # fmt: skip
-        if short is not None and short.vector is not None:
-            kind, wide = name_dtype(short.vector.dtype), name_dtype(case.dtype)
-            return (f"{samples}: rank {short.rank} sent {kind}, and rank {rank} ends with a mean that has lost digits; "
-                    f"expected {wide} all the way")  # fmt: skip
+            return (f"{samples}: a gradient is NaN in one element, and rank {rank} ends with a number there: leave out "
+                    "who has no samples, but let be seen what has gone wrong")  # fmt: skip
+        for one in run.sent:
+            if one.vector is not None and one.vector.element_size() < case.dtype.itemsize:
+                return (f"{samples}: rank {one.rank} sent {name_dtype(one.vector.dtype)}, and rank {rank} ends with a "
+                        f"mean that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
         finite = [run.inputs[k]["g"][~nan] for k in having]
         weights = _weights(g[~nan], finite, [ns[k] for k in having], having, case.n, n)
         return f"{samples}: rank {rank} ends with {weights}"
     for rank, g in enumerate(results):
         if not torch.equal(g[~nan], results[0][~nan]):
-            differing = int((g[~nan] != results[0][~nan]).sum())
-            return (f"{samples}: rank 0 and rank {rank} have the same mean but for rounding: {differing} of "
-                    f"{case.length} elements differ in their last bits, and so the replicas drift apart; add in one "
-                    "order on all ranks")  # fmt: skip
+            return (f"{samples}: rank 0 and rank {rank} have the same mean but for rounding: the replicas drift apart; "
+                    "add in one order on all ranks")  # fmt: skip
     for rank, result in enumerate(run.results):
         if int(result["total"]) != n:
             return f"{samples}: average returned {int(result['total'])} on rank {rank}; expected the sum of all n, {n}"
@@ -69,37 +61,24 @@ def _weights(
     g: torch.Tensor, parts: Sequence[torch.Tensor], ns: Sequence[int], having: Sequence[int], N: int, n: int
 ) -> str:
     """Return in words which weights the means of the ranks that have samples got."""
+    of_all = f"divide by the number of all samples, {n}"
     known: dict[str, list[float]] = {
-        f"the mean of the {N} ranks' means: a sample counts more where there are fewer; weight g by n": [1 / N]
-        * len(ns),
-        f"the mean of the means of the {len(ns)} ranks that have samples; weight g by n": [1 / len(ns)] * len(ns),
-        "the plain sum of the means; weight each by its n, and divide by all n": [1.0] * len(ns),
-        f"the weighted sum, not divided; divide by the number of all samples, {n}": [float(n_k) for n_k in ns],
-        f"the weighted sum divided by N = {N}; divide by the number of all samples, {n}": [n_k / N for n_k in ns],
-        f"the plain sum divided by all samples, {n}; weight each g by its n before": [1 / n] * len(ns),
+        f"the mean of the {N} ranks' means: a sample counts more where there are fewer": [1 / N for _ in ns],
+        "the plain sum of the means; weight each by its n": [1.0 for _ in ns],
+        f"the weighted sum, not divided; {of_all}": [float(n_k) for n_k in ns],
+        f"the weighted sum divided by N = {N}; {of_all}": [n_k / N for n_k in ns],
         "means that were weighted twice: n stands in them squared": [n_k * n_k / n for n_k in ns],
-        f"the right mean, divided once more by N = {N}": [n_k / n / N for n_k in ns],
-        "the weighted sum divided by the sum of the squares of n": [n_k / sum(k * k for k in ns) for n_k in ns],
+        **{f"the weighted sum divided by {m}, the samples of one rank; {of_all}": [n_k / m for n_k in ns] for m in ns},
     }
     for text, weights in known.items():
-        if _is_near(g, _weighted(weights, parts)):
+        expected = torch.stack([weight * part for weight, part in zip(weights, parts, strict=True)]).sum(0)
+        if g.numel() and bool((g - expected).abs().max() <= 1e-3 * expected.abs().max()):
             return text
-    for k, n_k in zip(having, ns, strict=True):
-        if _is_near(g, _weighted(ns, parts) / n_k):
-            return f"the weighted sum divided by {n_k}, the samples of rank {k} alone; divide by those of all, {n}"
     found = coefficients(g, parts)
     if found is None:
         return "something that is no sum of the ranks' means"
-    expected = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(having, ns, strict=True))
-    return f"{describe(found, [f'rank {k}' for k in having])}; expected ({expected}) / {n}"
-
-
-def _weighted(weights: Sequence[float], parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack([weight * part for weight, part in zip(weights, parts, strict=True)]).sum(0)
-
-
-def _is_near(vector: torch.Tensor, expected: torch.Tensor) -> bool:
-    return bool((vector - expected).abs().max() <= 1e-3 * expected.abs().max()) if vector.numel() else False
+    right = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(having, ns, strict=True))
+    return f"{describe(found, [f'rank {k}' for k in having])}; expected ({right}) / {n}"
 
 
 def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: torch.Tensor) -> str:
@@ -120,33 +99,23 @@ def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Seq
         return f"there is a step {s}, and the samples, 0 to {n_samples - 1}, are used up after step {s - 1}"
     batch = batches[s]
     if s >= len(steps) or not any(steps[s]):
-        lost = f"samples {batch[0]} to {batch[-1]}" if len(batch) > 1 else f"sample {batch[0]}"
         smaller = "; it is a smaller batch, but one" if len(batch) < len(batches[0]) else ""
-        return f"the {'last batch' if s == len(batches) - 1 else f'batch of step {s}'}, {lost}, is lost{smaller}"
+        return f"the batch of step {s}, samples {batch[0]} to {batch[-1]}, is lost{smaller}"
     for rank, part in enumerate(steps[s]):
         if beyond := [sample for sample in part if sample not in batch]:
-            whose = next((f"which is of step {t}" for t, other in enumerate(batches) if beyond[0] in other),
-                         "and there is none")  # fmt: skip
+            whose = f"which is of step {beyond[0] // len(batches[0])}"
             return (f"in step {s} rank {rank} takes sample {beyond[0]}, {whose}; the batch of step {s} is samples "
                     f"{batch[0]} to {batch[-1]}")  # fmt: skip
     counts = Counter(sample for part in steps[s] for sample in part)
     if twice := [sample for sample, count in counts.items() if count > 1]:
-        return (f"sample {twice[0]} is taken {counts[twice[0]]} times in step {s}; each is to count once, so parts "
-                "that lack a sample stay smaller")  # fmt: skip
-    N = len(steps[s])
+        return f"sample {twice[0]} is taken {counts[twice[0]]} times in step {s}; each is to count once"
     if missing := [sample for sample in batch if not counts[sample]]:
-        why = (f"{len(batch)} // {N} each leave {len(batch) % N} over; some parts have one more" if len(batch) % N
-               else f"expected samples {batch[0]} to {batch[-1]}")  # fmt: skip
-        return f"sample {missing[0]} is in no part: step {s} has {len(batch)} samples for {N} ranks; {why}"
+        return f"sample {missing[0]} is in no part: step {s} has {len(batch)} samples for {len(steps[s])} ranks"
     sizes = [len(part) for part in steps[s]]
     if max(sizes) - min(sizes) > 1:
         return (f"the parts of step {s} have {', '.join(map(str, sizes))} samples: all wait for the largest; sizes are "
                 "to differ by at most one")  # fmt: skip
     return ""
-
-
-def _listed(samples: Sequence[int]) -> str:
-    return f"samples {', '.join(map(str, samples[:6]))}{', ...' if len(samples) > 6 else ''}" if samples else "nothing"
 
 
 def plan_of(inputs: Vectors) -> list[list[range]]:
@@ -163,7 +132,7 @@ def explain_one_process(inputs: Vectors, result: Vectors) -> str:
     before, used = (result[name].reshape(-1, length) for name in ("before", "used"))
     plan = plan_of(inputs)
     steps = [[sample for part in parts for sample in part] for parts in plan]
-    if len(used) in (sum(len(part) > 0 for parts in plan for part in parts), RANKS * len(steps)):
+    if len(used) > len(steps):
         return (f"one_process made {len(used)} updates in {len(steps)} steps, one for each part; the samples of a step "
                 "make one gradient, and one update")  # fmt: skip
     for s, batch in enumerate(steps[: len(used)]):
@@ -175,18 +144,12 @@ def explain_one_process(inputs: Vectors, result: Vectors) -> str:
         parts = [part for part in plan[s] if part]
         means = torch.stack([samples[part].mean(0) for part in parts])
         if is_close(used[s], before[s] - means.mean(0)):
-            sizes = " and ".join(str(len(part)) for part in parts)
-            return (f"{begin} the parts had {sizes} samples, and each part got the same weight; expected the same "
-                    f"weight for each of the {len(batch)} samples")  # fmt: skip
-        if is_close(used[s], len(parts) * before[s] - means.sum(0)):
-            return f"{begin} the sum of the parts' gradients was taken; expected the mean over all {len(batch)} samples"
+            return f"{begin} each part got the same weight; expected the same weight for each of the samples"
         if s and is_close(used[s], x0 - samples[batch].mean(0)):
             return f"{begin} the gradient was taken at the first x; take it when the updates before have been made"
-        found = coefficients(before[s] - used[s], list(samples))
-        taken = [i for i, a in enumerate(found or ()) if a]
-        return (f"{begin} the gradient is that of {_listed(taken) if taken else 'no batch'}; expected the mean over "
-                f"{_listed(batch)}")  # fmt: skip
-    if len(used) != len(steps):
-        last = ": the last batch is lost, though it is only smaller" if len(used) == len(steps) - 1 else ""
-        return f"one_process made {len(used)} updates in {len(steps)} steps; expected one in each{last}"
+        found = coefficients(before[s] - used[s], list(samples)) or []
+        taken = [i for i, a in enumerate(found) if a]
+        return f"{begin} the gradient is that of samples {taken}; expected the mean over samples {batch}"
+    if len(used) < len(steps):
+        return f"one_process made {len(used)} updates in {len(steps)} steps; expected one in each"
     return ""

@@ -1,13 +1,13 @@
 """Lab 2: the ring all-reduce. Every rank ends with the mean of all ranks' vectors."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, name_dtype, normal
+from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
 from lessons.sums import coefficients, describe
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
@@ -31,17 +31,17 @@ class Ring(Lab):
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         return run_all_reduce(yours, transport, case, inputs)
 
-    def find_fault(self, run: Run, reference: Callable[[], Run]) -> str:
+    def find_fault(self, run: Run) -> str:
         if not (wrong := wrong_ranks(run)):
             return ""
-        return added_to_what_is_sent(run) or first_wrong_message(run, reference()) or _explain_result(run, wrong[0])
+        return added_to_what_is_sent(run) or first_wrong_message(run) or _explain_result(run, wrong[0])
 
-    def comment(self, kind: str, run: Run, reference: Run) -> str:
+    def comment(self, kind: str, run: Run) -> str:
         if kind == "raised" and run.case.n == 1 and not run.sent:
             return "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps"
         if kind != "hole" or not run.sent:
             return ""
-        if wrong := first_wrong_message(run, reference):
+        if wrong := first_wrong_message(run):
             return f"; but first, {wrong}"
         most, phase = max(len(run.of_rank(rank)) for rank in range(run.case.n)), run.case.n - 1
         missing = f", but only {most} of each rank; share-reduce sends N - 1 = {phase}" if most < phase else ""
@@ -58,18 +58,12 @@ class Ring(Lab):
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         case, advice = run.case, super().advise(run, missed)
-        for message in run.sent:
-            if message.vector is not None and message.vector.dtype != case.dtype:
-                sent, given = name_dtype(message.vector.dtype), name_dtype(case.dtype)
-                return f"rank {message.rank} sends {sent}; the vector is {given}; {advice}"
         longest = max(run.sent, key=lambda message: message.nbytes)
         if missed[0].name == "bytes of a rank" and longest.nbytes >= case.length * case.dtype.itemsize:
-            what = "the whole vector" if longest.nbytes == case.length * case.dtype.itemsize else "more than the vector"
-            return f"rank {longest.rank} sends {what} at once; {advice}"
-        even = max(stop - start for start, stop in chunk_spans(case))
-        if longest.vector is not None and longest.vector.numel() > even:
-            return (f"the chunks differ in length: {longest.vector.numel()} elements in the longest, {even} if all are "
-                    f"alike; {advice}")  # fmt: skip
+            return f"rank {longest.rank} sends the whole vector at once; {advice}"
+        even, longest_one = -(-case.length // case.n), longest.nbytes // case.dtype.itemsize
+        if longest_one > even:
+            return f"the chunks differ in length: {longest_one} elements in the longest, {even} if alike; {advice}"
         return advice
 
 
@@ -113,11 +107,10 @@ def chunk_spans(case: Case) -> list[tuple[int, int]]:
     return [(end - length, end) for length, end in zip(lengths, ends, strict=True)]
 
 
-def first_wrong_message(run: Run, reference: Run) -> str:
-    """Return the first message, step by step, that differs from the reference's; "" if another algorithm was written.
+def first_wrong_message(run: Run) -> str:
+    """Return the first message, step by step, that is not a ring's; "" if another algorithm was written.
 
-    A ring that goes the other way round is compared with the reference's mirror image, and one whose ranks begin with
-    other chunks, a different one each, with the reference whose chunks are numbered so.
+    The ring may go the other way round, and its ranks may begin with other chunks, a different one each.
     """
     case = run.case
     spans = chunk_spans(case)
@@ -125,18 +118,13 @@ def first_wrong_message(run: Run, reference: Run) -> str:
     first = [messages[0] for messages in by_rank if messages]
     if len(first) < case.n or any(message.span is None or message.span[1:] not in spans for message in first):
         return ""
-    mirrored = sum(message.dst == (message.rank - 1) % case.n for message in first) > case.n / 2
-    begun = {(-message.rank) % case.n if mirrored else message.rank: message.span for message in first}
-    numbers = {rank: spans.index(span[1:]) for rank, span in begun.items() if span}
+    way = -1 if sum(message.dst == (message.rank - 1) % case.n for message in first) > case.n / 2 else 1
+    numbers = {way * message.rank % case.n: spans.index(message.span[1:]) for message in first if message.span}
     if len(set(numbers.values())) < case.n:
-        numbers = {rank: rank for rank in range(case.n)}  # as the reference begins
+        numbers = {rank: rank for rank in range(case.n)}
     for step in range(2 * (case.n - 1)):
         for rank in range(case.n):
-            of_mirror = (-rank) % case.n if mirrored else rank
-            expected = reference.of_rank(of_mirror)[step]
-            dst = (-expected.dst) % case.n if mirrored else expected.dst
-            assert expected.span is not None
-            chunk = numbers[spans.index(expected.span[1:])]
+            dst, chunk = (rank + way) % case.n, numbers[(way * rank - step) % case.n]
             begin = f"N = {case.n}, step {step + 1}: rank {rank}"
             if step >= len(by_rank[rank]):
                 if not run.results:
@@ -148,7 +136,7 @@ def first_wrong_message(run: Run, reference: Run) -> str:
                 return f"{begin} sent {label} to rank {message.dst}; expected rank {dst}"
             if message.span is None or message.span[1:] != spans[chunk]:
                 return f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
-            if content := _wrong_content(run, message, rank, step, mirrored):
+            if content := _wrong_content(run, message, rank, step, way):
                 return f"{begin} sent {label} to rank {dst} {content}"
     return ""
 
@@ -162,25 +150,22 @@ def added_to_what_is_sent(run: Run) -> str:
         for one in run.sent:
             if one.dst != message.rank or one.arrived is None or one.vector is None or not one.span:
                 continue
-            if one.span[1:] not in spans or one.span[1:] == message.span[1:]:
-                continue
             same_length = one.vector.shape == message.vector.shape
-            if same_length and is_close(message.became, message.vector + one.vector):
+            if same_length and one.span[1:] in spans and is_close(message.became, message.vector + one.vector):
                 came, sent = spans.index(one.span[1:]), spans.index(message.span[1:])
                 return (f"N = {case.n}, step {message.step}: rank {message.rank} added what came in (chunk {came}) to "
                         f"chunk {sent}, which it is just sending; expected: to chunk {came}")  # fmt: skip
     return ""
 
 
-def _wrong_content(run: Run, message: Sent, rank: int, step: int, mirrored: bool) -> str:
+def _wrong_content(run: Run, message: Sent, rank: int, step: int, way: int) -> str:
     """Return whose parts are wrong in a chunk that was the right one to send; it may be divided already."""
     case = run.case
     assert message.span is not None
     assert message.vector is not None
     _, start, stop = message.span
     found = coefficients(message.vector, [inputs["vector"][start:stop] for inputs in run.inputs])
-    sign = -1 if mirrored else 1
-    wanted = {(rank - sign * i) % case.n for i in range(min(step, case.n - 1) + 1)}
+    wanted = {(rank - way * i) % case.n for i in range(min(step, case.n - 1) + 1)}
     expected = describe([float(k in wanted) for k in range(case.n)])
     if found is None:
         return f"with something in it that is no sum of parts; expected {expected}"

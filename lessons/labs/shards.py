@@ -2,7 +2,7 @@
 
 import torch
 
-from lessons.lab import Case, Fault, Run, Sent, name_kind
+from lessons.lab import Case, Fault, Run, name_kind
 from lessons.labs.param_server import LR, MOMENTUM, one_process
 from lessons.labs.ring import chunk_spans
 from lessons.sums import coefficients, describe
@@ -14,7 +14,7 @@ class Optimizer:
     """SGD with momentum on parts of one rank's x: what `update` stands for. A part has its state from its first step.
 
     Of the step that was begun last: `given` [P] are the gradients, and `updated` [P] says where there were some;
-    `calls` and `of_copies` count the updates, and those of what is no part of x.
+    `of_copies` counts the updates of what is no part of x.
     """
 
     def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
@@ -26,7 +26,7 @@ class Optimizer:
         """Forget what was given in the step before."""
         self.given = torch.zeros_like(self._x)
         self.updated = torch.zeros_like(self._x, dtype=torch.bool)
-        self.calls = self.of_copies = 0
+        self.of_copies = 0
 
     @property
     def elements(self) -> int:
@@ -37,18 +37,13 @@ class Optimizer:
     def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
         begin = f"rank {self._rank}: update was given"
-        given = f"{begin} {name_kind(part)} and {name_kind(gradient)}"
-        if not (isinstance(part, torch.Tensor) and isinstance(gradient, torch.Tensor)):
-            raise Fault("update", f"{given}; expected a slice of x and its gradient")
-        if part.shape != gradient.shape or part.dtype != gradient.dtype or part.dim() != 1:
-            raise Fault("update", f"{given}; expected vectors of one length and dtype, a slice of x and the gradient "
-                                  "of its elements")  # fmt: skip
-        self.calls += 1
+        if name_kind(part) != name_kind(gradient) or not isinstance(part, torch.Tensor):
+            raise Fault("update", f"{begin} {name_kind((part, gradient))}; expected vectors of one length and dtype, a "
+                                  "slice of x and the gradient of its elements")  # fmt: skip
         if not part.numel():
             return
         if _start(part, self._g) is not None:
-            text = "a slice of g to be updated; update(part, gradient): the slice of x comes first"
-            raise Fault("update", f"{begin} {text}")
+            raise Fault("update", f"{begin} a slice of g to be updated: the slice of x comes first")
         start = _start(part, self._x)
         if start is None:
             self.of_copies += 1
@@ -97,15 +92,6 @@ def first_fault(run: Run) -> str:
     return ""
 
 
-def is_finished_gradient(message: Sent, run: Run) -> bool:
-    """Whether a message carries the sum of all gradients of its elements, or their mean."""
-    if message.vector is None or message.span is None or not message.vector.numel():
-        return False
-    _, start, stop = message.span
-    means = [_mean(run, x)[start:stop] for x in one_process(run.inputs, STEPS)[:-1]]
-    return any(_is_finished(message.vector, mean, run) for mean in means)
-
-
 def _mean(run: Run, x: torch.Tensor) -> torch.Tensor:
     """Return the mean gradient at x."""
     return torch.stack([x - inputs["c"] for inputs in run.inputs]).mean(0)
@@ -131,12 +117,9 @@ def _spans(case: Case) -> list[tuple[int, int, int]]:
 def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
     """Return what is wrong with the gradients that a rank's optimizer was given in a step which began with x."""
     case, result = run.case, run.results[rank]
-    if int(result[f"calls{s}"][1]):
-        return ("called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step; "
-                "give it the slice of x itself, such as a chunk of torch.tensor_split(x, N)")  # fmt: skip
+    if int(result[f"of_copies{s}"]):
+        return "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"
     mean, given, has = _mean(run, x), result[f"given{s}"], result[f"updated{s}"]
-    if _same(given[has], mean[has]):
-        return ""
     for c, start, stop in _spans(case):
         here = has[start:stop]
         if not here.any() or _same(given[start:stop][here], mean[start:stop][here]):
@@ -144,16 +127,11 @@ def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
         parts = [(x - inputs["c"])[start:stop][here] for inputs in run.inputs]
         found = coefficients(given[start:stop][here], parts)
         begin = f"updated chunk {c} with"
-        if found is None:
-            return f"{begin} something else than the mean of the {case.n} gradients"
-        if all(abs(a - 1) < 1e-2 for a in found):
+        if found and all(abs(a - 1) < 1e-2 for a in found):
             return f"{begin} the sum of the gradients; expected their mean: divide by {case.n}, once"
-        if all(a == 0 for k, a in enumerate(found) if k != rank) and found[rank]:
-            what = "its own gradient of it"
-        else:
-            what = describe(found, [f"g of rank {k}" for k in range(case.n)])
+        what = describe(found, [f"g of rank {k}" for k in range(case.n)]) if found else "something else"
         return f"{begin} {what}; expected the mean of all {case.n}{_where_finished(run, rank, s, mean, c)}"
-    return "updated x with something else than the mean gradient"
+    return ""
 
 
 def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: int) -> str:
@@ -171,15 +149,13 @@ def _wrong_parts(run: Run, s: int) -> str:
     """Return which elements no rank has updated in a step, or several have."""
     updated = torch.stack([result[f"updated{s}"] for result in run.results])  # [N, P]
     if missing := _first_elements(~updated.any(0)):
-        silent = [str(rank) for rank, result in enumerate(run.results) if not int(result[f"calls{s}"][0])]
-        if silent:
-            return f"no rank updated {missing} of x; rank {', '.join(silent)} did not call update"
-        return (f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its "
-                "length, as those of torch.tensor_split do")  # fmt: skip
+        return (
+            f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
+        )
     if common := _first_elements(updated.sum(0) > 1):
         first, second = (updated.sum(0) > 1).logical_and(updated).any(1).nonzero().flatten().tolist()[:2]
         return (f"ranks {first} and {second} both updated {common} of x, so both keep their state: a rank is to "
-                "update its own part only, and to get the others from those who have updated them")  # fmt: skip
+                "update its own part only")  # fmt: skip
     return ""
 
 
@@ -210,7 +186,6 @@ def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
             if came and message.vector is not None and _same(message.vector, old):
                 return f"{begin}, for rank {message.rank} sent it so: update first, then gather"
         if _is_finished(result[f"g{s}"][start:stop], mean[start:stop], run):
-            return (f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that "
-                    "chunk: gather the parameters, not the gradients")  # fmt: skip
+            return f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that chunk"
         return f"{begin}: nobody has sent it the new one; gather the chunks of x after the update"
     return ""

@@ -84,16 +84,12 @@ def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
     BadRun, also for a page of more than MAX_BYTES.
     """
     of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
-    facts = {
-        "runs": of_runs,
-        "view": _first_view(runs, steps),
-        "phases": PHASES,
-        "ops": OPS,
-    }
+    facts = {"runs": of_runs, "view": _first_view(runs, steps), "phases": PHASES, "ops": OPS}
+    colours = " ".join(f"--{phase}: {colour};" for phase, colour in COLOURS.items())
     data = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")  # nothing in it ends the script
     parts = {
         "title": html.escape(" and ".join(Path(run.path).name for run in runs)),
-        "style": _phase_colours() + _part("page.css"),
+        "style": f":root {{{colours}}}\n{_part('page.css')}",
         "library": f"/*\n{_part('lib/d3.LICENSE')}*/\n{_part('lib/d3.min.js')}",
         "data": data,
         "script": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
@@ -185,10 +181,6 @@ def _first_view(runs: Sequence[Run], steps: tuple[int, int] | None) -> list[floa
         starts.append(float(inside["t0"].min()) + runs[0].begins - run.begins)
         lengths.append(float(inside["t1"].max() - inside["t0"].min()))
     return [min(starts), min(starts) + max(lengths)]
-
-
-def _phase_colours() -> str:
-    return ":root {" + " ".join(f"--{phase}: {colour};" for phase, colour in COLOURS.items()) + "}\n"
 
 
 @cache

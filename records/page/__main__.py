@@ -8,9 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from records.atomic import write_atomically
 from records.files import EVENTS_SUFFIX
-from records.finished import BadRun, Parser, run_command
+from records.finished import BadRun, Parser, run_command, writing
 from records.page import Run, make_page
 from records.timeline import load
 
@@ -26,11 +25,8 @@ def _write(given: argparse.Namespace) -> str:
     if os.path.realpath(path).endswith(_RECORDS):
         raise BadRun(f"--out {path}: the name of a run's records, which a page would replace; end it with .html")
     text = make_page(runs, steps)
-    try:
-        with write_atomically(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadRun(f"cannot write {path}: {error.strerror or error}; give another --out") from error
+    with writing([path], "give another --out") as (temporary,):
+        temporary.write_text(text, encoding="utf-8")
     return f"page           {path} ({len(text) / 1e6:.1f} MB; open it in a browser)"
 
 

@@ -37,26 +37,6 @@ class Builtin(Strategy):
     bytes_source: ClassVar[str] = "counted"  # where its count of bytes comes from
     single_process: ClassVar[bool] = False  # one process that computes for all workers
 
-    def wrap(
-        self,
-        model: nn.Module,
-        transport: Transport,
-        n_gpus: int,
-        optimizer: OptimizerFactory,
-        clip_norm: float = 0.0,
-        schedule: Schedule | None = None,
-        state: dict[str, Any] | None = None,
-    ) -> nn.Module:
-        """Start, as `start` does, and return the module that the training loop is to call."""
-        self.transport = transport
-        self.original = model
-        self._kept = {}
-        self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)
-        module = self.parallel(model, n_gpus)
-        if state is not None:
-            self.load_state_dict(state)
-        return module
-
     def notice(self, n_gpus: int) -> str:
         """Return one line for the user that names what runs in parallel, or ""."""
         return ""
@@ -105,9 +85,15 @@ class Builtin(Strategy):
         codec: CodecFactory | None = None,
         seed: int = 0,
     ) -> None:
-        """See Strategy; `replica` is an Original."""
+        """See Strategy; `replica` is an Original, whose module is torch's from here on."""
         assert isinstance(replica, Original)
-        replica.wrapped = self.wrap(replica.model, transport, replica.n_gpus, optimizer, clip_norm, schedule, state)
+        self.transport = transport
+        self.original = model = replica.model
+        self._kept = {}
+        self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)
+        replica.wrapped = self.parallel(model, replica.n_gpus)
+        if state is not None:
+            self.load_state_dict(state)
 
 
 class Original(Replica):

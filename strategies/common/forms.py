@@ -3,20 +3,14 @@
 import dataclasses
 from inspect import getfile
 from types import FunctionType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING
 
 from records.formulas import as_written
 from strategies.collectives import broadcast
-from strategies.common.traits import Coded, Cost, Traffic
+from strategies.common.traits import Coded, Traffic
 
-
-class Costed(Protocol):
-    """A dataclass that has `cost`, as each Strategy has."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    def cost(self, kind: str | None = None) -> Cost:
-        """See Strategy."""
+if TYPE_CHECKING:
+    from strategies.common.base import Strategy
 
 
 def describe(kind: type) -> str:
@@ -35,13 +29,8 @@ def sources(kind: type) -> set[str]:
     return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
 
 
-def cost_with(strategy: Costed, code: Coded | None) -> Cost:
-    """Return what the strategy sends, its gradients as they are (None) or by such a code."""
-    return strategy.cost(code.kind if code else None)
-
-
 def closed_form(
-    strategy: Costed, formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
+    strategy: "Strategy", formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
 ) -> tuple[float, float]:
     """Return the messages and bytes that a formula gives, for `nbytes` of parameters of `itemsize` bytes each."""
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
@@ -50,7 +39,7 @@ def closed_form(
 
 
 def predict(
-    strategy: Costed,
+    strategy: "Strategy",
     n_gpus: int,
     nbytes: int,
     compute: float,
@@ -66,7 +55,7 @@ def predict(
     bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
     the codec computes in `compute`.
     """
-    path = cost_with(strategy, code).path
+    path = strategy.cost(code.kind if code else None).path
     if path is None:
         return None
     if n_gpus == 1:

@@ -93,14 +93,14 @@ LOADING = "--repeats 1 --steps 1 --batch_size 10 --per_class 4 --side 40 --image
 PREDICTED = [name for name, kind in STRATEGIES.items() if kind().cost().path and kind.traits.ranks[0] <= 2]
 SIZES = "--world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
 SUMS = [(3, 100000), (3, 1000000)]
-FAST = {
+
+
+CASES = {
     "all_reduce": Case(f"{SIZES} gloo", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
     "memory": Case(
         "--steps 1000 2000 --repeats 1", "steps", [(1000,), (2000,)],
         lambda row: row["events_mb"] == pytest.approx((5 * row["steps"] + 1) * 80e-6),
     ),
-}  # fmt: skip
-SLOW = {
     "training": Case(
         "--n_gpus 2 --models mlp --repeats 2 --steps 2 --batch_size 8", "model n_gpus strategy peer",
         [("mlp", 2, "ring_all_reduce", "ring_all_reduce_builtin"), ("mlp", 2, "param_server", "gloo_reduce_broadcast")],
@@ -110,8 +110,8 @@ SLOW = {
         lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",
     ),
     "hogwild": Case(
-        "--processes 1 2 --models small_cnn mlp --steps 1 --batch_size 8 --repeats 2", "model processes",
-        [("small_cnn", 1), ("small_cnn", 2), ("mlp", 1), ("mlp", 2)],
+        "--processes 1 2 --models small_cnn --steps 1 --batch_size 8 --repeats 2", "model processes",
+        [("small_cnn", 1), ("small_cnn", 2)],
     ),
     "link": Case(
         "--smallest --repeats 1", "transport from_to expected_ms",
@@ -133,39 +133,35 @@ SLOW = {
         [(n, *row) for n in (1, 2) for row in SERVERS], is_right_server,
     ),
     "loading": Case(
-        LOADING, "loader workers device",
-        [("torch", 0, "cpu"), ("torch", 1, "cpu"), ("torch", 2, "cpu"), ("dali", 1, "cpu"), ("dali", 2, "cpu")],
+        f"{LOADING} --workers 0 1", "loader workers device",
+        [("torch", 0, "cpu"), ("torch", 1, "cpu"), ("dali", 1, "cpu")],
     ),
+    "all_reduce, mpi": Case(f"{SIZES} gloo mpi", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
+    "loading, no dali": Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head="dali"),
 }  # fmt: skip
+MARKS = {
+    "memory": [pytest.mark.slow],
+    "loading, no dali": [pytest.mark.slow],
+    "all_reduce, mpi": [pytest.mark.end_to_end, *NEEDS_MPI],
+    "overlap": [pytest.mark.exhaustive],  # its strategies and links are measured by `training` and `link`
+    "parameter_server": [pytest.mark.exhaustive],
+}
 
 
-def check_case(folder: Path, capsys: pytest.CaptureFixture[str], name: str, case: Case) -> None:
-    rows = figures(folder, capsys, name, *case.arguments.split(), head=case.head)
-    assert [tuple(row[column] for column in case.columns.split()) for row in rows] == case.expected
-    assert all(map(case.law, rows)), rows
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAST)
-def test_a_small_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_case(tmp_path, capsys, name, FAST[name])
-
-
-@pytest.mark.slow
-@pytest.mark.end_to_end
-@pytest.mark.parametrize("name", SLOW)
-def test_a_small_run_of_the_others(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, [pytest.mark.end_to_end])) for name in CASES]
+)
+def test_a_small_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if name == "loading":
         pytest.importorskip("nvidia.dali")
-    check_case(tmp_path, capsys, name, SLOW[name])
-
-
-@pytest.mark.slow
-@pytest.mark.end_to_end
-@NEEDS_MPI[0]
-@NEEDS_MPI[1]
-def test_all_reduce_with_mpi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_case(tmp_path, capsys, "all_reduce", dataclasses.replace(FAST["all_reduce"], arguments=f"{SIZES} gloo mpi"))
+    if name == "loading, no dali":
+        monkeypatch.setattr(loading, "has_dali", lambda: False)
+    case = CASES[name]
+    rows = figures(tmp_path, capsys, name.split(",")[0], *case.arguments.split(), head=case.head)
+    assert [tuple(row[column] for column in case.columns.split()) for row in rows] == case.expected
+    assert all(map(case.law, rows)), rows
 
 
 @pytest.mark.slow
@@ -189,10 +185,6 @@ def test_a_benchmark_is_a_script(tmp_path: Path) -> None:
     done = subprocess.run([*line, "--out", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True,
                           timeout=LIMIT, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    wrong = subprocess.run(
-        [*line[:2], "--ranks", "1"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    assert (wrong.returncode, wrong.stderr) == (2, "error: --ranks: must be at least 2\n")
     rows = check(done.stdout, tmp_path / "figures.json", HEADS)
     assert [(row["ranks"], row["messages"]) for row in rows] == [(2, 4), (5, 40)]
     for row in rows:
@@ -221,16 +213,6 @@ def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="--peers mpi: needs mpirun and mpi4py: pip install"):
         run("all_reduce", "--peers", "mpi")
-
-
-@pytest.mark.slow
-def test_dali_that_is_not_installed_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(loading, "has_dali", lambda: False)
-    check_case(
-        tmp_path, capsys, "loading", Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head="dali")
-    )
 
 
 def fail_on_rank_1(transport: Transport) -> None:

@@ -16,12 +16,12 @@ SCRIPT = ["bash", str(ROOT / "benchmarks" / "gpu.sh")]
 def marked(path: Path) -> Iterator[str]:
     """The tests of a file that have the mark, by its decorators or that of the whole file."""
     module = ast.parse(path.read_text(encoding="utf-8"))
-    of_file = [ast.unparse(node) for node in module.body if isinstance(node, ast.Assign)]
-    all_are = any(line.startswith("pytestmark") and "mark.gpu" in line for line in of_file)
+    assigned = [ast.unparse(node).split(" = ", 1) for node in module.body if isinstance(node, ast.Assign)]
+    named = {"mark.gpu", *(name for name, value in assigned if "mark.gpu" in value)}
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = [ast.unparse(decorator) for decorator in node.decorator_list]
-            if all_are or any("mark.gpu" in mark for mark in marks):
+            if "pytestmark" in named or any(name in mark for mark in marks for name in named):
                 yield f"{path.relative_to(ROOT).as_posix()}::{node.name}"
 
 

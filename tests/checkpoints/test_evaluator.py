@@ -15,16 +15,7 @@ import pytest
 from checkpoints import evaluator
 from checkpoints import folder as folder_of
 from checkpoints.evaluator import Evaluator
-from tests.checkpoints.samples import (
-    arguments,
-    evaluators,
-    options,
-    parameters,
-    score_here,
-    scores,
-    start,
-    steps,
-)
+from tests.checkpoints.samples import arguments, evaluators, options, parameters, score_here, scores, start, steps
 from tests.ranks import LIMIT, wait_until
 from training import run
 
@@ -38,11 +29,7 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     training = start("train.py", *arguments(long))
     beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"))
     assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT)
-    (attached,) = (
-        child
-        for child in psutil.Process(training.pid).children()
-        if "--attached" in child.cmdline()
-    )  # fmt: skip
+    (attached,) = (one for one in psutil.Process(training.pid).children() if "--attached" in one.cmdline())
     training.kill()
     assert wait_until(lambda: not attached.is_running() or attached.status() == psutil.STATUS_ZOMBIE, LIMIT)
     said, errors = beside.communicate(timeout=LIMIT)
@@ -120,13 +107,13 @@ def test_an_evaluator_that_is_stopped_is_not_waited_for(tmp_path: Path, capsys: 
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     tmp_path: Path, start: Callable[..., Any]
 ) -> None:
     one = options(tmp_path, n_gpus=None, run_name=None, checkpoint_dir=None, evaluator=True)
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", *arguments(one))
-    process = start(*line)
-    said, errors = process.communicate(timeout=LIMIT)
+    said, errors = (process := start(*line)).communicate(timeout=LIMIT)
     assert process.returncode == 0, errors
     (folder,) = tmp_path.glob("*.checkpoints")
     assert [int(path.name[5:]) for path in folder_of.listed(folder)] == list(range(3, 19, 3))
@@ -138,11 +125,7 @@ def test_an_evaluator_that_lives_and_scores_nothing_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (script := tmp_path / "busy.py").write_text(
-        "import itertools, sys, time\n"
-        "for _ in itertools.count():\n"
-        "    sys.stdout.write('.')\n"
-        "    sys.stdout.flush()\n"
-        "    time.sleep(0.1)\n"
+        "import time\nwhile True:\n    print('.', end='', flush=True)\n    time.sleep(0.1)\n"
     )
     monkeypatch.setattr(evaluator, "_SCRIPT", script)
     with evaluator.Evaluator(True, tmp_path, timeout=1.0) as one:

@@ -7,12 +7,10 @@ import pytest
 
 from checkpoints import folder as folder_of
 from records.errors import UsageError
-from tests.checkpoints.samples import options, start
+from tests.checkpoints.samples import options
 from training import run
 from training.checks import resolve
 from training.preflight import prepare
-
-__all__ = ["start"]
 
 
 def test_a_folder_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> None:

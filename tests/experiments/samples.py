@@ -3,17 +3,18 @@
 import copy
 import random
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from experiments.cases import COMPARED, FAMILY, GRID, LOST_UPDATES, Comparison, Family
-from experiments.simulated import Case
-from experiments.store import DIVERGED, TIMELINE, Store
+from experiments.cases import FAMILY
+from experiments.measured import EXPERIMENTS
+from experiments.simulated import Case, Simulated
+from experiments.store import TIMELINE, Store
 from records.tables import COLUMNS
 from training import Options
 
+SIMULATED = {name: one for name, one in EXPERIMENTS.items() if isinstance(one, Simulated)}
 MACHINE = {
     "python": "3.11", "torch": "2.0", "platform": "Linux-1", "cpu": "Abacus", "cores": 2, "memory_gib": 1.0, "gpus": [],
 }  # fmt: skip
@@ -56,46 +57,6 @@ def keep(store: Store, one: Options, **changes: Any) -> None:
         store.events_of(str(one.run_name)).touch()
 
 
-def diverge(store: Store, one: Options) -> None:
-    """Keep a run whose loss became nan."""
-    store.add(one, (pd.DataFrame(), metadata_of(one) | {DIVERGED: "the loss became nan"}, None))
-
-
 def rows_of(case: Case, epochs: int, accuracy: float | None = 0.8) -> pd.DataFrame:
     """Return the rows of a run in virtual time."""
     return pd.DataFrame([asdict(case) | {"epoch": epoch, "accuracy": accuracy} for epoch in range(1, epochs + 1)])
-
-
-class _AtTheEnd(Store):
-    """Writes when it is told to, not after each run."""
-
-    def write(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        super().write()
-
-
-def everything(folder: Path) -> Path:
-    """Write results of all experiments that measure this machine, complete but for the ring that is drawn."""
-    for name in COMPARED:
-        store = _AtTheEnd.load(folder, name)
-        assert isinstance(store, _AtTheEnd)
-        for one in Comparison(name).finals(None, quick=False):
-            keep(store, one)
-        store.finish()
-    store, family = _AtTheEnd.load(folder, FAMILY), Family(FAMILY)
-    assert isinstance(store, _AtTheEnd)
-    for one in family.grid(quick=False):
-        if one.lr == GRID[-1] and one.strategy.name == "downpour":
-            keep(store, one, test_accuracy=0.1)  # the same answer for all pictures
-        elif one.lr == GRID[-1] and one.strategy.traits.asynchronous:
-            diverge(store, one)
-        else:
-            keep(store, one)
-    for one in family.finals(family.tuned(store, False), quick=False):
-        keep(store, one)
-    store.finish()
-    lost = [(mode, n, 0, 100 * n, 100 if mode == "write" else 100 * n) for mode in ("write", "push") for n in (1, 2, 4)]
-    pd.DataFrame(lost, columns=["mode", "clients", "repeat", "made", "kept"]).to_csv(folder / LOST_UPDATES, index=False)
-    return folder

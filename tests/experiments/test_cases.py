@@ -10,19 +10,18 @@ from benchmarks import networks
 from experiments import cases
 from experiments.cases import COMPARED, FAMILY, FAMILY_SERVERS, GRID, SEEDS, Comparison, Family, Setup
 from experiments.draw_comparisons import SIZES
-from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
+from experiments.measured import WHOLE
 from experiments.simulated import GRID as TUNED_ON
-from experiments.simulated import REAL, VIRTUAL, Case, Rates, Rows, Simulated
+from experiments.simulated import REAL, VIRTUAL, Case, Rates, Rows
 from experiments.store import BUILTIN, TIMELINE, TUNING
-from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES, Compression
+from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES
 from strategies import STRATEGIES, RunSize
-from tests.experiments.samples import rows_of
+from tests.experiments.samples import SIMULATED, rows_of
 from training import Options
 from training.checks import resolve
 from workloads import models
 
 COMPARED_RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None, quick=False)}
-VIRTUAL_NAMES = (CLUSTER, METHODS, CODED, WHOLE)
 COMMON = {"data_dir": "data", "model": "mlp", "dataset": "digits", "train_size": 320, "epochs": 1}
 
 
@@ -102,20 +101,14 @@ def test_each_server_gets_its_best_rate_with_a_margin_below_where_it_diverges() 
 # In virtual time
 
 
-def _simulated(name: str) -> Simulated:
-    one = EXPERIMENTS[name]
-    assert isinstance(one, Simulated)
-    return one
-
-
 def _rates(name: str) -> Rates:
-    found = {(case.where, case.name, case.workers): 0.1 for case in _simulated(name).grid(quick=False)}
+    found = {(case.where, case.name, case.workers): 0.1 for case in SIMULATED[name].grid(quick=False)}
     return found | {(where, other, n): 0.1 for where, like, n in found if like == "server" for other in ALIKE}
 
 
-@pytest.mark.parametrize("name", VIRTUAL_NAMES)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -> None:
-    experiment = _simulated(name)
+    experiment = SIMULATED[name]
     grid = experiment.grid(quick=False)
     by_run: dict[tuple[str, str, int], list[float]] = {}
     for case in grid:
@@ -134,9 +127,9 @@ def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -
     assert set(by_run) <= set(tuned)
 
 
-@pytest.mark.parametrize("name", VIRTUAL_NAMES)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
-    experiment = _simulated(name)
+    experiment = SIMULATED[name]
     finals = experiment.finals(_rates(name), quick=False)
     assert len(finals) == len(set(finals))
     shared: set[str] = set()
@@ -157,13 +150,11 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
 
 def test_methods_and_codecs_have_what_the_paper_or_their_names_say() -> None:
     for name in (METHODS, CODED):
-        experiment = EXPERIMENTS[name]
-        assert isinstance(experiment, Compression)
-        finals = experiment.finals(_rates(name), quick=False)
+        finals = SIMULATED[name].finals(_rates(name), quick=False)
         assert {case.name for case in finals} == set(NAMES[name])
         assert {case.gbit for case in finals} == {10, 1, 0.1}
         for case in finals:
-            options = experiment.options(case, COMMON)
+            options = SIMULATED[name].options(case, COMMON)
             assert options.momentum == (0.0 if case.name in ("ASGD", "GD") else 0.7)
             chooses = options.strategy if case.name == "DGS" else options.codec
             assert getattr(chooses, "density", case.density) == case.density
@@ -173,14 +164,14 @@ def test_methods_and_codecs_have_what_the_paper_or_their_names_say() -> None:
 def test_what_takes_the_servers_steps_has_its_rate() -> None:
     rates = dict(_rates(WHOLE))
     rates[VIRTUAL, "server", 16] = 0.2
-    for case in _simulated(WHOLE).finals(rates, quick=False):
+    for case in SIMULATED[WHOLE].finals(rates, quick=False):
         synchronous = (case.name, case.workers) == ("server", 16) or (case.name, case.value) == ("staleness bound s", 0)
         if case.question == "axis" or case.name == "server":
             assert case.lr == (0.2 if synchronous else 0.1)
-    strict = _simulated(WHOLE).options(Case("axis", "staleness bound s", 16, 0.1, 1, value=0), COMMON).recorded()
+    strict = SIMULATED[WHOLE].options(Case("axis", "staleness bound s", 16, 0.1, 1, value=0), COMMON).recorded()
     assert (strict["max_staleness"], strict["aggregate"]) == (0, 16)
-    lost = [case for case in _simulated(WHOLE).finals(rates, quick=False) if case.question == "lost"]
+    lost = [case for case in SIMULATED[WHOLE].finals(rates, quick=False) if case.question == "lost"]
     assert {case.workers for case in lost} == {1, 2, 4}
-    assert all(_simulated(WHOLE).options(case, COMMON).recorded()["count_lost"] for case in lost)
+    assert all(SIMULATED[WHOLE].options(case, COMMON).recorded()["count_lost"] for case in lost)
     slow = replace(lost[0], question="slow", name="server", where=VIRTUAL, workers=16)
-    assert _simulated(WHOLE).options(slow, COMMON).slow == ("16:5",)
+    assert SIMULATED[WHOLE].options(slow, COMMON).slow == ("16:5",)

@@ -1,6 +1,5 @@
 """The animation of the ring: the trace is that of real processes, and only a whole one is drawn."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,65 +7,46 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from experiments.ring_animation import VALUES, animate, load, record
+from experiments.cases import RING_TRACE
+from experiments.measured import KEPT
+from experiments.ring_animation import animate, load, record
 from records.errors import UsageError
 
-pytestmark = pytest.mark.xdist_group("ring_animation")  # a run of the module is made once
 
-
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ring") / "trace.csv"
-    record(path)
-    assert list(path.parent.iterdir()) == [path], "no temporary file is left"
-    return path
-
-
-def test_the_trace_tells_what_each_message_did(trace: Path) -> None:
-    table = pd.read_csv(trace, keep_default_na=False)
-    assert (table["t1_us"] >= table["t0_us"]).all()
-    assert table["t0_us"].min() == 0
-    sent, received = {}, {}
-    for rank, rows in table.groupby("rank"):
-        assert rows["t1_us"].is_monotonic_increasing
-        assert Counter(rows["op"])["send"] == Counter(rows["op"])["recv"] == 6
-        values = rows[VALUES].to_numpy()
-        assert (values[0] == 10 * (rank + 1)).all()
-        assert (values[-1] == 100).all()
-        count: Counter[tuple[str, str]] = Counter()
-        for event, before, after in zip(rows[1:].itertuples(), values, values[1:], strict=False):
-            assert (before != after).sum() == (event.op == "recv")
-            key = (event.tag, count[event.op, event.tag])
-            count[event.op, event.tag] += 1
-            if event.op == "send":
-                assert (event.peer, event.bytes) == ((rank + 1) % 4, 4)
-                sent[rank, *key] = after
-            elif event.op == "recv":
-                assert event.peer == (rank - 1) % 4
-                received[event.peer, *key] = (before, after)
-    assert len(sent) == 24
-    assert sent.keys() == received.keys()
-    for (src, tag, k), (before, after) in received.items():
-        (chunk,) = np.flatnonzero(before != after)
-        held = sent[src, tag, k][chunk]
-        assert after[chunk] == (before[chunk] + held if tag == "share-reduce" else held)
-
-
-def test_the_messages_to_draw_are_those_of_the_trace_step_by_step(trace: Path) -> None:
-    held, hops = load(trace)
+def test_the_messages_to_draw_are_those_of_the_trace_step_by_step() -> None:
+    held, hops = load(KEPT / RING_TRACE)
+    assert (held == 10 * np.arange(1, 5)[:, None]).all()
     assert list(zip(hops["tag"], hops["k"], strict=True)) == [
         (tag, k) for tag in ("share-reduce", "share-only") for k in range(3) for _ in range(4)
     ]
-    for _, step in hops.groupby(["tag", "k"], sort=False):
+    assert (hops["dst"] == (hops["src"] + 1) % 4).all()
+    assert set(hops["bytes"]) == {4}
+    for (tag, _), step in hops.groupby(["tag", "k"], sort=False):
         assert (held[step["src"], step["chunk"]] == step["value"]).all(), "a message leaves with what is shown there"
+        before = held[step["dst"], step["chunk"]] if tag == "share-reduce" else 0
+        assert (step["after"] == step["value"] + before).all()
         held[step["dst"], step["chunk"]] = step["after"]
     assert (held == 100).all()
 
 
 @pytest.mark.slow
-def test_the_animation(trace: Path, tmp_path: Path) -> None:
+@pytest.mark.end_to_end
+def test_a_recorded_trace_has_the_messages_of_the_kept_one(tmp_path: Path) -> None:
+    record(tmp_path / "trace.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.csv"], "no temporary file is left"
+    (first, hops), (kept, kept_hops) = load(tmp_path / "trace.csv"), load(KEPT / RING_TRACE)
+    assert (first == kept).all()
+    shown, kept_shown = (
+        one.drop(columns="received_us").sort_values(["tag", "k", "src"], ignore_index=True) for one in (hops, kept_hops)
+    )
+    pd.testing.assert_frame_equal(shown, kept_shown)
+
+
+@pytest.mark.slow
+@pytest.mark.end_to_end
+def test_the_animation(tmp_path: Path) -> None:
     path = tmp_path / "ring.gif"
-    animate(trace, path, between=1)
+    animate(KEPT / RING_TRACE, path, between=1)
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_size < 1_500_000
     with Image.open(path) as picture:
@@ -76,8 +56,8 @@ def test_the_animation(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "foreign", "torn row", "torn between rows", "other value", "missing"])
-def test_what_is_not_a_whole_trace_gets_one_line(trace: Path, tmp_path: Path, damage: str) -> None:
-    text = trace.read_text()
+def test_what_is_not_a_whole_trace_gets_one_line(tmp_path: Path, damage: str) -> None:
+    text = (KEPT / RING_TRACE).read_text()
     damaged = {
         "empty": "",
         "foreign": "rank,seconds\n0,1.5\n1,2.5\n",

@@ -68,11 +68,11 @@ class LauncherEngine:
         """Return the function under test."""
         return find_launcher("local").launch if self.name == "local" else virtual_time(self.n).run
 
-    def belongings(self) -> Any:
+    def belongings(self) -> set[tuple[Any, ...]]:
         """What is there that a rank could leave."""
         return belongings()
 
-    def has_left_nothing(self, before: Any) -> bool:
+    def has_left_nothing(self, before: set[tuple[Any, ...]]) -> bool:
         """Whether, after a while, nothing is there that was not there before."""
         return wait_until(lambda: self.belongings() <= before)
 
@@ -84,13 +84,9 @@ class Dask(LauncherEngine):
         """See LauncherEngine."""
         return find_launcher("dask", dask_client().scheduler.address).launch
 
-    def belongings(self) -> Any:
+    def belongings(self) -> set[tuple[Any, ...]]:
         """What its workers have."""
-        return dask_client().run(of_worker)
-
-    def has_left_nothing(self, before: Any) -> bool:
-        """Whether, after a while, its workers have what they had before."""
-        return wait_until(lambda: self.belongings() == before)
+        return {(worker, *one) for worker, has in dask_client().run(of_worker).items() for one in has.items()}
 
 
 class Members(LauncherEngine):
@@ -107,13 +103,10 @@ class Members(LauncherEngine):
             found.errors |= one.errors
         return found
 
-    def belongings(self) -> Any:
+    def belongings(self) -> set[tuple[Any, ...]]:
         """What the ranks have."""
-        return Pool.running(self.name).run(self.n, of_process)
-
-    def has_left_nothing(self, before: Any) -> bool:
-        """Whether, after a while, the ranks have what they had before."""
-        return wait_until(lambda: self.belongings() == before)
+        ranks = Pool.running(self.name).run(self.n, of_process)
+        return {(rank, *one) for rank, has in enumerate(ranks) for one in has.items()}
 
 
 def _as_a_member(work: Callable[..., Any], n: int, args: tuple[Any, ...], options: dict[str, Any]) -> Outcome:
@@ -163,10 +156,10 @@ def belongings() -> set[tuple[str, Any]]:
 
 def of_process() -> dict[str, Any]:
     """What a process has that a rank in it could leave."""
-    threads = [thread.name for thread in threading.enumerate()]
+    threads = (thread.name for thread in threading.enumerate())
     return {
         "process group": dist.is_initialized(),
-        "threads": sorted(name for name in threads if "Dask-" not in name),  # those are of its pools, which grow
+        "threads": ", ".join(sorted(name for name in threads if "Dask-" not in name)),  # whose pools grow
         "servers": sum(one.status == psutil.CONN_LISTEN for one in psutil.Process().net_connections()),
         "children": len(psutil.Process().children()),
     }

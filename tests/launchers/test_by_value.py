@@ -43,6 +43,7 @@ def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_notebook_may_launch_what_its_cells_define(tmp_path: Path) -> None:
     cell = nbformat.v4.new_code_cell(WORK.format(root=str(ROOT)))
     node = nbformat.v4.new_notebook(cells=[cell])

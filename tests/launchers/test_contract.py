@@ -56,26 +56,17 @@ def test_ranks_get_what_launch_was_told_and_report_in_order(launcher: LauncherEn
         assert of_rank == [*((rank, number) for number in range(100)), large]
 
 
-def describe(transport: Transport) -> tuple[float, int]:
+def describe(transport: Transport) -> tuple[float, int, list[float]]:
     transport.recorder.add("data", 0.0, 1.0)
-    return transport.timeout, len(transport.recorder.frame())
+    return transport.timeout, len(transport.recorder.frame()), torch.rand(3).tolist()
 
 
-def test_events_are_kept_and_waits_have_the_limit_that_was_asked_for(launcher: LauncherEngine) -> None:
-    results = launcher.launch(describe, timeout=77.0, record=True).results
-    assert [events for _, events in results] == [1] * launcher.n
-    assert launcher.name == "virtual time" or [limit for limit, _ in results] == [77.0] * launcher.n
-
-
-def draw(transport: Transport) -> list[float]:
-    return torch.rand(3).tolist()
-
-
-def test_each_rank_has_a_random_state_of_its_own_from_the_seed(launcher: LauncherEngine) -> None:
-    drawn = [
-        torch.rand(3, generator=torch.Generator().manual_seed(5 + 1 + rank)).tolist() for rank in range(launcher.n)
-    ]
-    assert launcher.launch(draw, seed=5).results == drawn
+def test_ranks_have_the_limit_the_events_and_the_random_state_that_were_asked_for(launcher: LauncherEngine) -> None:
+    limits, events, drawn = zip(*launcher.launch(describe, timeout=77.0, record=True, seed=5).results, strict=True)
+    assert launcher.name == "virtual time" or set(limits) == {77.0}
+    assert events == (1,) * launcher.n
+    generators = [torch.Generator().manual_seed(5 + 1 + rank) for rank in range(launcher.n)]
+    assert list(drawn) == [torch.rand(3, generator=generator).tolist() for generator in generators]
 
 
 IN_A_SCRIPT = """
@@ -104,9 +95,8 @@ def signal_of_a_parents_death(transport: Transport) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+@pytest.mark.parametrize("launcher", params("local", "torchrun", "mpi"), indirect=True)
 def test_the_kernel_ends_a_rank_with_who_started_it(launcher: LauncherEngine) -> None:
-    if launcher.name in ("virtual time", "dask"):
-        pytest.skip("a rank is no process of its own")
     assert launcher.launch(signal_of_a_parents_death).results == [signal.SIGKILL] * launcher.n
 
 
@@ -162,9 +152,8 @@ def return_a_lock(transport: Transport) -> Any:
     return threading.Lock() if transport.rank == 1 else None
 
 
+@pytest.mark.parametrize("launcher", params("local", "torchrun", "mpi", "dask"), indirect=True)
 def test_a_result_that_cannot_be_sent_is_told(launcher: LauncherEngine) -> None:
-    if launcher.name == "virtual time":
-        pytest.skip("nothing is sent: the ranks are in this process")
     text, code = launcher.launch(return_a_lock, roles=ROLES[: launcher.n]).errors[1 if launcher.is_member else None]
     assert code == 1
     assert "cannot pickle" in text
@@ -173,17 +162,14 @@ def test_a_result_that_cannot_be_sent_is_told(launcher: LauncherEngine) -> None:
 
 def report_for_ever(transport: Transport, report: Report) -> None:
     while True:
-        if transport.rank == 0:
-            report("still here")
-            transport.isend(None, 1, "turn")
-            transport.recv(1, "turn")
-        elif transport.rank == 1:
-            transport.recv(0, "turn")
-            transport.isend(None, 0, "turn")
-        else:
-            transport.recv(0, "never sent")
+        if transport.rank < 2:
+            if transport.rank == 0:
+                report("still here")
+            transport.isend(None, 1 - transport.rank, "turn")
+        transport.recv(1 - transport.rank if transport.rank < 2 else 0, "turn")
 
 
+@pytest.mark.parametrize("launcher", params("local", "dask"), indirect=True)
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_an_error_in_on_report_ends_the_ranks_and_reaches_the_caller(
     launcher: LauncherEngine, error: type[BaseException]
@@ -191,15 +177,12 @@ def test_an_error_in_on_report_ends_the_ranks_and_reaches_the_caller(
     def refuse(rank: int, value: Any) -> None:
         raise error("refused")
 
-    if launcher.is_member or launcher.name == "virtual time":
-        pytest.skip("on_report is called in the rank that reports")
     with pytest.raises(error, match="refused"):
         launcher.launcher()(Job(report_for_ever, launcher.n, on_report=refuse, timeout=LIMIT))
 
 
+@pytest.mark.parametrize("launcher", params("local", "dask"), indirect=True)
 def test_what_cannot_be_sent_is_refused_in_one_line(launcher: LauncherEngine) -> None:
-    if launcher.is_member or launcher.name == "virtual time":
-        pytest.skip("nothing is sent")
     text, code = launcher.launch(lambda transport, lock: None, threading.Lock()).errors[None]
     assert code == 2
     assert re.match(r"cannot send the work .*lock", text)

@@ -67,10 +67,6 @@ def get_rank(transport: Transport) -> int:
     return transport.rank
 
 
-def test_a_cluster_may_have_more_workers_than_ranks(cluster: Any) -> None:
-    assert run(cluster, get_rank, world_size=2) == [0, 1]
-
-
 def bring_much(transport: Transport, report: Report) -> torch.Tensor:
     report(distributed.get_worker().scheduler.address)
     report(bytes(10_000_000))
@@ -101,54 +97,64 @@ def state_of_torch() -> tuple[int, list[int]]:
     return torch.get_num_threads(), torch.get_rng_state().tolist()
 
 
-def test_a_worker_gets_its_random_state_and_its_threads_back(cluster: Any) -> None:
+def test_on_fewer_ranks_than_workers_which_get_their_random_state_and_their_threads_back(cluster: Any) -> None:
     def states() -> list[Any]:
         addresses = sorted(cluster.nthreads())
         return [cluster.submit(state_of_torch, workers=[one], pure=False).result(LIMIT) for one in addresses]
 
     before = states()
-    run(cluster, get_rank, seed=5)
+    assert run(cluster, get_rank, world_size=N - 1, seed=5) == [0, 1]
     assert before == states()
 
 
 # Whole runs: that they end as on shared memory is in `test_every_strategy.py`
 
 
+@pytest.fixture
+def victims() -> Iterator[list[Victim]]:
+    started: list[Victim] = []
+    yield started
+    for victim in started:
+        victim.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGINT, marks=pytest.mark.end_to_end),
+    ],
+)
+def test_nothing_is_left_when_the_client_is_ended(
+    tmp_path: Path, victims: list[Victim], number: signal.Signals
+) -> None:
+    victims.append(victim := Victim(tmp_path, "param_server", "--launcher", "dask"))
+    victim.wait_until("training")
+    os.killpg(victim.process.pid, number) if number == signal.SIGINT else victim.process.send_signal(number)
+    assert f"ended by {number.name}" in victim.check_end() or number == signal.SIGKILL
+
+
 @pytest.mark.slow
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_the_client_is_ended(tmp_path: Path, number: signal.Signals) -> None:
-    victim = Victim(tmp_path, "param_server", "--launcher", "dask")
-    try:
-        victim.wait_until("training")
-        os.killpg(victim.process.pid, number) if number == signal.SIGINT else victim.process.send_signal(number)
-        assert f"ended by {number.name}" in victim.check_end() or number == signal.SIGKILL
-    finally:
-        victim.kill()
+def test_a_killed_worker_ends_the_run_by_name(tmp_path: Path, victims: list[Victim]) -> None:
+    victims.append(victim := Victim(tmp_path, "ring_all_reduce", "--launcher", "dask"))
+    victim.wait_until("training")[1].kill()
+    assert re.match(r"error: rank \d \(worker\) has ended: its Dask worker \S+ is gone", victim.check_end())
+    assert victim.process.returncode == 1
 
 
 @pytest.mark.slow
-def test_a_killed_worker_ends_the_run_by_name(tmp_path: Path) -> None:
-    victim = Victim(tmp_path, "ring_all_reduce", "--launcher", "dask")
-    try:
-        victim.wait_until("training")[1].kill()
-        assert re.match(r"error: rank \d \(worker\) has ended: its Dask worker \S+ is gone", victim.check_end())
-        assert victim.process.returncode == 1
-    finally:
-        victim.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.end_to_end
-def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(tmp_path: Path, cluster: Any) -> None:
-    victim = Victim(tmp_path, "param_server", "--launcher", "dask", "--scheduler", cluster.scheduler.address)
-    try:
-        assert wait_until(lambda: bool(re.search(r"\| [1-9]\d*/", victim.said()))), victim.said()
-        assert all(one["process group"] for one in cluster.run(of_worker).values())
-        victim.process.kill()
-        victim.check_end()
-    finally:
-        victim.kill()
+@pytest.mark.exhaustive
+def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(
+    tmp_path: Path, victims: list[Victim], cluster: Any
+) -> None:
+    address = cluster.scheduler.address
+    victims.append(victim := Victim(tmp_path, "param_server", "--launcher", "dask", "--scheduler", address))
+    assert wait_until(lambda: bool(re.search(r"\| [1-9]\d*/", victim.said()))), victim.said()
+    assert all(one["process group"] for one in cluster.run(of_worker).values())
+    victim.process.kill()
+    victim.check_end()
     # That no rank is left is looked at by the fixture.
 
 
@@ -157,16 +163,6 @@ def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(tmp_path: Path, cl
 
 def wait_for(event: str) -> None:
     distributed.Event(event).wait(LIMIT)
-
-
-def leave(transport: Transport) -> None:
-    if transport.rank == 1:
-        sys.exit(3)
-    transport.recv(1, "never sent")
-
-
-def test_a_rank_that_exits_is_told(cluster: Any) -> None:
-    assert failure(cluster, leave).startswith("rank 1 (worker) raised SystemExit: 3")
 
 
 def wait_for_one_that_hangs(transport: Transport) -> None:
@@ -230,21 +226,6 @@ def test_the_scheduler_need_not_know_the_project() -> None:
 # What is refused
 
 
-def test_too_few_workers(cluster: Any) -> None:
-    with pytest.raises(
-        UsageError, match=rf"--n_gpus {N + 2}: .* has {N}; start more: python -m dask worker .* --nworkers 2$"
-    ):
-        run(cluster, get_rank, world_size=N + 2)
-
-
-def test_workers_that_share_a_process_are_too_few() -> None:
-    with (
-        distributed.LocalCluster(n_workers=2, processes=False, protocol="tcp", **QUIET) as threads,
-        pytest.raises(UsageError, match=r"--n_gpus 2: .* has 1; start more"),
-    ):
-        dask.launch(Job(get_rank, 2, timeout=LIMIT), scheduler=threads.scheduler_address)
-
-
 def test_a_worker_that_is_busy(cluster: Any) -> None:
     address = min(cluster.nthreads())
     busy = cluster.submit(wait_for, "test over", workers=[address], pure=False)
@@ -253,14 +234,6 @@ def test_a_worker_that_is_busy(cluster: Any) -> None:
         run(cluster, get_rank, timeout=1.0)
     distributed.Event("test over", client=cluster).set()
     busy.result(LIMIT)
-
-
-def test_a_scheduler_that_does_not_answer() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(UsageError, match=f"^--scheduler {address}: no Dask scheduler has answered within 0.5 s"):
-            dask.launch(Job(get_rank, 2, timeout=0.5), scheduler=address)
 
 
 WITHOUT_THE_PROJECT = f"""
@@ -272,6 +245,7 @@ runpy.run_module("distributed.cli.dask_worker", run_name="__main__", alter_sys=T
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_that_cannot_import_the_project(tmp_path: Path) -> None:
     with distributed.LocalCluster(n_workers=0, processes=False, protocol="tcp", **QUIET) as empty:
         address = empty.scheduler_address
@@ -285,24 +259,36 @@ def test_workers_that_cannot_import_the_project(tmp_path: Path) -> None:
                 worker.kill()
 
 
-@pytest.mark.parametrize("address", ["nowhere", "tcp://host:port"])
-def test_an_address_that_is_none(address: str) -> None:
-    with pytest.raises(UsageError, match=rf"^--scheduler {address}: .*; give the address .* such as tcp://host:8786"):
-        find_launcher(scheduler=address)
+def test_workers_that_are_too_few_or_share_a_process() -> None:
+    job = Job(get_rank, 2, timeout=LIMIT)
+    with distributed.LocalCluster(n_workers=2, processes=False, protocol="tcp", **QUIET) as threads:
+        wanted = r"--n_gpus 2: .* has 1; start more: python -m dask worker .* --nworkers 1$"
+        with pytest.raises(UsageError, match=wanted):
+            dask.launch(job, scheduler=threads.scheduler_address)
 
 
-def test_an_address_that_needs_certificates_which_are_not_there() -> None:
-    with pytest.raises(UsageError, match=r"^--scheduler tls://host:8786: Dask has no certificates here; .*comm\.tls"):
-        find_launcher(scheduler="tls://host:8786")
+@pytest.mark.parametrize(
+    ("address", "missing", "told"),
+    [
+        ("nowhere", "", "--scheduler nowhere: .*; give the address .* such as tcp://host:8786"),
+        ("tcp://host:port", "", "--scheduler tcp://host:port: .*; give the address .* such as tcp://host:8786"),
+        ("tls://host:8786", "", r"--scheduler tls://host:8786: Dask has no certificates here; .*comm\.tls"),
+        (None, "distributed", r"--launcher dask: .*pip install -e '\.\[dask\]'"),
+        (None, "cryptography", r"--launcher dask: .*pip install -e '\.\[dask\]'"),
+    ],
+)
+def test_what_cannot_be_found(monkeypatch: pytest.MonkeyPatch, address: str | None, missing: str, told: str) -> None:
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(UsageError, match=f"^{told}"):
+        find_launcher("dask", address)
 
 
-@pytest.mark.parametrize("missing", ["distributed", "cryptography"])
-def test_dask_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(UsageError, match=r"--launcher dask: .*pip install -e '\.\[dask\]'"):
-        find_launcher("dask")
-
-
-def test_restarts() -> None:
+def test_what_cannot_be_launched() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"^--scheduler {address}: no Dask scheduler has answered within 0.5 s"):
+            dask.launch(Job(get_rank, 2, timeout=0.5), scheduler=address)
     with pytest.raises(UsageError, match="--restarts 1: Dask starts no rank again"):
         dask.launch(Job(get_rank, 2, restarts=1))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,12 +20,6 @@ from tests.ranks import LIMIT, left_in_shared_memory, wait_until
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 10  # --timeout of the runs of which a rank is stopped
 CASES = ["ring_all_reduce", "param_server"]
-
-
-def started_after(parent: int, n_numbers: int | None = None) -> Callable[[int], int]:
-    """Return what to sort its children's process numbers by: the system gives them in turn, and begins again."""
-    largest = n_numbers or int(Path("/proc/sys/kernel/pid_max").read_text())
-    return lambda pid: (pid - parent) % largest
 
 
 class Victim:
@@ -60,8 +54,8 @@ class Victim:
             ranks = [child for child in children if child.ppid() != self.process.pid]
         except psutil.NoSuchProcess:
             return []
-        place = started_after(self.process.pid)
-        return sorted(ranks, key=lambda rank: place(rank.pid))
+        largest = int(Path("/proc/sys/kernel/pid_max").read_text())  # the system gives them in turn, and begins again
+        return sorted(ranks, key=lambda rank: (rank.pid - self.process.pid) % largest)
 
     def wait_until(self, what: str) -> list[psutil.Process]:
         """Wait until the ranks are "started" or "training"; return them."""
@@ -101,10 +95,6 @@ class Victim:
             process.kill()
 
 
-def test_ranks_are_known_also_where_process_numbers_begin_again() -> None:
-    assert sorted([300, 32767, 301], key=started_after(32700, 32768)) == [32767, 300, 301]
-
-
 @pytest.fixture
 def victims() -> Iterator[list[Victim]]:
     started: list[Victim] = []
@@ -124,7 +114,7 @@ def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["train.py", "ring_all_reduce_builtin.py", "param_server_builtin.py"])
+@pytest.mark.parametrize("script", ["train.py", pytest.param("param_server_builtin.py", marks=pytest.mark.exhaustive)])
 def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], script: str) -> None:
     strategy = "param_server" if script == "train.py" else script.removesuffix(".py")
     victims.append(victim := Victim(tmp_path, strategy, script=script))
@@ -134,7 +124,7 @@ def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[V
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.end_to_end)])
 def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: signal.Signals) -> None:
     victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
     victim.wait_until("training")
@@ -147,10 +137,9 @@ def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["started", "training"])
-def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[Victim], when: str) -> None:
+def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[Victim]) -> None:
     victims.append(victim := Victim(tmp_path, "param_server"))
-    victim.wait_until(when)
+    victim.wait_until("training")
     victim.process.kill()
     victim.check_end()
 
@@ -181,44 +170,44 @@ def test_an_interrupt_amid_an_import_cannot_be_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: list[Victim]) -> None:
     options = ("--restarts", "20", "--lr", "0.001", "--model", "tests.workload:batch_norm")
     victims.append(victim := Victim(tmp_path, "async_param_server", *options, "--dataset", "tests.workload:moons"))
     server = victim.wait_until("training")[0]
     chance = random.Random(0)
-    killed: set[int] = set()
-    while len(killed) < 20:
-        assert wait_until(lambda: bool(alive(victim, server, killed)), LIMIT), victim.said()
+    killed = {server.pid}
+
+    def alive() -> list[psutil.Process]:
+        return [rank for rank in victim.ranks() if rank.pid not in killed]
+
+    while len(killed) < 1 + 20:
+        assert wait_until(lambda: bool(alive()), LIMIT), victim.said()
         time.sleep(chance.uniform(0, 0.5))  # at any moment of its life
         assert victim.process.poll() is None, victim.said()
         with contextlib.suppress(psutil.NoSuchProcess, IndexError):  # it may have ended by itself
-            one = chance.choice(alive(victim, server, killed))
+            one = chance.choice(alive())
             one.kill()
             killed.add(one.pid)
-    steps = progress(victim)
-    assert wait_until(lambda: progress(victim) > steps, LIMIT), "the server continues"
+
+    def steps() -> int:
+        return int((re.findall(r"\| (\d+)/", victim.said()) or [0])[-1])
+
+    before = steps()
+    assert wait_until(lambda: steps() > before, LIMIT), "the server continues"
     victim.process.terminate()
     assert "ended by SIGTERM" in victim.check_end()
 
 
-def alive(victim: Victim, server: psutil.Process, killed: set[int]) -> list[psutil.Process]:
-    """The workers that have not been killed."""
-    return [rank for rank in victim.ranks() if rank.pid != server.pid and rank.pid not in killed]
-
-
-def progress(victim: Victim) -> int:
-    found = re.findall(r"\| (\d+)/", victim.said())
-    return int(found[-1]) if found else 0
-
-
 @pytest.mark.slow
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=pytest.mark.chaos if seed < 12 else pytest.mark.exhaustive) for seed in range(50)],
+)
 def test_chaos(tmp_path: Path, victims: list[Victim], seed: int) -> None:
     """Hit any process of the run with any signal, at any moment."""
     chance = random.Random(seed)
-    strategy = chance.choice(CASES)
-    victims.append(victim := Victim(tmp_path, strategy, "--timeout", str(TIMEOUT_S)))
+    victims.append(victim := Victim(tmp_path, chance.choice(CASES), "--timeout", str(TIMEOUT_S)))
     target = chance.choice(["launcher", "launcher", 0, 1, 2])
     number = chance.choice(
         [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] if target == "launcher" else [signal.SIGKILL, signal.SIGSTOP]
@@ -226,8 +215,7 @@ def test_chaos(tmp_path: Path, victims: list[Victim], seed: int) -> None:
     delay = chance.uniform(0, 8)
     time.sleep(delay)
     if isinstance(target, int):
-        ranks = victim.ranks() if len(victim.ranks()) == 3 else victim.wait_until("started")
-        ranks[target].send_signal(number)
+        victim.wait_until("started")[target].send_signal(number)
     else:
         victim.process.send_signal(number)
     said = victim.check_end()

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -22,10 +24,11 @@ from transports.base import Transport
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 100
 Report = Callable[[Any], None]
+Start = Callable[[], psutil.Process]
 
 
 @pytest.fixture(autouse=True)
-def server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], psutil.Process]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Start:
     """Gives a function that starts a fork server of this test's own, which loads nothing, and returns its process."""
     own = forkserver.ForkServer()
     monkeypatch.setattr(forkserver, "_forkserver", own)
@@ -53,7 +56,7 @@ def one_line(error: pytest.ExceptionInfo[RunFailed]) -> str:
     return str(error.value)
 
 
-def test_one_that_is_stopped_is_given_up(server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_stopped_is_given_up(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "_LEAST_PATIENCE_S", 0.5)
     stopped = server()
     stopped.suspend()
@@ -63,50 +66,39 @@ def test_one_that_is_stopped_is_given_up(server: Callable[[], psutil.Process], m
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
 
 
-def test_ctrl_c_is_heard_while_one_is_stopped(
-    server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def before_it_answers(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Have something happen when a rank has been asked for, and the fork server has not answered."""
+    wait_for_pid = forkserver.read_signed
+
+    def read(fd: int) -> int:
+        happens()
+        return int(wait_for_pid(fd))
+
+    monkeypatch.setattr(forkserver, "read_signed", read)
+
+
+def test_ctrl_c_is_heard_while_one_is_stopped(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "_INTERRUPTED_S", 0.5)
     stopped = server()
     stopped.suspend()
-    wait_for_pid = forkserver.read_signed
-
-    def interrupted(fd: int) -> int:
-        os.kill(os.getpid(), signal.SIGINT)
-        return int(wait_for_pid(fd))
-
-    monkeypatch.setattr(forkserver, "read_signed", interrupted)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            launch(get_rank, 2, timeout=600.0)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    before_it_answers(monkeypatch, partial(os.kill, os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        launch(get_rank, 2, timeout=600.0)
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
 
 
-def test_one_that_is_killed_while_it_starts_a_rank_is_one_line(
-    server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_killed_while_it_starts_a_rank_is_one_line(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = server()
     victim.suspend()
-    wait_for_pid = forkserver.read_signed
-
-    def killed(fd: int) -> int:
-        victim.kill()
-        return int(wait_for_pid(fd))
-
-    monkeypatch.setattr(forkserver, "read_signed", killed)
+    before_it_answers(monkeypatch, victim.kill)
     with pytest.raises(RunFailed) as error:
         launch(get_rank, 2)
     assert "the fork server, from which they are made, was killed by SIGKILL" in one_line(error)
 
 
 def test_one_that_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(forkserver, "ensure_running", fail)
+    cannot = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    monkeypatch.setattr(forkserver, "ensure_running", Mock(side_effect=cannot))
     with pytest.raises(RunFailed) as error:
         launch(get_rank, 2)
     assert one_line(error) == "the processes could not be started: Resource temporarily unavailable"
@@ -120,9 +112,7 @@ def report_and_stay(transport: Transport, report: Report) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_in_a_run_takes_its_ranks_along_even_stopped_ones(
-    server: Callable[[], psutil.Process],
-) -> None:
+def test_one_that_is_killed_in_a_run_takes_its_ranks_along_even_stopped_ones(server: Start) -> None:
     victim = server()
     ranks: list[psutil.Process] = []
 
@@ -144,9 +134,7 @@ def stop_the_server(transport: Transport) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_ends_well_though_its_server_is_stopped(
-    server: Callable[[], psutil.Process], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_well_though_its_server_is_stopped(server: Start) -> None:
     stopped = server()
     assert launch(stop_the_server, 1) == [0]
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
@@ -155,6 +143,7 @@ def test_a_run_ends_well_though_its_server_is_stopped(
 LAUNCHER = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
+from functools import partial
 from multiprocessing import forkserver
 from launchers import fork_server
 fork_server._PRELOADED[:] = []

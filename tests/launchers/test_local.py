@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psutil
 import pytest
 
+from launchers import Job
+from launchers.ranks import Ranks
 from records.errors import RunFailed
 from tests.launchers.engines import belongings
 from tests.ranks import LIMIT, launch, outcome, wait_until
 from transports.base import Transport
+from transports.timing import SLICE_S, RunningClock
 
 Report = Callable[[Any], None]
 
@@ -35,27 +37,8 @@ def failure(work: Callable[..., Any], world_size: int, *args: Any, **options: An
     return caught.value.with_traceback(None)  # whose frames would keep the processes' descriptors open
 
 
-# Results and reports
-
-
 def get_rank(transport: Transport) -> int:
     return transport.rank
-
-
-def finish_in_turn(transport: Transport, order: list[int]) -> tuple[int, int, int]:
-    """The ranks end in the given order: each waits until the one before it has left."""
-    place = order.index(transport.rank)
-    if place > 0:
-        outcome(transport.recv, order[place - 1], "never sent")
-    return transport.rank, transport.world_size, os.getpid()
-
-
-def test_results_come_in_rank_order_from_one_process_each() -> None:
-    results = launch(finish_in_turn, 4, [2, 0, 3, 1])
-    assert [(rank, world_size) for rank, world_size, _ in results] == [(rank, 4) for rank in range(4)]
-    pids = {pid for *_, pid in results}
-    assert len(pids | {os.getpid()}) == 5
-    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def report_and_stay(transport: Transport, report: Report) -> None:
@@ -75,62 +58,39 @@ def test_ranks_are_not_given_up_while_on_report_takes_its_time() -> None:
 # Failures
 
 
-def be_killed(transport: Transport) -> None:
-    if transport.rank == 2:
-        transport.barrier()
-        os.kill(os.getpid(), signal.SIGKILL)
-    transport.barrier()
-    transport.recv(2 if transport.rank == 0 else 0, f"word for {transport.rank}")
+class Odd(BaseException):
+    """What no `except Exception` catches."""
 
 
-def test_a_killed_rank_is_told_with_its_role_and_what_others_waited_for() -> None:
-    text = str(failure(be_killed, 4, roles=["server", "worker", "evaluator", "worker"]))
-    assert text.startswith("rank 2 (evaluator) was killed by SIGKILL; meanwhile ")
-    assert "rank 0 (server) waited for 'word for 0' from rank 2" in text
-    assert "rank 1 (worker) waited for 'word for 1' from rank 0" in text
-    assert "rank 3 (worker) waited for 'word for 3' from rank 0" in text
-
-
-def leave(transport: Transport, how: str) -> None:
-    if transport.rank == 0:
+def fail(transport: Transport, how: Any) -> None:
+    if transport.rank == 1:
         if how == "os._exit":
             os._exit(3)
-        sys.exit(3)
-    transport.recv(0, "x")
+        if how == "sys.exit":
+            sys.exit(3)
+        raise how("on purpose")
+    transport.recv(1, "x")
 
 
-@pytest.mark.parametrize("how", ["os._exit", "sys.exit"])
-def test_a_rank_that_exits_is_told_with_its_exit_code(how: str) -> None:
-    text = str(failure(leave, 2, how))
-    assert text.startswith("rank 0 (worker) ended with exit code 3 before its work was done")
-    assert "rank 1 (worker) waited for 'x' from rank 0" in text
+@pytest.mark.parametrize("how", ["os._exit", "sys.exit", Odd, GeneratorExit, KeyboardInterrupt])
+def test_a_rank_that_exits_or_raises_what_is_no_exception_is_told(how: Any) -> None:
+    text = str(failure(fail, 2, how))
+    exits = isinstance(how, str)
+    told = "ended with exit code 3 before its work was done" if exits else f"raised {how.__name__}: on purpose"
+    assert text.startswith(f"rank 1 (worker) {told}; meanwhile rank 0 (worker) waited for 'x' from rank 1")
+    assert exits or "in fail" in text
 
 
-def stop(transport: Transport, timeout: float) -> None:
-    if transport.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    transport.recv(1, "x", timeout=timeout)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("timeout", [10 * LIMIT, 1.0])
-def test_a_stopped_rank_is_named_though_another_may_time_out_first(timeout: float) -> None:
-    text = str(failure(stop, 2, timeout, timeout=4.0))
-    assert text.startswith("rank 1 (worker) has not answered")
-    assert "rank 0 (worker) waited for 'x' from rank 1" in text or timeout == 1.0
-
-
-def hang_behind_others(transport: Transport) -> None:
-    if transport.rank == 2:
-        time.sleep(600)
-    transport.recv(transport.rank + 1, "x", timeout=1.0 if transport.rank == 1 else 600.0)
-
-
-@pytest.mark.slow
-def test_of_ranks_that_wait_in_a_row_the_last_is_named() -> None:
-    text = str(failure(hang_behind_others, 3))
-    assert text.startswith("rank 2 (worker) kept others waiting and did not wait for any rank")
-    assert "rank 0 (worker) waited for 'x' from rank 1, rank 1 (worker) waited for 'x' from rank 2" in text
+def test_the_launcher_misses_no_rank_after_a_stop_of_everything() -> None:
+    clock = [0.0]
+    ranks = Ranks(Job(print, 2, timeout=5.0), running=RunningClock(lambda: clock[0]))
+    ranks.last_heard = {0: 0.0, 1: 0.0}
+    clock[0] += 86400
+    assert ranks._silent() == {}
+    while clock[0] < 86400 + 6:  # rank 1 alone is stopped
+        clock[0] += SLICE_S
+        ranks.last_heard[0] = ranks.running()
+    assert list(ranks._silent()) == [1]
 
 
 def die_before_the_server_is_ready(transport: Transport) -> None:
@@ -153,21 +113,6 @@ def be_stuck(transport: Transport) -> None:
 @pytest.mark.slow
 def test_a_rank_that_takes_no_notice_is_ended() -> None:
     assert str(failure(be_stuck, 3)).startswith("rank 1 (worker) raised ValueError: on purpose")
-
-
-class Odd(BaseException):
-    """What no `except Exception` catches."""
-
-
-def raise_what_is_no_exception(transport: Transport, kind: type[BaseException]) -> None:
-    raise kind("on purpose")
-
-
-@pytest.mark.parametrize("kind", [Odd, GeneratorExit, KeyboardInterrupt])
-def test_what_is_raised_and_is_no_exception_is_told_too(kind: type[BaseException]) -> None:
-    error = str(failure(raise_what_is_no_exception, 1, kind))
-    assert error.startswith(f"rank 0 (worker) raised {kind.__name__}: on purpose")
-    assert "in raise_what_is_no_exception" in error
 
 
 def close_the_terminal(transport: Transport) -> int:

@@ -20,6 +20,8 @@ from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL_ARGUMENTS, metadata, said
 from tests.workload import is_rank, linear
 
+under_mpirun = NEEDS_MPI[0]
+
 
 def train(folder: Path, *options: str, n: int = 2) -> "subprocess.CompletedProcess[str]":
     """Run train.py under mpirun."""
@@ -77,42 +79,44 @@ def test_a_launcher_that_cannot_be_is_refused(tmp_path: Path, options: tuple[str
     assert list(tmp_path.iterdir()) == []
 
 
-class TestUnderMpirun:
-    """Whole runs."""
+# Whole runs
 
-    pytestmark = [*NEEDS_MPI, pytest.mark.slow]
 
-    def test_a_run_has_its_records(self, tmp_path: Path) -> None:
-        done = train(tmp_path, "--strategy", "param_server", "--checkpoint_every", "5", "--evaluator")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("test accuracy") == 1
-        facts = metadata(tmp_path)
-        assert facts["transport"] == "mpi"
-        assert facts["mpi"]
-        assert (tmp_path / "run.checkpoints" / "evaluation.csv").exists()
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@under_mpirun
+def test_a_run_has_its_records(tmp_path: Path) -> None:
+    done = train(tmp_path, "--strategy", "param_server", "--checkpoint_every", "5", "--evaluator")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("test accuracy") == 1
+    facts = metadata(tmp_path)
+    assert facts["transport"] == "mpi"
+    assert facts["mpi"]
+    assert (tmp_path / "run.checkpoints" / "evaluation.csv").exists()
 
-    @pytest.mark.end_to_end
-    def test_what_all_ranks_refuse_ends_with_code_2_and_writes_nothing(self, tmp_path: Path) -> None:
-        done = train(tmp_path / "none", "--strategy", "inconsistent_reads")
-        assert done.returncode == 2
-        assert "error: --strategy inconsistent_reads: needs shared memory" in done.stderr
-        assert not (tmp_path / "none").exists()
 
-    @pytest.mark.end_to_end
-    def test_a_rank_that_never_comes_is_not_waited_for_without_end(self, tmp_path: Path) -> None:
-        done = train(tmp_path, "--strategy", "ring_all_reduce", "--timeout", "2", "--model", f"{__name__}:endless")
-        assert done.returncode == 1
-        assert "error: rank 0 waited 2 s for all ranks to start" in done.stderr
-
-    @pytest.mark.end_to_end
-    @pytest.mark.parametrize(
-        ("model", "message"), [("mortal", "rank 2 "), ("raises_on_rank_1", "a layer of rank 1 is broken")]
-    )
-    def test_when_one_rank_fails_all_end_and_it_is_named(self, tmp_path: Path, model: str, message: str) -> None:
-        done = train(tmp_path, "--strategy", "ring_all_reduce", "--model", f"tests.workload:{model}", n=3)
-        assert done.returncode not in (0, None)
-        assert message in done.stderr
-        assert list(tmp_path.glob("run.*")) == []
+@pytest.mark.slow
+@under_mpirun
+@pytest.mark.parametrize(
+    ("n", "strategy", "model", "message"),
+    [
+        pytest.param(2, "inconsistent_reads", "tests.workload:linear", "error: --strategy inconsistent_reads: needs "
+                     "shared memory", marks=pytest.mark.exhaustive, id="what all refuse"),
+        pytest.param(2, "ring_all_reduce", f"{__name__}:endless", "error: rank 0 waited 2 s for all ranks to start",
+                     marks=pytest.mark.exhaustive, id="one that never comes"),
+        pytest.param(3, "ring_all_reduce", "tests.workload:mortal", "rank 2 ", marks=pytest.mark.end_to_end, id="died"),
+        pytest.param(3, "ring_all_reduce", "tests.workload:raises_on_rank_1", "a layer of rank 1 is broken",
+                     marks=pytest.mark.exhaustive, id="failed"),
+    ],
+)  # fmt: skip
+def test_when_one_rank_fails_all_end_and_it_is_named(
+    tmp_path: Path, n: int, strategy: str, model: str, message: str
+) -> None:
+    timeout = ("--timeout", "2") if "endless" in model else ()
+    done = train(tmp_path, "--strategy", strategy, "--model", model, *timeout, n=n)
+    assert done.returncode not in (0, None)
+    assert message in done.stderr
+    assert list(tmp_path.glob("run.*")) == []
 
 
 def endless(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:

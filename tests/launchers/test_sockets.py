@@ -2,18 +2,12 @@
 
 import fcntl
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from launchers import sockets
-from tests.ranks import launch
-from transports.base import Transport
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_folders_of_launchers_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
@@ -59,22 +53,3 @@ def test_the_folder_is_where_a_socket_may_be(monkeypatch: pytest.MonkeyPatch, tm
     (long := tmp_path / ("x" * 100)).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     assert sockets._parent() == "/tmp"
-
-
-def get_rank(transport: Transport) -> int:
-    return transport.rank
-
-
-def launch_and_print() -> None:
-    print(launch(get_rank, 2))
-
-
-@pytest.mark.slow
-def test_ranks_start_whatever_the_length_of_tmpdir(tmp_path: Path) -> None:
-    (long := tmp_path / ("x" * 100)).mkdir()
-    script = "from tests.launchers import test_sockets as test; test.launch_and_print()"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=PROJECT, env={**os.environ, "TMPDIR": str(long)}, capture_output=True,
-        text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert (done.stdout, done.stderr, done.returncode) == ("[0, 1]\n", "", 0)

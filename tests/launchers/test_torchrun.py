@@ -74,6 +74,7 @@ def test_what_torchrun_cannot_do_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_what_began_under_torchrun_goes_on_here_bit_for_bit(tmp_path: Path) -> None:
     done = command(*SMALL_ARGUMENTS, "--strategy", "sharded_ring", "--checkpoint_every", "3",
                    "--results_dir", str(tmp_path), module=(*TORCHRUN, "2"))  # fmt: skip
@@ -88,6 +89,7 @@ def test_what_began_under_torchrun_goes_on_here_bit_for_bit(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.end_to_end
 def test_when_one_rank_dies_all_end_and_it_is_named(tmp_path: Path) -> None:
     done = command(*SMALL_ARGUMENTS, "--strategy", "param_server", "--model", "tests.workload:mortal",
                    "--results_dir", str(tmp_path), module=(*TORCHRUN, "3"))  # fmt: skip

@@ -1,14 +1,11 @@
 """The law of lab 7, held against codes that were made here: what loses nothing is right, whichever of equal is sent."""
 
-import random
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons.lab import Case, Run, Vectors
 from lessons.labs.codes import STEPS, first_fault
-from lessons.labs.compression import Compression
 from lessons.solutions.compression import compress, decompress
 
 
@@ -56,11 +53,3 @@ def test_one_element_that_is_another_is_found(run: Run, place: tuple[int, int, i
     vector = run.results[rank][f"{what}{s}"]
     vector[i % len(vector)] += 1
     assert f"step {s}: rank {rank}: " in first_fault(run)
-
-
-def test_all_inputs_of_a_rank_are_drawn_anew() -> None:
-    lab = Compression()
-    for case in (*lab.cases, lab.scored, lab.real):
-        first, second = (lab.draw(case, random.SystemRandom()) for _ in range(2))
-        assert not torch.equal(first[0]["kept0"], second[0]["kept0"]) or case.length < 10
-        assert all(inputs["k"] == first[0]["k"] for inputs in first), "all ranks have one k"

@@ -1,7 +1,5 @@
-"""Files that hang, end, lie or break: one line each, a score that cannot be edited, and no process left."""
+"""Files that hang, end or break: one line each, and no process left."""
 
-import json
-import os
 from pathlib import Path
 
 import psutil
@@ -9,7 +7,6 @@ import pytest
 
 from lessons import check
 from lessons.report import Report
-from tests.lessons.mistakes import mistakes_of
 
 SOLVED = (check.SOLUTIONS / "ring.py").read_text()
 PRELUDE = "import os\nimport sys\nimport time\n\nimport torch\n\n\ndef all_reduce(transport, vector):\n"  # 8 lines
@@ -27,11 +24,6 @@ def judged(tmp_path: Path, source: str) -> Report:
     return found
 
 
-def named(value: str) -> str:
-    """Return a short name of a case: the verdict's kind or text, not the source."""
-    return "" if "\n" in value else value[:40]
-
-
 def body(text: str) -> str:
     return PRELUDE + "".join(f"    {line}\n" for line in text.splitlines())
 
@@ -46,12 +38,9 @@ def body(text: str) -> str:
         ("import no_such_module\n", "import", "No module named 'no_such_module', line 1 of mine.py"),
         ("import sys\nsys.exit(0)\n", "import", "cannot be imported: SystemExit: 0, line 2 of mine.py"),
         ("def allreduce(transport, vector):\n    pass\n", "missing", "there is no function all_reduce"),
-        ("all_reduce = 5\n", "missing", "there is no function all_reduce"),
         ("def all_reduce(vector):\n    pass\n", "raised", "TypeError: all_reduce() takes 1 positional argument"),
-        (body("vector[100] = 1"), "raised", "IndexError: index 100 is out of bounds"),
         (body("all_reduce(transport, vector)"), "raised", "RecursionError: maximum recursion depth exceeded"),
         (body("sys.exit(0)"), "raised", "SystemExit: 0, line 9 of mine.py (sys.exit(0))"),
-        (body("os._exit(0)"), "died", "its process ended with exit code 0 before its work was done"),
         (body("os.kill(os.getpid(), 9)"), "died", "its process was killed by SIGKILL"),
         (body("transport.isend(vector, transport.rank, 'x')"), "raised", "rank 0 cannot send to rank 0"),
         (body("transport.recv(9, 'x')"), "raised", "rank 0 cannot receive from rank 9 in a world of 3"),
@@ -59,16 +48,11 @@ def body(text: str) -> str:
         (body("transport.barrier()"), "raised", "has no attribute 'barrier', line 9 of mine.py"),
         (body("vector.fill_(float('nan'))"), "wrong", "rank 0 ends with NaN or infinity"),
         (body("vector.data = vector.double()"), "damage", "its vector [12], float32, one that is [12], float64"),
-        (body("vector.resize_(3)"), "damage", "its vector [12], float32, one that is [3], float32"),
         (body("yield vector"), "returned", "all_reduce returned a generator: with `yield` in it, a function does noth"),
         (body("raise EOFError"), "raised", "N = 3, 12 elements: rank 0 raised EOFError, line 9 of mine.py"),
         (body("torch.linalg.inv(torch.zeros(2, 2, dtype=torch.half))"), "raised", "raised NotImplementedError: "),
-        (body("transport.isend(torch.zeros(20_000_000), 1 - transport.rank % 2, 'x')"), "raised",
-         "isend was given 80,000,000 bytes; here a message has 67,108,864 at most"),
-        (body("transport.recv(1 - transport.rank % 2, None)"), "raised", "the tag of a message is a string"),
         (body("transport.recv(1 - transport.rank % 2, ())"), "raised", "the tag of a message is a string"),
-        (body("transport.sleep(float('inf'))"), "raised", "sleep(inf): expected seconds from 0 to 1,000,000"),
-        (body("raise type('E' * 3_000, (Exception,), {})('\\ud800')"), "raised", "EEE: \\ud800, line 9 of mine.py"),
+        (body("transport.sleep(float('inf'))"), "raised", "sleep(inf): expected seconds from 0"),
         (body("if transport.rank == 0:\n    transport.recv(1, 'x')"), "deadlock",
          "rank 0 waits for rank 1 (for 'x'), which has returned without sending it"),
         (body("N, r = transport.world_size, transport.rank\ntransport.isend(vector, (r + 1) % N, 'a')\n"
@@ -78,7 +62,6 @@ def body(text: str) -> str:
         (SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    transport.isend(None, right, 'x')"), "unread",
          "sent an object to rank 1, which never received it"),
     ],
-    ids=named,
 )  # fmt: skip
 def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text: str) -> None:
     found = judged(tmp_path, source)
@@ -89,22 +72,17 @@ def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text:
 ENDLESS = [
     (body("while True:\n    pass"), "of mine.py"),
     (body("while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"), "of mine.py"),
-    (body("while True:\n    print('still here')"), "without end"),
+    (body("while True:\n    print('still here')"), "of mine.py"),
     (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "rank"),
     ("while True:\n    pass\n", "of mine.py"),
     (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
     (body("for i in range(9):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
-    (
-        body("import struct\nos.write(transport._judge._pipe.fileno(), struct.pack('!i', 99))\ntime.sleep(99)"),
-        "of mine",
-    ),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.end_to_end) for one in ENDLESS[1:])],
-    ids=named,
+    ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ENDLESS[1:])],
 )  # fmt: skip
 def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> None:
     found = judged(tmp_path, source)
@@ -125,13 +103,16 @@ def test_what_differs_on_real_processes_is_told(tmp_path: Path) -> None:
         assert text in found.verdict
 
 
+LOOPS = ("transport.recv(left, 'never')", "while True: pass", "__import__('time').sleep(1000)")
+
+
 @pytest.mark.slow
-def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [LOOPS[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in LOOPS[1:])])
+def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path, code: str) -> None:
     loop = "    if type(transport).__name__ != 'LabTransport':\n        {}\n"
-    for code in ("while True: pass", "__import__('time').sleep(1000)", "transport.recv(left, 'never')"):
-        found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop.format(code)))
-        assert found.kind == "real"
-        assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
+    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop.format(code)))
+    assert found.kind == "real"
+    assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
 
 
 STARTS = {
@@ -155,138 +136,8 @@ def test_processes_that_a_file_has_started_are_ended_with_it(tmp_path: Path, kin
     assert not [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])]
 
 
-# What lies
-
-FORGERIES = {
-    "counters": "transport.messages_sent = [0] * 9\ntransport.bytes_sent = [0] * 9\ntransport.rounds = 0",
-    "the lab": "import lessons.lab, lessons.labs.ring\nlessons.lab.is_close = lambda *_: True\n"
-    "lessons.labs.ring.is_close = lambda *_: True\nlessons.labs.ring.wrong_ranks = lambda run: []\n"
-    "lessons.lab.Figure.is_best = property(lambda self: True)",
-    "the judge": "import lessons.judge, lessons.report\nlessons.judge.play = lambda ranks, run: run\n"
-    "lessons.report.Report.points = 100\nlessons.report.Report.kind = 'right'",
-    "the output": "print('ring: right, and as good as is known')\nprint('points: 100 of 100')\n"
-    "os.write(1, b'points: 100 of 100')",
-}
-
-
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_score_counts_for_nothing(tmp_path: Path, forgery: str) -> None:
-    """A costly solution stays costly, and a wrong one wrong, whatever it sets besides."""
-    lies = body(FORGERIES[forgery])
-    (costly,) = mistakes_of("ring")["sends_whole_vectors"].changes
-    honest = str(costly).partition(":\n")[2]
-    found = judged(tmp_path, lies + honest)
-    assert (found.kind, found.points) == ("costly", 80), found.verdict
-    assert {figure.name: figure.yours for figure in found.figures}["bytes of a rank"] == 480_000
-    found = judged(tmp_path, lies)
-    assert (found.kind, found.points) == ("wrong", 0), found.verdict
-
-
-def test_a_rank_that_speaks_to_the_judge_by_itself_is_told_so(tmp_path: Path) -> None:
-    done = '"result", b"", vectors=[["x", "float32", 0]]'
-    infinite = [f'"isend", dst=1, tag="x", id=1, n=float("{n}")' for n in ("inf", "nan")] + [
-        f'"result", b"", vectors=[["x", "float32", float("{length}")]]' for length in ("inf", "nan")
-    ]
-    for request in (
-        '"loaded"', '"release", src=1, id=77', '"recv", src="x", tag=3', '"isend", dst=0',
-        '"isend", dst=99, tag="x", id=1, n=0', *infinite,
-    ):  # fmt: skip
-        found = judged(tmp_path, body(f"transport._judge.tell({request})"))
-        assert (found.kind, found.points) == ("forged", 0), found.verdict
-        assert "asked for what no transport does" in found.verdict
-        assert json.loads(found.as_gradescope())["score"] == 0
-        assert found.picture is None
-    by_pipe = "transport._judge.tell('fault', kind='costly', text='right')\nos._exit(0)"
-    for verdict in ("from lessons.lab import Fault\nraise Fault('right', 'as good as is known')", by_pipe):
-        found = judged(tmp_path, body(verdict))
-        assert (found.kind, found.points) == ("forged", 0), found.verdict
-        assert "gives itself the verdict" in found.verdict
-    found = judged(tmp_path, body(f"transport._judge.tell({done})\nos._exit(0)"))
-    assert (found.kind, found.points) == ("forged", 0), found.verdict
-
-
-ON_PROCESSES = """
-    if type(transport).__name__ != 'LabTransport':
-        import gc
-        judge = next(one for one in gc.get_objects() if type(one).__name__ == 'Judge')
-        judge.tell('result', b'', vectors=[['x', 'float32', float('inf')]])
-"""
-
-
-@pytest.mark.slow
-def test_a_forged_result_on_real_processes_is_told(tmp_path: Path) -> None:
-    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)" + ON_PROCESSES))
-    assert (found.kind, found.points) == ("forged", 0), found.verdict
-    assert "on 3 real processes a rank ended with what is no result (OverflowError)" in found.verdict
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("file", ["a pipe", "/dev/zero", "a secret"])
-def test_only_lines_of_the_submission_are_shown(tmp_path: Path, file: str) -> None:
-    path = tmp_path / "other"
-    if file == "a pipe":
-        os.mkfifo(path)
-    else:
-        path.write_text("the secret\n")
-    where = [file if file.startswith("/") else str(path), 1]
-    tell = f"transport._judge.tell('raised', type='Error', text='', where={where})"
-    found = judged(tmp_path, body(tell))
-    assert found.kind == "forged"
-    assert "sends the judge what is no request" in found.verdict
-    assert "the secret" not in found.as_gradescope() + str(found)
-
-
-REPLACED = """frame = sys._getframe()
-while 'trace_path' not in frame.f_locals:
-    frame = frame.f_back
-os.unlink(frame.f_locals['trace_path'])
-os.mkfifo(frame.f_locals['trace_path'])
-while True:
-    pass
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_the_file_of_a_trace_may_be_replaced(tmp_path: Path) -> None:
-    assert judged(tmp_path, body(REPLACED)).kind == "loop"
-
-
-BY_FILES = """with open(f'{}/{{transport.rank}}', 'wb') as file:
-    torch.save(vector, file)
-for peer in transport.peers:
-    transport.isend(None, peer, 'written')
-for peer in transport.peers:
-    transport.recv(peer, 'written')
-vectors = [torch.load(f'{}/{{rank}}') for rank in range(transport.world_size)]
-vector.copy_(torch.stack(vectors).mean(0))
-"""
-
-
-def test_vectors_that_pass_by_another_way_get_no_points_for_their_bytes(tmp_path: Path) -> None:
-    found = judged(tmp_path, body(BY_FILES.format(tmp_path, tmp_path)))
-    assert found.kind == "costly", found.verdict
-    assert "bytes of a rank: 0; " in found.verdict
-    assert "too few: did the vectors pass by another way?" in found.verdict
-    assert found.points == 90
-
-
-@pytest.mark.slow
-def test_a_rank_that_reads_nothing_stops_nobody(tmp_path: Path) -> None:
-    many = "\n    for _ in range(15_000):\n        transport._judge.tell('wait', id=1)\n"
-    ask = many + "    __import__('time').sleep(1e4)\n"
-    found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)" + ask))
-    assert found.kind == "forged"
-    assert "does not read what it has asked for" in found.verdict
-
-
-def test_nan_of_ones_own_is_not_said_to_be_that_of_a_release(tmp_path: Path) -> None:
-    for own in ("vector.fill_(float('nan'))", "vector.div_(0 * vector).sub_(vector)"):
-        assert "release" not in judged(tmp_path, body(own)).verdict
-
-
 def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
-    """What a file keeps for all ranks is kept by each: they are processes, as on a cluster."""
+    """What a file keeps for all ranks is kept by each: as on a cluster."""
     share = PRELUDE.replace("def all_reduce", "known = {}\n\n\ndef all_reduce") + (
         "    known[transport.rank] = vector.clone()\n"
         "    vector.copy_(torch.stack(list(known.values())).mean(0))\n"

@@ -1,7 +1,6 @@
 """Lab 6: the closed forms are what is measured, every hint is given to whom it is for, and what is drawn is fair."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -39,17 +38,12 @@ def explain(choice: str, of_latency: estimates.Term, of_bytes: estimates.Term, s
     return estimates.explain_estimates(choice, drawn, torch.tensor(answers, dtype=torch.float64))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 10**6))
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_closed_form_of_a_step_is_what_is_measured(choice: str, seed: int) -> None:
     for cluster in draw_to_choose(random.Random(seed))[:3]:
         assert measure(choice, cluster) == pytest.approx(predict(choice, cluster), rel=1e-9)
-
-
-@pytest.mark.parametrize("choice", [SERVER, RING])
-def test_what_is_counted_right_gets_no_hint(choice: str) -> None:
-    assert explain(choice, *estimates.RIGHT[choice], seed=1) == ""
 
 
 @pytest.mark.parametrize(("choice", "of_latency", "of_bytes", "text"), HINTS)
@@ -59,29 +53,13 @@ def test_each_wrong_count_gets_its_own_hint(
     assert explain(choice, of_latency, of_bytes, seed=2).endswith(f"were measured; {text}")
 
 
-def test_hints_are_told_apart() -> None:
-    for tables in (estimates.LATENCIES, estimates.VECTORS):
-        for choice, table in tables.items():
-            counts = [tuple(term(n) for n in (5, 6, 7)) for term, _ in table]
-            assert len(set(counts)) == len(counts), choice
-
-
 def test_a_count_that_is_like_no_other_is_told_in_numbers() -> None:
+    assert explain(RING, *estimates.RIGHT[RING], seed=3) == ""
     said = explain(RING, lambda N: 17, lambda N: 2 * (N - 1) / N, seed=3)
-    assert "with twice the latency yours grows by 17 latencies, which is not right; with twice the bytes by 1." in said
-    assert said.endswith(" times P / bandwidth, which is right")
-    said = explain(RING, lambda N: 2 * (N - 1), lambda N: 17, seed=3)
-    assert said.endswith(" is right; with twice the bytes by 17 times P / bandwidth, which is not right")
+    assert "with twice the latency yours grows by 17 latencies, with twice the bytes by 1." in said
 
 
-@pytest.mark.parametrize(("factor", "text"), [(1000, "1,000"), (1_000_000, "1,000,000")])
-def test_another_unit_is_named(factor: int, text: str) -> None:
-    of_latency, of_bytes = estimates.RIGHT[SERVER]
-    said = explain(SERVER, lambda N: factor * of_latency(N), lambda N: factor * of_bytes(N), seed=3)
-    assert said.endswith(f"; yours is {text} times as long in every cluster: return seconds")
-
-
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_each_choice_is_the_fastest_as_often_and_nothing_may_be_left_out(seed: int) -> None:
     drawn = draw_to_choose(random.Random(seed))
@@ -117,33 +95,11 @@ def test_a_step_of_a_trained_server_is_counted_by_the_records_and_its_epoch_has_
     assert seconds == pytest.approx((N * steps + N - 2) * vector, rel=2e-3)
 
 
-def draw_vectors(combine: Callable[[list[torch.Tensor], int], torch.Tensor]) -> Run:
+def test_parts_that_have_come_on_several_ways_are_told_by_what_a_mean_is_made_of() -> None:
     run = Run(Case(4, 12), Links().draw(Case(4, 12), random.Random(5)))
     vectors = [inputs["vector"] for inputs in run.inputs]
-    run.results = [{"vector": combine(vectors, rank)} for rank in range(4)]
-    return run
-
-
-@pytest.mark.parametrize(
-    ("combine", "text"),
-    [
-        (lambda v, r: sum(v) / 16, ": every rank is in it once, but divided by 16: divide by N once, after the last"),
-        (lambda v, r: sum(v) / 2, "/ 4; expected each rank once, divided by 4: all parts have come on several ways"),
-        (lambda v, r: (sum(v) + v[r]) / 4, "(2 x rank 0 + rank 1 + rank 2 + rank 3) / 4; expected each rank once"),
-        (lambda v, r: (v[0] + v[1]) / 4, "ends with (rank 0 + rank 1) / 4, without rank 2, 3: after s rounds"),
-        (lambda v, r: v[r], "ends with rank 0, without rank 1, 2, 3: after s rounds"),
-        (lambda v, r: sum(v), "ends with the sum; expected the mean: divide by N, once"),
-        (lambda v, r: sum(v[:r] + v[r + 1 :], v[r]) / 4, "other bits on rank"),
-    ],
-)
-def test_a_wrong_mean_is_told_by_what_it_is_made_of(combine: Callable[..., torch.Tensor], text: str) -> None:
-    run = draw_vectors(combine)
-    assert text in Links().find_fault(run, lambda: run)
-
-
-def test_the_same_bits_of_the_mean_are_right() -> None:
-    run = draw_vectors(lambda v, r: torch.stack(v).mean(0))
-    assert Links().find_fault(run, lambda: run) == ""
+    run.results = [{"vector": sum(vectors, vectors[0]) / 4}] * 4
+    assert "(2 x rank 0 + rank 1 + rank 2 + rank 3) / 4; expected each rank once" in Links().find_fault(run)
 
 
 @pytest.mark.parametrize(("messages", "labels"), [(20, 20), (21, 0)])

@@ -1,7 +1,6 @@
 """Lab 4: other servers that are right, what else is named, the rule's closed form, and the digits by late gradients."""
 
 import math
-import random
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,11 @@ from hypothesis import strategies as st
 from lessons import check, rates
 from lessons.labs import LABS
 from lessons.labs.late_words import explain_descend, explain_rates
-from lessons.labs.not_waiting import Task
 from lessons.picture import Shown
 from lessons.report import Report
 from lessons.solutions import not_waiting
+from tests.lessons.judged import judge_changed
 from tests.lessons.mistakes import write
-from tests.lessons.threads import judge_changed
-from workloads.batches import BatchPlan
-from workloads.datasets import load
-from workloads.options import DataOptions
 
 SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
 RIGHT = Report(LABS["not_waiting"], "right", "right")
@@ -49,18 +44,14 @@ def test_the_closed_form_is_right() -> None:
     ("old", "new", "kind", "text"),
     [
         ("    return staleness\n", "    return None\n", "returned", "serve returned nothing; expected a list"),
-        ("    return staleness\n", "    return staleness[1:]\n", "wrong", "serve returned 18 numbers for 19 gradients"),
         ("update(message.vector)", "update(None)", "update", "given nothing; expected a tensor [8] of float32"),
-        ("update(message.vector)", "update(-message.vector)", "wrong", "update 1 was made with -1 x g of rank"),
         ("update(message.vector)", "x.sub_(0.1 * message.vector)", "wrong", "the server made 0 updates with"),
         ("    while steps:\n", "    for _ in range(3):\n", "unread", "have said goodbye; not yet: rank 1, 2"),
         ("x.clone(), k", "x.clone() + 1, k", "wrong", "is no version of x"),
         ("            waiting.add(k)\n", "            waiting |= {k} if version % 2 == 0 else set()\n", "deadlock",
          "has no answer to its gradient 1; expected one at once"),
-        ("    x = [1.0]\n", "    x = [2.0]\n", "wrong", "x_0 is 2; expected 1"),
         ("    x = [1.0]\n", "    x = []\n    return x\n", "wrong", "returned 0 numbers; expected 41"),
         ("    return small\n", "    return 'small'\n", "returned", "largest_rate returned 'small'; expected a number"),
-        ("    return small\n", "    return 0.5 * small\n", "wrong", "x still goes to 0; right so far: serve, descend"),
         ("    return small\n", "    return 0.95 * small\n", "wrong", "near the border it takes many steps to be small"),
         ("        x.append(x[t] -", "        x.append(x[t - 41] -", "raised", ", 2, 40) raised IndexError: list"),
     ],
@@ -101,37 +92,12 @@ def test_the_largest_rate_is_the_border_of_the_descent(curvature: float, tau: in
         assert explain_rates([(curvature, tau), (3.0, 4)], [factor * largest, 0.1]) != ""
 
 
-def test_a_search_that_ends_too_low_is_asked_so() -> None:
-    asked = [(0.5, 0), (1.6, 1)]
-    assert explain_rates(asked, [2.0, 0.625]).endswith("with 3.636 x still goes to 0; did you look beyond 2?")
-    assert explain_rates(asked, [1.5, 0.625]).endswith("with 3.636 x still goes to 0")
-    assert explain_rates(asked, [math.nan, 0.625]).endswith("with 3.636 x still goes to 0")
-
-
-def test_a_step_that_no_rule_explains_is_told_by_its_numbers() -> None:
-    x = not_waiting.descend(0.25, 2.0, 1, 40)
-    assert explain_descend(0.25, 2.0, 1, 40, [1.0, 0.7, *x[2:]]) == (
-        "descend(0.250, 2.000, 1, 40): x_1 is 0.7, expected 0.5, which is x_0 - rate * (gradient at x_0)"
-    )
-
-
 @given(st.floats(0.05, 0.5), st.floats(0.3, 3), st.integers(0, 9), st.integers(1, 40))
 def test_a_descent_that_is_off_in_one_place_is_found(rate: float, curvature: float, tau: int, at: int) -> None:
     x = not_waiting.descend(rate, curvature, tau, 40)
     assert explain_descend(rate, curvature, tau, 40, x) == ""
     x[at] += max(1e-3, 1e-3 * abs(x[at]))
     assert f": x_{at} " in explain_descend(rate, curvature, tau, 40, x)
-
-
-def test_workers_have_paces_of_their_own_and_the_slowest_the_fewest_steps() -> None:
-    lab = LABS["not_waiting"]
-    for case in (*lab.cases, lab.scored, lab.real):
-        if isinstance(case, Task) and not case.alike:
-            workers = lab.draw(case, random.Random(0))[1:]
-            by_pace = sorted(workers, key=lambda one: float(one["pace"]))
-            steps = [int(one["steps"]) for one in by_pace]
-            assert steps == sorted(steps, reverse=True)
-            assert len(workers) == case.n - 1
 
 
 # On the digits
@@ -141,36 +107,28 @@ def test_three_equal_workers_are_two_versions_late() -> None:
     assert rates.count_staleness(RIGHT, not_waiting.serve, 3) == "2.0"
 
 
-def test_the_updates_that_the_text_tells_are_those_of_the_runs() -> None:
-    n_samples = load(DataOptions()).n_train
-    steps = [BatchPlan(n_samples, workers, rates.BATCH * workers, 0).n_steps for workers in rates.WORKERS]
-    updates = [rates.EPOCHS * n * workers for n, workers in zip(steps, rates.WORKERS, strict=True)]
-    assert (n_samples, rates.EPOCHS, rates.BATCH, updates) == (1437, 3, 8, [540, 540, 576])
-
-
 @pytest.mark.slow
-def test_a_rate_that_is_too_large_learns_nothing_and_the_shrunk_one_does() -> None:
+def test_a_rate_that_is_too_large_learns_nothing_and_the_shrunk_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "WORKERS", (1, 4))
     text = rates.shrink(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.4)
-    one, four, four_smaller, sixteen, sixteen_smaller = text.splitlines()
+    one, four, four_smaller = text.splitlines()
     assert float(one.partition(": ")[2].split()[0]) > 90
     assert four.endswith("the loss became infinite")
-    assert sixteen.endswith("the loss became infinite")
     assert "rate 0.0890" in four_smaller
     assert float(four_smaller.partition(": ")[2].split()[0]) > 90
-    assert "rate 0.0203" in sixteen_smaller
-    assert float(sixteen_smaller.partition(": ")[2].split()[0]) > 80
-    assert float(sixteen_smaller.rpartition(" ")[2]) == pytest.approx(14.4, abs=0.5)
+    assert float(four_smaller.rpartition(" ")[2]) == pytest.approx(3, abs=0.2)
 
 
 @pytest.mark.slow
 def test_the_sweep_is_a_table_and_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "RATES", (0.1, 0.4))
+    monkeypatch.setattr(rates, "WORKERS", (1, 4))
     found = rates.sweep(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.8)
     assert isinstance(found, Shown)
     lines = [line.split() for line in str(found).splitlines()]
     assert lines[0] == ["rate", "0.1", "0.4"]
     assert float(lines[1][-1]) > 80
-    assert float(lines[3][-1]) < 30
+    assert float(lines[2][-1]) < 30
     assert "data:image/png" in found._repr_html_()
 
 

@@ -17,8 +17,10 @@ from tests.runs import ROOT
 
 LESSONS = ROOT / "lessons"
 NOTEBOOKS = sorted(LESSONS.glob("*.ipynb"))
-# By default one is run.
-RUNS = [path if path.stem[0] == "2" else pytest.param(path, marks=pytest.mark.end_to_end) for path in NOTEBOOKS]
+RUNS = [
+    pytest.param(path, marks=pytest.mark.end_to_end if path.stem[0] in "25" else pytest.mark.exhaustive)
+    for path in NOTEBOOKS
+]
 LAB_OF = {path: re.findall(r'check\(\\"(\w+)\\"', path.read_text())[0] for path in NOTEBOOKS}
 
 
@@ -77,7 +79,6 @@ def test_the_holes_of_a_notebook_are_those_of_its_file(path: Path) -> None:
     assert {name: in_notebook[name] for name in in_file} == in_file
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", RUNS, ids=name)
 def test_a_notebook_runs_with_its_holes(path: Path) -> None:
     shown = execute(nbformat.read(path, as_version=4))
@@ -93,7 +94,6 @@ def solved(path: Path, module: ModuleType) -> nbformat.NotebookNode:
     return node
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", RUNS, ids=name)
 def test_a_notebook_that_is_solved_gets_all_points_and_trains_as_one_process(path: Path) -> None:
     module = __import__(f"lessons.solutions.{LAB_OF[path]}", fromlist=["*"])

@@ -1,22 +1,19 @@
 """Lab 3: other ways that are right, what is said beside a fault, and the picture of how far ranks drift."""
 
-import random
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessons.drift import Drift, Softmax, compare, measure
+from lessons.drift import Drift, compare, measure
 from lessons.labs import LABS
-from lessons.labs.oracle import Task
 from lessons.labs.oracle_words import explain_cut
 from lessons.picture import Shown
 from lessons.report import Report
 from lessons.solutions import oracle
 from lessons.training import NOT_TRAINED
+from tests.lessons.judged import judge_changed
 from tests.lessons.mistakes import defined, mistakes_of, solution
-from tests.lessons.threads import judge_changed
 
 LAB = LABS["oracle"]
 
@@ -32,35 +29,21 @@ def test_n_in_messages_of_its_own_is_right_and_costs_more() -> None:
     assert {figure.name for figure in found.figures if figure.is_best} == {"bytes of a rank"}
 
 
-def test_all_vectors_to_everyone_in_one_order_is_right_and_costs_more() -> None:
-    change = "collectives import ring_all_reduce", "collectives import gather_and_add as ring_all_reduce"
-    found = judge_changed("oracle", change)
-    assert (found.kind, found.points) == ("costly", 80)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "kind", "text"),
     [
         ("return total", "return None", "returned", "average returned nothing; write the mean into g, in place"),
-        ("return plan", "return iter(plan)", "returned", "cut returned a list_iterator; expected a list, which can be"),
-        ("return plan", "return plan[0]", "returned", "cut returned"),
-        ("for k in range(N)]", "for k in range(N - 1)]", "returned", "parts in step 0, for N = "),
+        ("return plan", "return iter(plan)", "returned", "cut returned a list_iterator; expected a list"),
+        ("for k in range(N)]", "for k in range(N - 1)]", "returned", "parts in a step, for N = "),
         ("return alike and bool(", "return torch.stack([xs[0], oracle]) if alike else bool(", "returned",
          "verify returned a tensor [2, 48]"),
         ("update(gradient([sample for part in parts for sample in part]))", "update(gradient(parts))", "gradient",
          "gradient was given a list of parts; expected a list of samples"),
         ("update(gradient([sample for part in parts for sample in part]))", "update(None)", "update",
          "update was given nothing; expected a tensor [64] of float32: a gradient"),
-        ("for parts in plan:\n        update", "for parts in plan[:-1]:\n        update", "wrong",
-         "expected one in each: the last batch is lost"),
         ("[sample for part in parts for sample in part]", "parts[0] or parts[1]", "wrong",
          "the gradient is that of samples"),
-        ("(xs[0] - oracle).abs().max()", "(oracle - xs[0]).max()", "wrong",
-         "in one element 100 tolerances more or less than the oracle; expected False"),
-        ("    g.div_(total)\n", "    g.div_(total * transport.world_size)\n", "wrong",
-         "the right mean, divided once more by N = 3"),
         ("    g.div_(total)\n", "", "wrong", "the weighted sum, not divided; divide by the number of all samples"),
-        ("g.mul_(n), transport", "g, transport", "wrong", "the plain sum divided by all samples"),
         ("g.zero_()  # 0 x NaN would be NaN", "g.div_(n - n + 0.0).mul_(1 // n)", "raised",
          "ZeroDivisionError: integer division or modulo by zero"),
     ],
@@ -86,19 +69,6 @@ def test_the_solution_cuts_any_epoch(n_samples: int, B: int, N: int) -> None:
     assert explain_cut(n_samples, B, N, parts, torch.cat([samples[1:], samples[:1] + n_samples])) != ""
 
 
-@given(st.integers(0, 2**32))
-def test_what_is_drawn_is_uneven(seed: int) -> None:
-    chance = random.Random(seed)
-    for case in LAB.cases:
-        inputs = LAB.draw(case, chance)
-        assert len(inputs) == case.n
-        if isinstance(case, Task):
-            ns = [int(one["n"]) for one in inputs]
-            assert ns.count(0) == case.empty
-            assert len(set(ns)) == case.n - max(0, case.empty - 1), "all others differ"
-            assert all(bool(one["g"].isnan().all()) == (n == 0) for one, n in zip(inputs, ns, strict=True))
-
-
 # On the digits
 
 
@@ -117,10 +87,6 @@ def test_rounding_and_a_wrong_mean_are_far_apart() -> None:
     assert min(wrong.distances) > 1e-4
     assert not any(wrong.verified)
     assert "not verified, from step 1 on" in str(wrong)
-
-
-def test_a_rank_without_samples_has_a_mean_of_nothing() -> None:
-    assert Softmax(torch.float32).gradient([]).isnan().all()
 
 
 def test_the_comparison_is_text_and_a_picture() -> None:

@@ -1,7 +1,6 @@
 """How long the judge waits: not for ever, and not for time in which nobody could have worked."""
 
 import os
-import time
 
 import pytest
 
@@ -9,45 +8,32 @@ from lessons import patience
 from lessons.patience import Patience
 
 
-def never(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
+class Clock:
+    """A process that gets a processor for a part of the time, and says something in the end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, delayed: float, calls: int) -> None:
+        self.time, self.delay, self.delayed, self.calls = 0.0, 0.0, delayed, calls
+        monkeypatch.setattr(patience, "now", lambda: self.time)
+        monkeypatch.setattr(patience, "_delay", lambda pid: self.delay * (pid == 1))
+
+    def comes(self, seconds: float) -> bool:
+        """Let the time pass."""
+        self.time += seconds
+        self.delay += self.delayed * seconds
+        self.calls -= 1
+        return self.calls <= 0
 
 
-def at_once(seconds: float) -> bool:
-    return True
-
-
-def test_a_wait_ends_and_another_may_begin() -> None:
-    some = Patience(silent_s=0.05, budget_s=1e6)
-    assert not some.wait(never, [os.getpid()])
-    assert not some.wait(at_once, [os.getpid()]), "this wait is over"
-    some.begin()
-    assert some.wait(at_once, [os.getpid()])
-
-
-def test_all_waits_together_have_a_limit() -> None:
-    some = Patience(silent_s=0.05, budget_s=0.2)
-    waits = 0
-    while some.wait(at_once, [os.getpid()]):
-        assert not some.wait(never, [os.getpid()])
-        some.begin()
-        waits += 1
-    assert waits >= 1
+def test_all_waits_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    some, clock = Patience(0.6), Clock(monkeypatch, delayed=0.0, calls=2)
+    assert some.wait(clock.comes, 1)
+    assert some.wait(clock.comes, 1)
+    assert not some.wait(clock.comes, 1)
 
 
 def test_time_without_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    delays = iter(range(0, 1_000_000, 1000))  # seconds: nobody has had a processor
-    monkeypatch.setattr(patience, "_delay", lambda pid: float(next(delays)))
-    calls = 0
-
-    def late(seconds: float) -> bool:
-        nonlocal calls
-        calls += 1
-        time.sleep(0.06)
-        return calls == 5
-
-    assert Patience(silent_s=0.05, budget_s=0.05).wait(late, [os.getpid()])
+    assert Patience(0.6).wait(Clock(monkeypatch, delayed=1.0, calls=9).comes, 1)
+    assert not Patience(0.6).wait(Clock(monkeypatch, delayed=0.5, calls=9).comes, 1)
 
 
 def test_a_process_that_is_gone_has_no_delay() -> None:

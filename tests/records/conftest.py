@@ -10,10 +10,11 @@ from tests.records.samples import WORLDS, simulated
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The records of WORLDS by `STRATEGY.1`, and those of a run without events, `silent`."""
+    """The records of WORLDS and of backup workers by `STRATEGY.1`, and those of a run without events, `silent`."""
     folder = tmp_path_factory.mktemp("results")
     for strategy, n_gpus in WORLDS.items():
         simulated(folder, strategy, name=f"{strategy}.1", n_gpus=n_gpus, bandwidth=1e6, latency=1e-3)
+    simulated(folder, "backup_workers", name="backup_workers.1", epochs=4, lr=0.05)
     simulated(folder, "single", name="silent", n_gpus=1, events=False)
     return folder
 

@@ -1,11 +1,13 @@
 """Events of a run that never was, with numbers that can be checked by hand, and small runs in virtual time."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from records import page
+from records.events import PHASES
 from records.recorder import Recorder
 from records.tables import epoch_table
 from records.timeline import load
@@ -82,3 +84,12 @@ def simulated(
 def loaded(folder: Path, name: str = "run") -> page.Run:
     """Return a run as a page takes it."""
     return page.Run(*load(str(folder / name)))
+
+
+def long(run: page.Run) -> page.Run:
+    """Return a run of 50,000 events: this one, again and again."""
+    body = run.events[run.events["phase"].isin(PHASES)]
+    length, steps = body["t1"].max(), body["step"].max() + 1
+    again = [body.assign(t0=body["t0"] + i * length, t1=body["t1"] + i * length, step=body["step"] + i * steps)
+             for i in range(-(-50_000 // len(body)))]  # fmt: skip
+    return dataclasses.replace(run, events=pd.concat(again, ignore_index=True)[:50_000])

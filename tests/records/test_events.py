@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -49,9 +48,11 @@ def test_events_come_back_as_they_were_from_a_file_and_from_memory(
     recorder.add("data", 0.0, 1.0)
     assert len(recorder.frame()) == len(frame) + 1 == 202
     if named:
-        pieces = list(chunks(RunEvents([recorder.close()])))
-        assert [len(piece) for piece in pieces] == [64, 64, 64, 10]
-        assert pd.concat(pieces)["phase"].tolist() == [*frame["phase"], "data"]
+        file = recorder.close()
+        for carried in (file, file.carry()):
+            pieces = list(chunks(RunEvents([carried])))
+            assert [len(piece) for piece in pieces] == [64, 64, 64, 10]
+            assert pd.concat(pieces)["phase"].tolist() == [*frame["phase"], "data"]
 
 
 def test_the_epoch_table_is_the_same_from_chunks() -> None:
@@ -62,7 +63,7 @@ def test_the_epoch_table_is_the_same_from_chunks() -> None:
         recorder.mark("epoch_s", 3.0)
     frame = recorder.frame()
     whole = epoch_table(frame, "ring", 1, ["worker"])
-    for size in (1, 7, 40):
+    for size in (7, 40):
         pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
         pd.testing.assert_frame_equal(epoch_table(pieces, "ring", 1, ["worker"]), whole)
 
@@ -79,12 +80,12 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 def many_steps(transport: Transport, path: Path) -> float:
-    """Record 250,000 steps; return by how many bytes the memory has grown after the first ten thousand."""
+    """Record 100,000 steps; return by how many bytes the memory has grown after the first ten thousand."""
     recorder, memory = transport.recorder, psutil.Process().memory_info
     recorder.write_to(path)
     steps(recorder, 10_000)
     before = memory().rss
-    for _ in range(24):
+    for _ in range(9):
         steps(recorder, 10_000)
     return memory().rss - before
 
@@ -94,52 +95,7 @@ def test_the_memory_of_a_rank_does_not_grow_with_its_steps(tmp_path: Path) -> No
     path = tmp_path / "rank-0.events"
     try:
         (grown,) = launch(many_steps, 1, path, record=True, timeout=LIMIT)
-        assert grown < 20e6, "all events are 95 MB"
-        assert os.path.getsize(path) > 92e6
+        assert grown < 20e6, "all events are 40 MB"
+        assert os.path.getsize(path) > 36e6
     finally:
         path.unlink(missing_ok=True)  # pytest keeps its folders for a while
-
-
-def test_the_innermost_line_that_is_followed_is_noted(tmp_path: Path) -> None:
-    sources = {
-        "outer": "def step(recorder):\n    inner(lambda: note(recorder))\n    note(recorder)\n",
-        "inner": "def inner(call):\n    x = 1\n    call()\n",
-        "helper": "def note(recorder):\n    with recorder.phase('update'):\n        recorder.add('data', 0.0, 1.0)\n",
-    }
-    names: dict[str, Any] = {}
-    for name, text in sources.items():
-        exec(compile(text, str(tmp_path / f"{name}.py"), "exec"), names)
-    recorder = Recorder(0)
-    recorder.write_to(tmp_path / "rank-0.events")
-    names["step"](recorder)
-    recorder.follow([str(tmp_path / "outer.py"), str(tmp_path / "inner.py")])
-    names["step"](recorder)
-    names["note"](recorder)
-    recorder.mark("samples", 1.0)
-    recorder.follow([str(tmp_path / "inner.py")])
-    names["step"](recorder)
-    outer, inner = (str((tmp_path / f"{name}.py").resolve()) for name in ("outer", "inner"))
-    expected = [""] * 4 + [f"{outer}:2"] * 2 + [f"{outer}:3"] * 2 + [""] * 3 + [f"{inner}:3"] * 2 + [""] * 2
-    assert recorder.frame()["line"].tolist() == expected
-    file = recorder.close()
-    for carried in (file, file.carry()):
-        assert pd.concat(chunks(RunEvents([carried])))["line"].tolist() == expected
-
-
-def test_what_is_counted_of_codes_is_marked_once_an_epoch() -> None:
-    recorder = Recorder()
-    recorder.mark_codes()
-    assert len(recorder.frame()) == 0, "nothing was coded"
-    recorder.epoch = 1
-    recorder.count_code(10.4, 5, 1, 100)
-    recorder.count_code(10.4, 5, 1, 100)
-    with recorder.paused():
-        recorder.count_code(1000, 1000, 1000, 1000)
-    recorder.mark_codes()
-    recorder.epoch = 2
-    recorder.mark_codes()
-    events = recorder.frame()
-    assert events["epoch"].eq(1).all()
-    assert dict(zip(events["phase"], events["value"], strict=True)) == {
-        "codes": 2, "value_bytes": 21, "index_bytes": 10, "header_bytes": 2, "dense_bytes": 200,
-    }  # fmt: skip

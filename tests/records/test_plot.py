@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from records import plot
 from records.files import write_run
@@ -37,13 +38,10 @@ def test_a_curve_counts_seconds_and_bytes_from_the_start(tmp_path: Path) -> None
     assert list(rows["loss"]) == pytest.approx([1 / 3, 1 / 6])
     assert math.isnan(rows["accuracy"][0])
     assert rows["accuracy"][1] == 75
-
-
-def test_the_loss_is_the_mean_over_samples(tmp_path: Path) -> None:
     table = parameter_server_table(1)
     table.loc[table["rank"] == 1, ["train_loss", "samples"]] = [1.0, 30]
     table.loc[table["rank"] == 2, ["train_loss", "samples"]] = [2.0, 10]
-    assert list(plot.curve(made(tmp_path, "run", table))["loss"]) == [1.25]
+    assert list(plot.curve(made(tmp_path, "more", table))["loss"]) == [1.25], "the mean over samples"
 
 
 def panels(*runs: Run) -> list[str]:
@@ -53,19 +51,14 @@ def panels(*runs: Run) -> list[str]:
     return [axes.get_title() for axes in figure.axes]
 
 
-def test_accuracy_and_loss_against_epochs_seconds_and_bytes(tmp_path: Path) -> None:
-    run = made(tmp_path, "run")
-    assert panels(run) == [
-        f"{measure} against {x}" for measure in ("accuracy", "loss") for x in ("epochs", "seconds", "bytes sent")
-    ]
-
-
 def test_what_no_run_measured_has_no_panel(tmp_path: Path) -> None:
     table = parameter_server_table()
     table[["test_accuracy", "bytes_sent"]] = None
     without = made(tmp_path, "without", table.astype(parameter_server_table().dtypes))
     assert panels(without) == ["loss against epochs", "loss against seconds"]
-    assert len(panels(without, made(tmp_path, "with"))) == 6
+    assert panels(without, made(tmp_path, "with")) == [
+        f"{measure} against {x}" for measure in ("accuracy", "loss") for x in ("epochs", "seconds", "bytes sent")
+    ]
 
 
 def legend(*runs: Run) -> list[str]:
@@ -73,15 +66,18 @@ def legend(*runs: Run) -> list[str]:
     return [text.get_text() for text in found.get_texts()]
 
 
-def test_each_run_has_its_name_beside_the_panels(tmp_path: Path) -> None:
+def test_each_run_has_its_name_beside_the_panels_and_a_style_of_its_own(tmp_path: Path) -> None:
     long = "param_server-4-digits-mlp-20261121-235519-557957-" + "x" * 150
     runs = [made(tmp_path, name) for name in ("a", long, "cost $1 to $2")]
-    names = legend(*runs)
+    names = legend(*runs, made(tmp_path, "high", diverged(1e6)), made(tmp_path, "nan", diverged(np.nan)))
     assert names[0].split("\n")[0] == "a"
     assert names[1].startswith("param_server-4-digits-mlp-\n")
     assert names[2] == r"cost \$1 to \$2", "no mathematics"
+    assert names[4] == "nan\n(diverged)"
     assert max(len(line) for name in names for line in name.split("\n")) <= 30
     assert max(name.count("\n") for name in names) < 8
+    styles = {(style["color"], style["linestyle"]) for style in map(plot._style, range(plot.MOST))}
+    assert len(styles) == plot.MOST
 
 
 def test_a_curve_that_another_hides_is_named_with_it(tmp_path: Path) -> None:
@@ -93,59 +89,25 @@ def test_a_curve_that_another_hides_is_named_with_it(tmp_path: Path) -> None:
     assert legend(made(tmp_path, "a", table), made(tmp_path, "b", table)) == ["a\n(under b)", "b"]
 
 
-@pytest.mark.parametrize("loss", [np.nan, np.inf])
-def test_a_diverged_run_is_called_so(tmp_path: Path, loss: float) -> None:
-    names = legend(made(tmp_path, "fine"), made(tmp_path, "high", diverged(loss)))
-    assert names == ["fine", "high\n(diverged)"]
+def test_the_picture_is_written_beside_the_runs_with_an_axis_that_shows_all_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path, "a.1")
+    made(tmp_path, "b", diverged(1e6))
+    drawn: list[Figure] = []
 
+    def save(figure: Figure, path: Path) -> None:
+        drawn.append(figure)
+        path.touch()
 
-def test_losses_that_are_far_apart_have_a_logarithmic_axis(tmp_path: Path) -> None:
-    fine, high = made(tmp_path, "fine"), made(tmp_path, "high", diverged(1e6))
-    assert plot.picture([fine]).axes[-1].get_yscale() == "linear"
-    assert plot.picture([fine, high]).axes[-1].get_yscale() == "log"
-
-
-def test_runs_of_one_command_are_told_apart(tmp_path: Path) -> None:
-    styles = {(style["color"], style["linestyle"]) for style in map(plot._style, range(plot.MOST))}
-    assert len(styles) == plot.MOST
-
-
-def test_the_picture_is_written_beside_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a.1", "b"):
-        made(tmp_path, name)
-    for arguments, png in (
-        (["a.1.json"], "a.1.curves.png"),
-        (["*.json"], "curves.png"),
-        (["*.json", "--last", "1", "--out", str(tmp_path / "mine.png")], "mine.png"),
+    monkeypatch.setattr(Figure, "savefig", save)
+    for arguments, png, scale in (
+        (["a.1.json"], "a.1.curves.png", "linear"),
+        (["*.json", "--out", str(tmp_path / "mine.png")], "mine.png", "log"),
+        (["*.json"], "curves.png", "log"),
     ):
         paths = [str(tmp_path / name) if name.endswith(".json") else name for name in arguments]
         assert plot.main(paths) == 0
         assert capsys.readouterr() == (f"picture        {tmp_path / png}\n", "")
-        assert (tmp_path / png).read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["missing.json"], "missing.json: no such file"),
-        (["a.json", "--out", "picture.jpeg"], "--out picture.jpeg: must end in .png"),
-        (["a.json", "--out", "no/such/folder.png"], "cannot write no/such/folder.png: No such file or directory"),
-        (["a.json", "--last", "0"], "--last 0: must be 1 or more"),
-        (["a.json", "--last", "x"], "argument --last: invalid int value: 'x'"),
-        ([f"copy{i}.json" for i in range(plot.MOST + 1)], f"{plot.MOST + 1} runs are too many to tell apart"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made(tmp_path, "a")
-    for i in range(plot.MOST + 1):
-        for suffix in ("csv", "json"):
-            (tmp_path / f"copy{i}.{suffix}").symlink_to(tmp_path / f"a.{suffix}")
-    monkeypatch.chdir(tmp_path)
-    assert plot.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"plot: {said}")
-    assert len(err.splitlines()) == 1
-    assert not list(tmp_path.glob("**/*.png"))
+        assert (tmp_path / png).exists()
+        assert drawn.pop().axes[-1].get_yscale() == scale

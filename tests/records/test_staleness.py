@@ -1,13 +1,6 @@
 """Recorded versions: how stale gradients were, which came too late, what was read while it changed."""
 
-import errno
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,15 +11,10 @@ from matplotlib.patches import Rectangle
 
 from records import compare
 from records.events import CODE_MARKS, METERS
-from records.files import load_events, load_metadata, load_table, write_run
+from records.files import load_events, load_table, write_run
 from records.recorder import Recorder
 from records.staleness import COLOURS, histogram, main, per_worker, picture, text
 from records.tables import EVALUATE_BYTES, VERSION_COLUMNS, epoch_table, ledger, summary, totals
-from strategies.common.workers import Workers
-from tests.ranks import LIMIT
-from tests.records.samples import simulated
-from tests.runs import ROOT
-from transports.messages import Message
 
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
@@ -81,7 +69,7 @@ def test_versions_stand_on_the_row_of_the_rank_that_applied() -> None:
 GRADIENTS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 300), st.booleans()), max_size=30)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(GRADIENTS)
 def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
     events = served(gradients)
@@ -100,7 +88,7 @@ def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
         assert server["staleness_max"] == of_epoch["staleness"].max()
 
 
-@pytest.mark.parametrize(("top", "bars"), [(0, 1), (39, 40), (40, 21), (1000, 39)])
+@pytest.mark.parametrize(("top", "bars"), [(0, 1), (39, 40), (40, 21)])
 def test_the_picture_has_one_panel_a_worker_with_all_its_gradients(top: int, bars: int) -> None:
     events = served([(1, 1, 0, False), (1, 1, top, False), (1, 2, top, True)])
     figure = picture(events, {"strategy": "any", "options": {}})
@@ -116,14 +104,9 @@ def test_the_picture_has_one_panel_a_worker_with_all_its_gradients(top: int, bar
     assert [panel.get_title() for panel in figure.axes] == ["rank 1: 2 applied", "rank 2: 0 applied, 1 dropped"]
     (legend,) = figure.legends
     assert all(legend.get_window_extent().y1 <= panel.get_window_extent().y0 for panel in figure.axes)
-
-
-def test_many_workers_have_rows_of_panels() -> None:
-    figure = picture(served([(1, worker, 1, False) for worker in range(1, 7)]), {"strategy": "any", "options": {}})
-    figure.canvas.draw()
-    assert [panel.get_title() for panel in figure.axes] == [f"rank {rank}: 1 applied" for rank in range(1, 7)]
-    assert [bool(panel.get_xlabel()) for panel in figure.axes] == [False, False, True, True, True, True]
-    assert not figure.legends
+    many = picture(served([(1, worker, 1, False) for worker in range(1, 7)]), {"strategy": "any", "options": {}})
+    assert [bool(panel.get_xlabel()) for panel in many.axes] == [False, False, True, True, True, True]
+    assert not many.legends
 
 
 def test_a_table_from_before_there_were_versions_or_codes_is_read(tmp_path: Path) -> None:
@@ -195,46 +178,18 @@ def test_reads_that_saw_several_versions() -> None:
     assert "reads" not in text(served(SOME), {})
 
 
-def test_a_server_records_what_it_applies_and_what_it_drops() -> None:
-    recorder = Recorder()
-    transport: Any = SimpleNamespace(rank=0, recorder=recorder, now=lambda: 7.0)
-    descent: Any = SimpleNamespace(version=5)
-    workers = Workers([1, 2], SimpleNamespace(), transport, descent)  # type: ignore[arg-type]
-    applied = Message(2, "gradient", None, None, 0)
-    applied.version = 3
-    workers.record_applied(applied)
-    late = Message(1, "gradient", None, None, 0)
-    late.version = 4
-    workers.drop(late)
-    events = recorder.frame()
-    assert histogram(events).to_dict("records") == [{"worker": 2, "staleness": 2, "count": 1}]
-    assert histogram(events, "dropped").to_dict("records") == [{"worker": 1, "staleness": 1, "count": 1}]
-    assert (events["t0"] == 7).all()
-    assert (events["t1"] == 7).all()
-
-
 # Whole runs
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("results")
-    runs = {"async": "async_param_server", "backup": "backup_workers", "sync": "param_server",
-            "ring": "ring_all_reduce", "silent": "async_param_server"}  # fmt: skip
-    for name, strategy in runs.items():
-        simulated(folder, strategy, name=name, epochs=4, lr=0.05, events=name != "silent")
-    return folder
-
-
-def test_an_asynchronous_run(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(results, tmp_path / "own")
-    assert main([str(tmp_path / "own" / "async.csv")]) == 0
+def test_an_asynchronous_run(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run = own / "async_param_server.1"
+    assert main([f"{run}.csv"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert f"picture        {tmp_path / 'own' / 'async.staleness.png'}\n" in said.out
-    height, width, _ = imread(tmp_path / "own" / "async.staleness.png").shape
+    assert f"picture        {run}.staleness.png\n" in said.out
+    height, width, _ = imread(f"{run}.staleness.png").shape
     assert (width, 200 < height < 600) == (900, True)
-    events, table = load_events(results / "async"), load_table(results / "async.csv")
+    events, table = load_events(run), load_table(f"{run}.csv")
     counts = histogram(events)
     pushed = events[(events["op"] == "recv") & (events["tag"] == "gradient")].groupby("peer").size()
     assert (counts.groupby("worker")["count"].sum() == pushed).all(), "an epoch ends with what is under way"
@@ -242,78 +197,19 @@ def test_an_asynchronous_run(results: Path, tmp_path: Path, capsys: pytest.Captu
     assert table.loc[servers, "staleness_max"].max() == counts["staleness"].max() > 0
     assert (table.loc[servers, "dropped"] == 0).all()
     assert table.loc[~servers, list(VERSION_COLUMNS)].isna().all(axis=None)
+    monkeypatch.setenv("COLUMNS", "250")
+    assert compare.main([f"{run}.csv", str(own / "param_server.1.json"), str(own / "silent.json")]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    end = header.index("staleness") + len("staleness")
+    assert [line[:end].split("  ")[-1].strip() for line in lines] == [
+        f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}", "0.0, 0", "-",
+    ]  # fmt: skip
 
 
 def test_a_run_with_backup_workers(results: Path) -> None:
-    events, table = load_events(results / "backup"), load_table(results / "backup.csv")
+    events, table = load_events(results / "backup_workers.1"), load_table(results / "backup_workers.1.csv")
     workers = per_worker(events)
     assert workers["dropped"].sum() == table["dropped"].sum() > 0
     assert workers["applied"].sum() == 2 * 4 * 4, "of two of three workers in each of 4 steps of 4 epochs"
     assert workers["staleness_max"].max() == 0
     assert histogram(events, "dropped")["staleness"].min() >= 1
-
-
-def test_runs_side_by_side(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "250")
-    assert compare.main([str(results / f"{name}.json") for name in ("async", "backup", "sync", "silent")]) == 0
-    header, *lines = capsys.readouterr().out.splitlines()
-    end = header.index("staleness") + len("staleness")
-    cells = [line[:end].split("  ")[-1].strip() for line in lines]
-    table = load_table(results / "async.csv")
-    assert cells == [
-        f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}",
-        "0.0, 0",
-        "0.0, 0",
-        "-",
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", ["compare", "staleness"])
-def test_a_reader_may_stop_reading(results: Path, tmp_path: Path, module: str) -> None:
-    shutil.copytree(results, tmp_path / "own")
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, "-m", f"records.{module}", str(tmp_path / "own" / "async.json")]
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False
-    )
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["missing"], "no such run"),
-        (["ring"], "ring: ring_all_reduce recorded no versions"),
-        (["silent"], "without events"),
-        ([], "--help"),
-        (["async", "--steep"], "--steep"),
-    ],
-)
-def test_what_cannot_be_shown_is_one_line(
-    results: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(results)
-    before = sorted(os.listdir())
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n"), err.startswith("staleness: ")) == ("", 1, True)
-    assert said in err
-    assert sorted(os.listdir()) == before
-
-
-def test_a_failed_write_leaves_nothing(
-    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    before = sorted(os.listdir(results))
-    monkeypatch.setattr(os, "replace", fail)
-    assert main([str(results / "async")]) == 2
-    monkeypatch.undo()
-    assert "async.staleness.png: No space left" in capsys.readouterr().err
-    assert sorted(os.listdir(results)) == before
-    assert load_metadata(results / "async.json")["strategy"] == "async_param_server"

@@ -8,7 +8,7 @@ from records.tables import COLUMNS, by_rank, epoch_table, ledger, phase_times, s
 from tests.records.samples import ROLES, parameter_server_events, parameter_server_table, unrecorded_table
 
 
-def test_epoch_table_has_the_promised_rows_and_columns() -> None:
+def test_the_epoch_table_has_the_promised_rows_columns_and_numbers() -> None:
     table = parameter_server_table()
     expected = (
         "strategy,n_gpus,rank,role,epoch,step,samples,train_loss,test_loss,test_accuracy,epoch_s,data_s,forward_s,"
@@ -17,15 +17,10 @@ def test_epoch_table_has_the_promised_rows_and_columns() -> None:
         "replica_distance,lost_updates,hidden_communication,evaluate_bytes"
     )
     assert ",".join(table.columns) == expected
-    assert list(zip(table["epoch"], table["rank"], table["role"], strict=True)) == [
-        (epoch, rank, ROLES[rank]) for epoch in (1, 2) for rank in range(3)
+    assert list(table[["strategy", "n_gpus", "epoch", "rank", "role"]].itertuples(index=False, name=None)) == [
+        ("parameter_server", 3, epoch, rank, ROLES[rank]) for epoch in (1, 2) for rank in range(3)
     ]
-    assert set(table["strategy"]) == {"parameter_server"}
-    assert set(table["n_gpus"]) == {3}
-
-
-def test_epoch_table_numbers() -> None:
-    server, worker = parameter_server_table().iloc[[3, 4]].to_dict("records")
+    server, worker = table.iloc[[3, 4]].to_dict("records")
     assert (server["communicate_s"], server["bytes_sent"], server["bytes_received"]) == (1.75, 450, 100)
     assert (server["messages_sent"], server["epoch_s"], server["step"]) == (2, 4.0, 0)
     assert (worker["forward_s"], worker["wait_s"], worker["communicate_s"]) == (0.75, 1.0, 0.5)
@@ -42,24 +37,11 @@ def test_what_does_not_apply_is_empty_and_what_did_not_happen_is_zero() -> None:
     unrecorded = unrecorded_table()
     assert unrecorded["epoch_s"].tolist() == [2.0]
     assert unrecorded[["bytes_sent", "bytes_received", "messages_sent", "forward_s"]].isna().all(axis=None)
-
-
-def test_a_rank_without_a_role_is_an_error() -> None:
-    with pytest.raises(IndexError):
-        epoch_table(parameter_server_events(), "parameter_server", 3, ROLES[:2])
-
-
-def test_a_run_that_finished_no_epoch_has_an_empty_table() -> None:
-    table = epoch_table(Recorder().frame(), "ring", 1, ["worker"])
-    assert table.empty
-    assert list(table.columns) == list(COLUMNS)
-    assert totals(table) == {
-        "test_accuracy": None,
-        "seconds": 0.0,
-        "samples_per_s": None,
-        "bytes_sent": None,
-        "evaluate_bytes": None,
-    }
+    no_epoch = epoch_table(Recorder().frame(), "ring", 1, ["worker"])
+    assert (len(no_epoch), list(no_epoch.columns)) == (0, list(COLUMNS))
+    assert totals(no_epoch) == {
+        "test_accuracy": None, "seconds": 0.0, "samples_per_s": None, "bytes_sent": None, "evaluate_bytes": None,
+    }  # fmt: skip
 
 
 def test_ledger_counts_what_was_sent() -> None:
@@ -71,14 +53,10 @@ def test_ledger_counts_what_was_sent() -> None:
 
 @pytest.mark.parametrize(("epochs", "seconds", "rate"), [(1, 6.0, 140 / 6), (2, 13.0, 140 / 7)])
 def test_totals_leave_the_first_of_several_epochs_out_of_the_rate(epochs: int, seconds: float, rate: float) -> None:
-    numbers = totals(parameter_server_table(epochs))
-    assert numbers == {
-        "test_accuracy": 0.75,
-        "seconds": seconds,
-        "samples_per_s": pytest.approx(rate),
-        "bytes_sent": 550 * epochs,
+    assert totals(parameter_server_table(epochs)) == {
+        "test_accuracy": 0.75, "seconds": seconds, "samples_per_s": pytest.approx(rate), "bytes_sent": 550 * epochs,
         "evaluate_bytes": 0,
-    }
+    }  # fmt: skip
 
 
 def test_phase_times_are_means_over_the_ranks_of_a_role() -> None:
@@ -89,42 +67,31 @@ def test_phase_times_are_means_over_the_ranks_of_a_role() -> None:
     assert pd.isna(times.loc["server", "wait_s"])
 
 
-def test_summary_is_short_and_shows_the_numbers() -> None:
-    text = summary(parameter_server_table(), {"strategy": "parameter_server", "note": "long " * 50})
-    lines = text.splitlines()
+def rows_of(table: pd.DataFrame, **facts: str) -> dict[str, list[str]]:
+    lines = summary(table, facts).splitlines()
     assert len(lines) <= 14
     assert max(map(len, lines)) <= 100
-    rows = {line[:15].strip(): line[15:].split() for line in lines}
+    return {line[:15].strip(): line[15:].split() for line in lines}
+
+
+def test_the_summary_is_short_and_shows_the_numbers() -> None:
+    table = parameter_server_table()
+    rows = rows_of(table, strategy="parameter_server", note="long " * 50)
     assert rows["test accuracy"] == ["0.7500"]
     assert rows["seconds"] == ["13.00"]
     assert rows["samples/s"][0] == "20.0"
     assert rows["wait"] == ["-", "-", "3.00", "25.0"]  # server, then worker: 3 of 12 s
     assert "compress" not in rows, "a phase that no rank had"
     assert "time per rank  not recorded" in summary(unrecorded_table(), {})
-
-
-def test_summary_of_many_ranks_stays_within_the_width() -> None:
-    table = parameter_server_table()
+    short = rows_of(table.assign(**table[[name for name in table if name.endswith("_s")]] / 100))
+    assert short["seconds"] == ["0.1300"], "a short run with more decimals"
+    assert short["wait"] == ["-", "-", "0.0300", "25.0"]
     ranks = pd.concat([table.assign(rank=rank, bytes_sent=10**9) for rank in range(16)])
-    text = summary(ranks, {})
-    assert "15: 6000.0" in text
-    assert max(map(len, text.splitlines())) <= 100
-
-
-def test_of_many_ranks_a_summary_shows_the_first_and_the_extremes() -> None:
+    assert rows_of(ranks)
+    assert "15: 6000.0" in summary(ranks, {})
     assert by_rank({0: 1.0, 1: 2.0}) == "0: 1.0, 1: 2.0"
     assert by_rank({rank: 5.0 + rank for rank in range(1000)}) == "0: 5.0, others: 6.0 to 1004.0"
     assert by_rank(dict.fromkeys(range(100), float("nan"))) == "0: -, others: - to -"
-
-
-def test_a_short_run_is_shown_with_more_decimals() -> None:
-    table = parameter_server_table()
-    times = [column for column in table if column.endswith("_s")]
-    rows = {
-        line[:15].strip(): line[15:].split() for line in summary(table.assign(**table[times] / 100), {}).splitlines()
-    }
-    assert rows["seconds"] == ["0.1300"]
-    assert rows["wait"] == ["-", "-", "0.0300", "25.0"]
 
 
 def test_the_summary_says_what_a_step_sends_and_what_it_would_send_without_a_codec() -> None:

@@ -16,8 +16,8 @@ from torch import nn
 from compression import Codec, Layout, Setting
 from compression.dgs import check_sgd
 from records.errors import UsageError
-from strategies import OptimizerFactory, Replica, RunSize, Strategy
-from strategies.common.builtin import Builtin
+from strategies import OptimizerFactory, RunSize, Strategy
+from strategies.common.builtin import Builtin, replica_of
 from strategies.common.coding import CodecFactory, codec_factory
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
@@ -114,13 +114,13 @@ class Rank:
         self.strategy = dataclasses.replace(task.strategy)
         self.original = make_model() if model is None else model
         arguments = (OPTIMIZERS[task.optimizer], task.clip_norm)
+        self.replica = replica_of(self.strategy, self.original, transport, task.n_gpus)
         if isinstance(self.strategy, Builtin):
-            self.module = self.strategy.wrap(self.original, transport, task.n_gpus, *arguments)
+            self.strategy.start(self.replica, transport, *arguments)
         else:
-            self.module = self.original
-            self.replica = Replica(self.original, transport)
             arguments = (task.suited_optimizer, task.clip_norm)
             self.strategy.start(self.replica, transport, *arguments, task.schedule, codec=task.make_codec)
+        self.module = self.replica.module
 
     def x(self) -> torch.Tensor:
         """This rank's own parameters [n], copied."""

@@ -7,9 +7,10 @@ from unittest import mock
 import pytest
 
 from tests.pools import NEEDS_MPI
-from tests.ranks import held_back, run
+from tests.ranks import HELD_BACK, held_back, run
 from transports import remote, timing
 from transports.base import Transport
+from transports.link import Link
 from transports.messages import Alignment
 from transports.remote import Remote
 
@@ -42,14 +43,16 @@ def align(transport: Transport) -> tuple[float, float, bool]:
     return transport.alignment.offset, transport.alignment.error, max(theirs) < transport.now() + AHEAD / 2
 
 
-def align_another_clock(transport: Transport) -> tuple[float, float, bool]:
-    with another_clock(transport):
-        return align(transport)
+def align_another_clock(transport: Transport, link: Link | None) -> tuple[float, float, bool]:
+    with another_clock(transport) as own:
+        own._link = link  # another machine's clock holds nothing back
+        return align(own)
 
 
+@pytest.mark.parametrize("link", [None, held_back(HELD_BACK[1])], ids=["no link", "link"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_clocks_are_aligned_within_the_error_that_is_told(kind: str) -> None:
-    (first, *rest) = run(kind, align_another_clock, 3)
+def test_other_clocks_are_aligned_within_the_error_that_is_told(kind: str, link: Link | None) -> None:
+    (first, *rest) = run(kind, align_another_clock, 3, link)
     assert first == (0.0, 0.0, True)
     for rank, (offset, error, one_time) in enumerate(rest, start=1):
         assert abs(offset + rank * AHEAD) <= error + 1e-6  # what these numbers of an hour are rounded to
@@ -70,21 +73,3 @@ def test_the_fastest_answer_counts_and_belongs_to_its_middle(monkeypatch: pytest
     rank = mock.Mock(alignment=Alignment("here"), _hear=mock.Mock(side_effect=answers))
     Remote._ask(rank)
     assert rank.alignment == Alignment("here", 1000.0, 1.0)
-
-
-def talk_on_a_link(transport: Transport) -> list[int]:
-    with another_clock(transport) as own:
-        own._link = held_back("process_group, held back")
-        own.align_clocks()
-        peer = 1 - own.rank
-        numbers = []
-        for number in range(3):
-            own.isend(number, peer, "x")
-            numbers.append(own.recv(peer, "x").object)
-            own.barrier()
-        return numbers
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_machines_clock_holds_nothing_back(kind: str) -> None:
-    assert run(kind, talk_on_a_link, 2) == [[0, 1, 2]] * 2

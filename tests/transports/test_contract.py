@@ -44,6 +44,7 @@ BROKEN = {  # what is replaced by what, and which test finds it
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_transport_that_breaks_promises_fails(tmp_path: Path) -> None:
     source = EXAMPLE[0].replace("LIMIT, recorder", "2.0, recorder")
     for right, wrong in BROKEN.values():

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from tests.ranks import pattern
 from tests.transports.samples import DTYPES, pair
-from transports.pipes import HEADER, descriptor_frame, object_frame, release_frame, vector_frame
+from transports.pipes import object_frame, vector_frame
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-UINT64 = st.integers(0, 2**64 - 1)
-TIMES = st.tuples(st.floats(0, 1e9), st.floats(0, 1e9))
 TAGS = st.sampled_from(["", "x", "é" * 500])
 OBJECTS = st.one_of(st.none(), st.integers(), st.text(max_size=50), st.binary(max_size=500))
 VECTORS = st.builds(pattern, st.integers(0, 40), st.sampled_from(DTYPES), st.integers(0, 100))
@@ -49,24 +47,3 @@ def test_frames_arrive_whole_however_they_are_cut(messages: list[tuple[Any, str,
             message = receiver.recv(1, ("", "x", "é" * 500))
             assert (message.tag, message.n) == (tag, n)
             assert same(message, value)
-
-
-@given(
-    tag=TAGS,
-    ticket=UINT64,
-    buffer=UINT64,
-    offset=UINT64,
-    numel=UINT64,
-    n=INT64,
-    times=TIMES,
-)
-def test_a_descriptor_says_what_it_was_given(
-    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: int, times: tuple[float, float]
-) -> None:
-    data = descriptor_frame(tag, ticket, buffer, offset, numel, n, *times)
-    size, _, _, tag_size, *rest = HEADER.unpack_from(data)
-    assert size == len(data) <= 4096, "one atomic write"
-    assert data[HEADER.size :].decode() == tag
-    assert tag_size == len(tag.encode())
-    assert rest == [ticket, buffer, offset, numel, n, *times]
-    assert HEADER.unpack(release_frame(ticket))[4] == ticket

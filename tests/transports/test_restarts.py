@@ -20,31 +20,37 @@ def see_it_return(transport: Transport) -> None:
 
 
 def live_twice(transport: Transport) -> Any:
-    """Rank 1 sends and dies; started again, it sends something else. Rank 0 takes it in after that."""
+    """Rank 1 sends and dies; started again, it sends something else and shares a vector. Rank 0 takes it in then."""
     vector = transport.allocate(4)
     if transport.rank == 1:
         vector.fill_(2 if transport.rejoined else 1)
         transport.isend(vector, 0, "vector")
         transport.isend("second" if transport.rejoined else "first", 0, "life")
         if not transport.rejoined:
-            die()
+            die()  # before it has looked at anything
+        shared = transport.shared_vector("x", 3, torch.int64, [0, 1])
+        shared[1] = 6
+        transport.isend(None, 0, "written")
         transport.recv(0, "go home")
-        return transport.recv(0, "buffer").vector.tolist()
+        return transport.recv(0, "buffer").vector.tolist(), shared.tolist()
+    shared = transport.shared_vector("x", 3, torch.int64, [0, 1])
+    shared[0] = 5
     see_it_return(transport)
     with pytest.raises(PeerLost):
         transport.isend("too early", 1, "go home")
     transport.admit(1)
     assert not transport.may_return()
     seen = (transport.recv(1, "life").object, transport.recv(1, "vector").vector.tolist())
-    vector.fill_(7)
+    transport.recv(1, "written")
+    shared[2] = 7
     transport.isend(None, 1, "go home")
-    transport.isend(vector, 1, "buffer").wait()
-    return seen
+    transport.isend(vector.fill_(7), 1, "buffer").wait()
+    return *seen, shared.tolist()
 
 
-def test_what_an_earlier_life_sent_is_discarded_and_both_read_each_others_memory() -> None:
+def test_what_an_earlier_life_sent_is_discarded_and_a_newcomer_is_handed_the_memory_of_before() -> None:
     results = launch(live_twice, 2, **ONCE)
-    assert results == [("second", [2.0] * 4), [7.0] * 4]
+    assert results == [("second", [2.0] * 4, [5, 6, 7]), ([7.0] * 4, [5, 6, 7])]
 
 
 def release_late(transport: Transport) -> Any:
@@ -98,30 +104,6 @@ def test_the_death_of_an_expendable_rank_ends_nothing_and_hides_nothing() -> Non
 def test_restarts_have_a_limit() -> None:
     with pytest.raises(UsageError, match="--restarts 1000: at most"):
         launch(lose_one, 3, "go on", expendable=[1, 2], restarts=1000)
-
-
-def share_with_a_newcomer(transport: Transport) -> Any:
-    """The first life of rank 1 dies before it has looked at anything; the second shares the vector."""
-    if transport.rank == 1 and not transport.rejoined:
-        die()
-    if transport.rank == 1:
-        vector = transport.shared_vector("x", 3, torch.int64, [0, 1])
-        vector[1] = 6
-        transport.isend(None, 0, "written")
-        transport.recv(0, "go home")
-        return vector.tolist()
-    early = transport.shared_vector("x", 3, torch.int64, [0, 1])
-    early[0] = 5
-    see_it_return(transport)
-    transport.admit(1)
-    transport.recv(1, "written")
-    early[2] = 7
-    transport.isend(None, 1, "go home")
-    return early.tolist()
-
-
-def test_a_newcomer_is_handed_the_shared_vectors_of_before() -> None:
-    assert launch(share_with_a_newcomer, 2, **ONCE) == [[5, 6, 7]] * 2
 
 
 def test_a_newcomer_waits_for_a_shared_vector_as_long_as_its_server_likes(monkeypatch: pytest.MonkeyPatch) -> None:

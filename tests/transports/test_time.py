@@ -1,6 +1,5 @@
 """Time and reading: the transport's own methods, tried in one process."""
 
-import math
 from typing import Any
 
 import pytest
@@ -8,16 +7,6 @@ import torch
 
 from tests.transports.samples import pair
 from transports.shared_memory import SharedMemory
-from transports.timing import SLICE_S, RunningClock
-
-
-def test_what_is_there_is_not_waited_for() -> None:
-    with pair() as (transport, other):
-        transport.recorder.enabled = True
-        other.isend("text", 0, "x")
-        assert transport.recv(1, "x").object == "text"
-        assert "wait" not in set(transport.recorder.frame()["phase"])
-
 
 # Standing still
 
@@ -56,15 +45,6 @@ def test_time_in_which_the_process_was_stopped_counts_towards_no_limit() -> None
         with pytest.raises(TimeoutError, match="rank 0 waited 5 s for"):  # of running time, of which there is enough
             stopped.recv(1, "nothing")
         stopped.days = 3
-
-
-def test_a_clock_of_running_time_counts_no_more_than_a_slice_between_two_looks() -> None:
-    time = [100.0]
-    running = RunningClock(lambda: time[0])
-    for passed, counted in ((0.0, 0.0), (SLICE_S / 2, SLICE_S / 2), (SLICE_S, SLICE_S), (1e6, SLICE_S)):
-        before = running()
-        time[0] += passed
-        assert math.isclose(running() - before, counted, abs_tol=1e-9)
 
 
 # Reading

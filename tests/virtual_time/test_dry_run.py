@@ -109,28 +109,32 @@ def test_coding_takes_what_is_said() -> None:
     assert run.compute == pytest.approx(0.3)
 
 
+SYNCHRONOUS = {name: kind for name, kind in STRATEGIES.items() if not kind.traits.asynchronous}
 CODED = [
     (name, codec)
-    for name, kind in STRATEGIES.items()
-    if not kind.traits.asynchronous
+    for name, kind in SYNCHRONOUS.items()
     for codec in CODECS.values()
     if codec.kind in kind.traits.carries and kind().cost(codec.kind).path and codec.on_meta and not codec.tensors_only
 ]
 
 
-@pytest.mark.parametrize(("name", "codec"), CODED)
-def test_a_synchronous_step_with_a_codec_takes_what_is_predicted(name: str, codec: type[Codec]) -> None:
-    strategy, layout = STRATEGIES[name](), Layout(("x",), ((10_000_000,),))
-    for workers in (2, 3, 5):
+@pytest.mark.parametrize(("name", "codec"), [*((name, None) for name in SYNCHRONOUS), *CODED])
+def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec] | None) -> None:
+    strategy, coding = STRATEGIES[name](), {"codec": codec()} if codec else {}
+    # What the buckets of overlapped_ring hide of each other's latency is not in its formula.
+    least, most = (0.98, 1.02) if codec else (0.995 if name == "overlapped_ring" else 0.999, 1.001)
+    for workers in (2, 5):
         n_gpus = n_gpus_of(name, workers)
-        options = resolve(options_of(strategy, n_gpus, codec=codec(), device="cpu"))
-        coded = options.coded(layout)
-        predicted = predict(strategy, n_gpus, 4 * layout.n, 0.3, 125e6, 1e-3, coded)
-        assert predicted is not None
-        run = dry_run(options_of(strategy, n_gpus, codec=codec()), ClusterOptions(compute="0.3s"), 1e7, quiet=True)
-        assert run.seconds == pytest.approx(predicted, rel=0.02)
-        _, nbytes = closed_form(options, layout)
-        assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
+        options = resolve(options_of(strategy, n_gpus, device="cpu", **coding))
+        for parameters in (10**7,) if codec else (10**3, 10**8):  # the latency is the wall, or the bandwidth
+            layout = Layout(("x",), ((parameters,),))
+            predicted = predict(strategy, n_gpus, 4 * parameters, 0.3, 125e6, 1e-3, options.coded(layout))
+            assert predicted is not None
+            run = steps_of(strategy, n_gpus, parameters, **coding)
+            assert least * predicted <= run.seconds <= most * predicted
+            if codec:
+                _, nbytes = closed_form(options, layout)
+                assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
 
 
 def test_what_warms_up_is_timed_after_that() -> None:
@@ -145,48 +149,29 @@ def test_a_code_of_a_model_that_fits_nowhere_needs_no_memory() -> None:
         assert run.memory[0] == pytest.approx(4 * 4e12, rel=0.05), "x, g, the momentum, and what the codec keeps"
 
 
-@pytest.mark.parametrize("per_tensor", [True, False])
-def test_what_dgs_sends_is_its_closed_form(per_tensor: bool) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "n_gpus", "codec", "share"),
+    [
+        (DGS(), 3, "none", 4 * 8 * 0.01),
+        (DGS(per_tensor=False), 3, "none", 4 * 8 * 0.01),
+        (RingAllReduce(), 2, "powersgd", 2 * 4 * 0.00731),
+    ],
+)
+def test_what_a_model_by_name_sends_coded_is_that_of_its_tensors(
+    strategy: Strategy, n_gpus: int, codec: str, share: float
+) -> None:
     pytest.importorskip("torchvision")
-    options = options_of(DGS(per_tensor=per_tensor), 3, model="resnet18", device="cpu")
-    run = dry_run(options, ClusterOptions(compute="0.3s"), None, quiet=True)
-    _, nbytes = closed_form(resolve(options), run.sizes.layout)
-    assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-6)
-    assert nbytes == pytest.approx(4 * 8 * 0.01 * 11_689_512, rel=1e-3)
-
-
-def test_what_a_model_by_name_sends_coded_is_that_of_its_tensors() -> None:
-    pytest.importorskip("torchvision")
-    options = options_of(RingAllReduce(), 2, model="resnet18", codec=CODECS["powersgd"](), device="cpu")
+    options = options_of(strategy, n_gpus, model="resnet18", codec=CODECS[codec](), device="cpu")
     run = dry_run(options, ClusterOptions(compute="0.3s"), None, quiet=True)
     _, nbytes = closed_form(resolve(options), run.sizes.layout)
     assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
-    assert nbytes < 0.05 * 2 * 4 * 11_689_512
-
-
-@pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if not kind.traits.asynchronous])
-def test_a_synchronous_step_takes_what_is_predicted(name: str) -> None:
-    strategy = STRATEGIES[name]()
-    for workers in (2, 3, 5):
-        n_gpus = n_gpus_of(name, workers)
-        for parameters in (1e3, 1e8):  # the latency is the wall, or the bandwidth
-            own = resolve(options_of(strategy, n_gpus, device="cpu")).coded(Layout(("x",), ((int(parameters),),)))
-            predicted = predict(strategy, n_gpus, int(4 * parameters), 0.3, 125e6, 1e-3, own)
-            assert predicted is not None
-            found = steps_of(strategy, n_gpus, parameters).seconds
-            if name == "overlapped_ring":  # what its buckets hide of each other's latency is not in its formula
-                assert 0.995 * predicted <= found <= predicted * (1 + 1e-6)
-            else:
-                assert found == pytest.approx(predicted, rel=1e-3)
+    assert nbytes == pytest.approx(share * 11_689_512, rel=1e-2)
 
 
 @pytest.mark.of_every_strategy
-def test_no_asynchronous_step_is_predicted() -> None:
+def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
     for kind in STRATEGIES.values():
         assert (predict(kind(), 4, 1000, 0.1, 1e9, 1e-4) is None) == kind.traits.asynchronous
-
-
-def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
     assert predict(BackupWorkers(n_backup=2), 6, 1000, 0.1, 1e9, 1e-4) is None
     assert predict(NaiveAllReduce(), 1, 1000, 0.1, 1e9, 1e-4) == 0.1, "nobody is there to send to"
 

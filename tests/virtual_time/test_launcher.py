@@ -1,6 +1,5 @@
 """What `virtual_time.launcher` alone promises, above all when ranks die and come back."""
 
-import itertools
 import resource
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import torch
 
 from records.errors import RunFailed
 from tests.ranks import outcome, virtual_time
-from transports.base import ANY, PeerLost, Transport
-from transports.messages import PeerReturned
+from transports.base import ANY, Transport
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
 
@@ -26,28 +24,23 @@ def test_an_interrupt_passes_through() -> None:
 
 
 def wait_for_it(transport: Transport) -> list[Any]:
-    """Rank 2 sends every 0.1 s; the others say what they hear of it, and when."""
+    """Rank 2 sends every 0.1 s and dies; the others say what they hear of it, and when."""
     if transport.rank == 2:
-        for number in itertools.count():
+        for number in range(3):
             transport.isend(number, 0, "x")
             transport.sleep(0.1)
-            transport.recv(0, "x", timeout=0)
+        transport.recv(0, "never")
     if transport.rank == 1:
         return [outcome(transport.recv, 2, "x"), round(transport.now(), 3), outcome(transport.isend, None, 2, "x")]
-    seen: list[Any] = []
-    while True:
-        try:
-            seen.append(transport.recv(ANY, "x").object)
-        except PeerLost as lost:
-            return [*seen, lost.rank, round(transport.now(), 3)]
+    return [outcome(lambda: transport.recv(ANY, "x").object) for _ in range(4)] + [round(transport.now(), 3)]
 
 
 def test_who_dies_is_lost_to_the_others_after_what_it_has_sent() -> None:
-    time = virtual_time(3, [Death(2, 0.25)])
-    first, second, third = time.launch(wait_for_it, 3, expendable=[1, 2])
-    assert first == [0, 1, 2, 2, 0.25]
-    assert second == [("PeerLost", 2), 0.25, ("PeerLost", 2)]
-    assert third is None
+    lost = ("PeerLost", 2)
+    results = virtual_time(3, [Death(2, 0.35)]).launch(wait_for_it, 3, expendable=[1, 2])
+    assert results == [[0, 1, 2, lost, 0.35], [lost, 0.35, lost], None]
+    with pytest.raises(RunFailed, match=r"^rank 2 \(worker\) was killed at 0.35 virtual s$"):
+        virtual_time(3, [Death(2, 0.35)]).launch(wait_for_it, 3)
 
 
 def send_and_die(transport: Transport) -> list[Any]:
@@ -58,41 +51,34 @@ def send_and_die(transport: Transport) -> list[Any]:
 
 
 def test_what_is_on_its_way_when_its_sender_dies_arrives_before_the_death_is_known() -> None:
-    assert virtual_time(2, [Death(1, 0.25)]).launch(send_and_die, 2, expendable=[1])[0] == [
-        500_000, 0.501, ("PeerLost", 1),
-    ]  # fmt: skip
+    results = virtual_time(2, [Death(1, 0.25)]).launch(send_and_die, 2, expendable=[1])
+    assert results[0] == [500_000, 0.501, ("PeerLost", 1)]
 
 
-def test_the_death_of_a_rank_that_is_needed_ends_the_run() -> None:
-    with pytest.raises(RunFailed, match=r"^rank 2 \(worker\) was killed at 0.25 virtual s$"):
-        virtual_time(3, [Death(2, 0.25)]).launch(wait_for_it, 3)
+def admit_its_second_life(transport: Transport) -> None:
+    for error, may_return in (("PeerLost", True), ("PeerReturned", False)):
+        assert outcome(transport.recv, ANY, "x") == (error, 1)
+        assert transport.may_return() == may_return
+    transport.admit(1)
 
 
-def come_back(transport: Transport) -> list[Any]:
+def come_back(transport: Transport) -> Any:
     """Rank 1 dies and returns; rank 0 lets it in, and hears from its second life."""
     if transport.rank == 1:
         if transport.rejoined:
             assert outcome(transport.isend, None, 2, "x") == ("PeerLost", 2)
             transport.isend(transport.now(), 0, "x")
-            return ["second life"]
+            return "second life"
         transport.recv(0, "never")
     if transport.rank == 2:
-        return []
-    seen: list[Any] = []
-    for _ in range(2):
-        try:
-            transport.recv(ANY, "x")
-        except PeerLost as lost:
-            seen.append(("lost", lost.rank, transport.may_return()))
-        except PeerReturned as returned:
-            seen.append(("returned", returned.rank, transport.may_return()))
-            transport.admit(returned.rank)
-    return [*seen, transport.recv(1, "x").object]
+        return None
+    admit_its_second_life(transport)
+    return transport.recv(1, "x").object
 
 
 def test_one_that_died_comes_back_when_it_is_told_to() -> None:
-    results = virtual_time(3, [Death(1, 0.5, 2.0)]).launch(come_back, 3, expendable=[1, 2])
-    assert results == [[("lost", 1, True), ("returned", 1, False), 2.0], ["second life"], []]
+    time = virtual_time(3, [Death(1, 0.5, 2.0)])
+    assert time.launch(come_back, 3, expendable=[1, 2]) == [2.0, "second life", None]
 
 
 def compute(transport: Transport) -> tuple[float, list[list[Any]]]:
@@ -119,13 +105,13 @@ def rank_of(transport: Transport) -> int:
 
 
 def test_many_ranks_need_no_deep_stack() -> None:
-    assert virtual_time(2000).launch(rank_of, 2000) == list(range(2000))
+    assert virtual_time(1200).launch(rank_of, 1200) == list(range(1200))
 
 
 def hold_a_file(transport: Transport, folder: str) -> int:
     transport.recorder.write_to(Path(folder) / str(transport.rank))
     transport.barrier()
-    return len(transport.recorder.close().path.read_bytes())
+    return sum(map(len, transport.recorder.close().rows()))
 
 
 def test_every_rank_may_have_a_file(tmp_path: Path) -> None:
@@ -135,13 +121,6 @@ def test_every_rank_may_have_a_file(tmp_path: Path) -> None:
         assert virtual_time(200).launch(hold_a_file, 200, str(tmp_path)) == [0] * 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def admit_its_second_life(transport: Transport) -> None:
-    for error in (PeerLost, PeerReturned):
-        with pytest.raises(error):
-            transport.recv(ANY, "x")
-    transport.admit(1)
 
 
 def return_soon(transport: Transport) -> Any:
@@ -176,7 +155,7 @@ def test_who_wants_memory_that_is_being_read_waits_until_it_has_been() -> None:
     assert virtual_time(2).launch(read_for_long, 2) == pytest.approx([5.005, 5.005])
 
 
-def end_after_ones_death(transport: Transport) -> Any:
+def end_after_ones_death(transport: Transport, returns: bool) -> Any:
     """The first life of rank 1 has come to its end, at 1 s of its clock, when it dies at 0.5 s."""
     if transport.rank == 1:
         if not transport.rejoined:
@@ -184,6 +163,8 @@ def end_after_ones_death(transport: Transport) -> Any:
             return "first life"
         transport.recv(0, "talk to me")
         return "second life"
+    if not returns:
+        return outcome(transport.recv, 1, "x")
     admit_its_second_life(transport)
     transport.sleep(1.0)
     assert transport.recv(ANY, "x", timeout=0) is None  # so that what happens until now has happened
@@ -192,14 +173,6 @@ def end_after_ones_death(transport: Transport) -> Any:
 
 
 def test_who_would_have_ended_later_has_died_and_leaves_once() -> None:
-    time = virtual_time(2, [Death(1, 0.5, 0.6)])
-    assert time.launch(end_after_ones_death, 2, expendable=[1]) == [False, "second life"]
-    assert virtual_time(2, [Death(1, 0.5)]).launch(linger, 2, expendable=[1]) == ["heard", None]
-
-
-def linger(transport: Transport) -> str:
-    if transport.rank == 0:
-        with pytest.raises(PeerLost):
-            transport.recv(1, "x")
-    transport.sleep(1.0)
-    return "heard"
+    for again, results in ((0.6, [False, "second life"]), (None, [("PeerLost", 1), None])):
+        time = virtual_time(2, [Death(1, 0.5, again)])
+        assert time.launch(end_after_ones_death, 2, again is not None, expendable=[1]) == results

@@ -1,5 +1,7 @@
 """Networks of numbers: what a message takes alone, and what it shares."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,32 +13,22 @@ from virtual_time.network import Network, OneSwitch, Racks
 # Units
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1gbit", 125e6), ("100mbit", 12.5e6), ("1.5GB/s", 1.5e9), ("10 Gbit/s", 1.25e9), ("8kbit", 1e3),
-     ("9B/s", 9.0), ("1e3MB/s", 1e9)],
-)  # fmt: skip
-def test_a_bandwidth(text: str, value: float) -> None:
-    assert bytes_per_second(text) == pytest.approx(value)
+BANDWIDTHS = {"1gbit": 125e6, "100mbit": 12.5e6, "1.5GB/s": 1.5e9, "10 Gbit/s": 1.25e9, "8kbit": 1e3, "9B/s": 9.0}
+TIMES = {"50us": 50e-6, "3ms": 3e-3, "1.5s": 1.5, "0s": 0, "7ns": 7e-9}
+NO_BANDWIDTHS = ["", "1", "gbit", "1 apple", "-1gbit", "0gbit", "1gb/s", "1GB", "infgbit", "1e999gbit"]
+NO_TIMES = ["", "5", "us", "-1s", "1m", "nans", "1 MS"]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "gbit", "1 apple", "-1gbit", "0gbit", "1gb/s", "1GB", "infgbit", "1e999gbit"]
-)
-def test_no_bandwidth(text: str) -> None:
-    with pytest.raises(ValueError, match="such as 1gbit"):
-        bytes_per_second(text)
+def test_a_bandwidth_and_a_time() -> None:
+    assert {text: bytes_per_second(text) for text in BANDWIDTHS} == pytest.approx(BANDWIDTHS)
+    assert {text: seconds(text) for text in TIMES} == pytest.approx(TIMES)
 
 
-@pytest.mark.parametrize(("text", "value"), [("50us", 50e-6), ("3ms", 3e-3), ("1.5s", 1.5), ("0s", 0), ("7ns", 7e-9)])
-def test_a_time(text: str, value: float) -> None:
-    assert seconds(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize("text", ["", "5", "us", "-1s", "1m", "nans", "1 MS"])
-def test_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="such as 50us"):
-        seconds(text)
+@pytest.mark.parametrize(("read", "texts"), [(bytes_per_second, NO_BANDWIDTHS), (seconds, NO_TIMES)])
+def test_what_is_neither(read: Callable[[str], float], texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(ValueError, match=r"such as (1gbit|50us)"):
+            read(text)
 
 
 # Cards

@@ -47,33 +47,3 @@ def test_what_is_asked_for_happens_by_time_and_then_in_that_order(asked: list[Pl
         world.at(delay, partial(happen, next(numbers), inner))
     world.run()
     assert happened == by_a_heap(asked)
-
-
-@given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 2.0]), max_size=4), min_size=1, max_size=5))
-def test_coroutines_continue_by_time_and_then_in_the_order_in_which_they_asked(pauses: list[list[float]]) -> None:
-    world = World(OneSwitch(2, 1.0, 0.0))
-    happened: list[tuple[float, int]] = []
-
-    def walk(number: int) -> None:
-        clock = world.time
-        for pause in pauses[number]:
-            clock += pause
-            world.at(clock, coroutines[number])
-            world.wait()
-            happened.append((world.time, number))
-
-    coroutines = [world.start(partial(walk, number)) for number in range(len(pauses))]
-    world.run()
-    expected: list[tuple[float, int]] = []
-    agenda: list[tuple[float, int, int]] = []
-    order = count()
-    steps = [iter(one) for one in pauses]
-    for number in range(len(pauses)):
-        if (pause := next(steps[number], None)) is not None:
-            heapq.heappush(agenda, (pause, next(order), number))
-    while agenda:
-        time, _, number = heapq.heappop(agenda)
-        expected.append((time, number))
-        if (pause := next(steps[number], None)) is not None:
-            heapq.heappush(agenda, (time + pause, next(order), number))
-    assert happened == expected

@@ -22,28 +22,21 @@ epochs = st.integers(0, 1000)
 
 
 @given(plans(), epochs)
-def test_each_sample_occurs_exactly_once_an_epoch(plan: BatchPlan, epoch: int) -> None:
-    parts = [plan.part(epoch, step, worker) for step in range(plan.n_steps) for worker in range(plan.workers)]
-    assert torch.cat(parts).dtype == torch.int64
-    assert sorted(torch.cat(parts).tolist()) == list(range(plan.n_samples))
-
-
-@given(plans(), epochs)
-def test_parts_are_balanced_never_empty_and_make_up_the_batch(plan: BatchPlan, epoch: int) -> None:
+def test_each_sample_occurs_once_an_epoch_in_balanced_parts_of_batches_of_the_asked_size(
+    plan: BatchPlan, epoch: int
+) -> None:
+    batches = []
     for step in range(plan.n_steps):
         parts = [plan.part(epoch, step, worker) for worker in range(plan.workers)]
         sizes = [len(part) for part in parts]
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
-        assert torch.equal(torch.cat(parts), plan.batch(epoch, step))
-
-
-@given(plans())
-def test_batches_have_the_asked_size_but_for_the_last(plan: BatchPlan) -> None:
-    sizes = [stop - start for start, stop in map(plan.bounds, range(plan.n_steps))]
-    assert all(size == plan.global_batch_size for size in sizes[:-1])
-    assert sum(sizes) == plan.n_samples
-    assert sizes[-1] < plan.global_batch_size + plan.workers
+        batches.append(torch.cat(parts))
+        assert torch.equal(batches[-1], plan.batch(epoch, step))
+    assert torch.cat(batches).dtype == torch.int64
+    assert sorted(torch.cat(batches).tolist()) == list(range(plan.n_samples))
+    assert all(len(batch) == plan.global_batch_size for batch in batches[:-1])
+    assert len(batches[-1]) < plan.global_batch_size + plan.workers
 
 
 @given(plans(), epochs)

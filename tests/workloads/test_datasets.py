@@ -3,11 +3,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 from records.errors import UsageError
 from workloads import datasets
@@ -20,20 +20,6 @@ WriteModule = Callable[[str], str]
 
 def load(name: str, data_dir: str | Path, seed: int = 0, **options: Any) -> Data:
     return datasets.load(DataOptions(dataset=name, data_dir=str(data_dir), **options), seed)
-
-
-@pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteModule:
-    """Gives a function that writes a module into the current directory and names its function `make`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    name = f"user_{tmp_path.name}"
-
-    def write(body: str) -> str:
-        (tmp_path / f"{name}.py").write_text(f"import numpy as np, torch\nfrom torch.utils.data import *\n{body}\n")
-        return f"{name}:make"
-
-    return write
 
 
 def refusal(name: str, data_dir: Path | str = "absent", **options: bool | int) -> str:
@@ -103,15 +89,20 @@ def test_train_size_takes_a_fixed_choice_whatever_the_seed() -> None:
     assert not torch.equal(small.fetch(torch.arange(10))[1], load("digits", "").fetch(torch.arange(10))[1])
 
 
-@pytest.mark.parametrize("train_size", [-1, 1438])
-def test_an_impossible_train_size_is_refused(train_size: int) -> None:
-    assert "1437" in refusal("digits", train_size=train_size)
-
-
-def test_an_unknown_name_brings_the_nearest() -> None:
-    message = refusal("fashion_mist")
-    assert "did you mean fashion_mnist?" in message
-    assert "imagefolder" in message
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("digits", {"train_size": -1}, ("1437",)),
+        ("digits", {"train_size": 1438}, ("1437",)),
+        ("fashion_mist", {}, ("did you mean fashion_mnist?", "imagefolder")),
+        ("not_there:make", {}, ("no module not_there",)),
+        ("not_there.py:make", {}, ("no module not_there.py",)),
+        ("module:", {}, ("yourmodule:name",)),
+    ],
+)
+def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], told: tuple[str, ...]) -> None:
+    message = refusal(name, **options)
+    assert all(part in message for part in told), message
 
 
 def test_mnist_is_read_in_torchvisions_layout_and_normalised(tmp_path: Path) -> None:
@@ -157,34 +148,23 @@ def test_cifar_and_svhn_put_channels_first_and_scale_each(tmp_path: Path, monkey
         torch.testing.assert_close(x[1, 2], expected)
 
 
-def test_absent_files_name_the_place_and_the_options(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
+def test_files_that_are_not_there_or_corrupt_name_place_and_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
     message = refusal("fashion_mnist", tmp_path)
-    assert str(tmp_path / "FashionMNIST") in message
-    assert "--download" in message
-    assert "--data_dir" in message
-
-
-def test_a_corrupt_file_names_the_place(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
+    for part in (str(tmp_path / "FashionMNIST"), "--download", "--data_dir"):
+        assert part in message
+    monkeypatch.setattr(datasets.MNIST, "download", Mock(side_effect=RuntimeError("Error downloading:\nno network")))
+    message = refusal("mnist", tmp_path, download=True)
+    assert "download failed" in message
+    assert "no network" in message
     raw = tmp_path / "MNIST" / "raw"
     write_mnist(raw)
     (raw / "train-images-idx3-ubyte").write_bytes(b"nonsense")
     message = refusal("mnist", tmp_path)
     assert str(raw) in message
     assert "corrupt" in message
-
-
-def test_a_failing_download_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("torchvision.datasets")
-
-    def fail(self: object) -> None:
-        raise RuntimeError("Error downloading:\nno network")
-
-    monkeypatch.setattr(datasets.MNIST, "download", fail)
-    message = refusal("mnist", tmp_path, download=True)
-    assert "download failed" in message
-    assert "no network" in message
 
 
 @pytest.mark.parametrize("error", ["ImportError('absent')", "RuntimeError('operator torchvision::nms does not exist')"])
@@ -198,33 +178,19 @@ def test_a_missing_or_mismatched_torchvision_is_told(
         assert "pip install torch torchvision" in refusal(name)
 
 
-def write_images(directory: Path, classes: str = "ab") -> None:
-    image = pytest.importorskip("PIL.Image")
-    for split in ("train", "val"):
-        for name in classes:
-            (directory / split / name).mkdir(parents=True)
-            image.new("RGB", (300, 260), (255, 0, 0)).save(directory / split / name / "red.png")
-
-
-def test_imagefolder_decodes_and_normalises_on_demand(tmp_path: Path) -> None:
+def test_imagefolder_normalises_what_it_decodes_and_refuses_bad_folders(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
-    write_images(tmp_path)
+    image = pytest.importorskip("PIL.Image")
+    assert "--data_dir" in refusal("imagefolder", tmp_path)
+    for split in ("train", "val"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            image.new("RGB", (300, 260), (255, 0, 0)).save(tmp_path / split / name / "red.png")
     data = pickle.loads(pickle.dumps(load("imagefolder", tmp_path, train_size=2)))
     assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (2, 2, 2, (3, 224, 224))
     x, y = data.fetch(torch.tensor([1, 0]), "test")
-    assert x.shape == (2, 3, 224, 224)
-    assert y.tolist() == [1, 0]
+    assert (x.shape, y.tolist()) == ((2, 3, 224, 224), [1, 0])
     torch.testing.assert_close(x[0, :, 5, 5], torch.tensor([0.515 / 0.229, -0.456 / 0.224, -0.406 / 0.225]))
-
-
-def test_imagefolder_refuses_bad_folders_and_images(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
-    assert "--data_dir" in refusal("imagefolder", tmp_path)
-    write_images(tmp_path)
-    bad = tmp_path / "train" / "a" / "red.png"
-    bad.write_bytes(b"nonsense")
-    with pytest.raises(UsageError, match=r"red\.png"):
-        load("imagefolder", tmp_path).fetch(torch.tensor([0]))
     (tmp_path / "val" / "b").rename(tmp_path / "val" / "c")
     assert "differ in classes (b, c)" in refusal("imagefolder", tmp_path)
 
@@ -302,12 +268,6 @@ def test_a_users_faults_are_told(user_module: WriteModule, body: str, told: str)
     assert "\n" not in str(caught.value)
 
 
-def test_an_absent_module_and_half_a_name_are_told() -> None:
-    assert "no module not_there" in refusal("not_there:make")
-    assert "no module not_there.py" in refusal("not_there.py:make")
-    assert "yourmodule:name" in refusal("module:")
-
-
 @pytest.mark.parametrize(
     ("item", "told"), [("torch.ones(3), 0", r"item 1 of the train set is \(3,\)"), ("torch.ones(2), 7", "label 7")]
 )
@@ -317,9 +277,3 @@ def test_a_bad_item_is_told_when_it_is_fetched(user_module: WriteModule, item: s
     )
     with pytest.raises(UsageError, match=told):
         load(name, "").fetch(torch.tensor([0, 1]))
-
-
-def test_lazy_data_shares_nothing_but_gives_itself() -> None:
-    dataset = TensorDataset(torch.ones(2, 3), torch.arange(2))
-    data = LazyData("mine", 2, (3,), (0.0,), (1.0,), dataset, dataset)
-    assert data.share_memory_() is data

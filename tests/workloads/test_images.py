@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from records.errors import UsageError
-from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE, write_pictures
+from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE
 from workloads import datasets, sample_images
 from workloads.images import Files, ImageData, centre_cut, opened, random_cut
 from workloads.options import DataOptions
@@ -19,13 +19,9 @@ from workloads.options import DataOptions
 transforms = pytest.importorskip("torchvision.transforms")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pictures(tmp_path_factory.mktemp("pictures"))
-
-
 def load(folder: Path, seed: int = 0, **options: Any) -> ImageData:
-    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, **options), seed)
+    sized = {"image_size": SIZE} | options
+    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), **sized), seed)
     assert isinstance(data, ImageData)
     return data
 
@@ -36,8 +32,7 @@ def every(n: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [SIZE, 25, 64])
 def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(folder: Path, size: int) -> None:
-    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=size, augment=False))
-    assert isinstance(data, ImageData)
+    data = load(folder, image_size=size, augment=False)
     centre = transforms.Compose(
         [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), transforms.PILToTensor()]
     )

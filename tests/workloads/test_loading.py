@@ -9,12 +9,14 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from launchers.parent import die_with_parent
@@ -38,11 +40,6 @@ needs_dali = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -e
 DALI = pytest.param("dali", 2, marks=needs_dali, id="dali")
 WORKERS = [pytest.param("torch", n, id=f"{n} workers") for n in (1, 3)]
 STEPS = (*range(7), 12, 13, 20, 3, 4, 3)  # of three epochs; some are left out, some come again
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 def open_data(folder: Path, augment: bool) -> Data:
@@ -143,7 +140,16 @@ def test_what_comes_next_is_requested_beforehand_and_once(folder: Path, name: st
 # What goes wrong
 
 
-def kill_one(transport: Transport, data: Data, folder: Path) -> str:
+def failure(code: int, work: Callable[..., Any], *args: Any) -> str:
+    """Return the one line with which work on one rank fails."""
+    with pytest.raises(RunFailed) as failed:
+        launch(work, 1, *args, timeout=LIMIT)
+    assert failed.value.exit_code == code
+    assert "\n" not in str(failed.value)
+    return str(failed.value)
+
+
+def kill_one(transport: Transport, data: Data) -> str:
     with loader_of(data, "torch", 2, 0) as loader:
         loader.piece(0, 0)
         os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
@@ -153,10 +159,7 @@ def kill_one(transport: Transport, data: Data, folder: Path) -> str:
 
 
 def test_the_death_of_a_worker_ends_the_run_with_one_line(folder: Path) -> None:
-    with pytest.raises(RunFailed) as failed:
-        launch(kill_one, 1, open_data(folder, True), folder, timeout=LIMIT)
-    said = str(failed.value)
-    assert "\n" not in said
+    said = failure(1, kill_one, open_data(folder, True))
     assert said.startswith("rank 0 (worker): a loader's worker died (")
     assert "--loader_workers" in said
 
@@ -171,8 +174,7 @@ def tell_and_die(transport: Transport, data: Data, place: Path) -> None:
 
 
 def test_workers_end_with_a_rank_that_is_killed(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="was killed by SIGKILL"):
-        launch(tell_and_die, 1, open_data(folder, True), tmp_path, timeout=LIMIT)
+    assert "was killed by SIGKILL" in failure(1, tell_and_die, open_data(folder, True), tmp_path)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
@@ -184,48 +186,31 @@ def as_a_daemon(transport: Transport, data: Data) -> None:
 
 
 def test_a_rank_that_may_have_no_children_says_so(folder: Path) -> None:
-    with pytest.raises(RunFailed, match=r"^--loader_workers 1: here a rank is a daemon") as failed:
-        launch(as_a_daemon, 1, open_data(folder, True), timeout=LIMIT)
-    assert "\n" not in str(failed.value)
+    assert failure(2, as_a_daemon, open_data(folder, True)).startswith("--loader_workers 1: here a rank is a daemon")
 
 
-@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
+@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), WORKERS[0], DALI])
 @pytest.mark.parametrize("content", [b"nonsense", b""])
 def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: int, content: bytes) -> None:
-    folder = write_pictures(tmp_path)
-    bad = folder / "train" / "class 1" / "2.jpg"
+    bad = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"
     bad.write_bytes(content)
-    with pytest.raises(RunFailed) as failed:
-        launch(all_batches, 1, open_data(folder, True), name, n, timeout=LIMIT)
-    assert failed.value.exit_code == 2
-    said = str(failed.value)
-    assert "\n" not in said
+    said = failure(2, all_batches, open_data(tmp_path, True), name, n)
     assert f"cannot read {bad}" in said
 
 
 @needs_dali
 def test_what_only_dali_cannot_read_is_told_in_one_line(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path)
-    odd = folder / "train" / "class 1" / "2.jpg"
-    from PIL import Image
-
+    odd = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"
     Image.new("RGB", (40, 40), (9, 9, 9)).save(odd, format="GIF")
-    with pytest.raises(RunFailed) as failed:
-        launch(all_batches, 1, open_data(folder, True), "dali", 1, timeout=LIMIT)
-    said = str(failed.value)
-    assert "\n" not in said
+    said = failure(1, all_batches, open_data(tmp_path, True), "dali", 1)
     assert "DALI failed: " in said
     assert "--loader torch" in said
 
 
 def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"^--loader dali: needs NVIDIA DALI \(.*pip install -e '\.\[dali\]'"):
         check_dali(open_data(folder, True))
-    said = str(refused.value)
-    assert "\n" not in said
-    assert said.startswith("--loader dali: needs NVIDIA DALI (")
-    assert "pip install -e '.[dali]'" in said
 
 
 def test_dali_reads_pictures_in_files_only() -> None:

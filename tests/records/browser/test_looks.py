@@ -7,15 +7,14 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
 from records import page
-from records.events import PHASES
-from records.timeline import COLOURS, load
+from records.timeline import COLOURS
 from tests.browser import Browser
-from tests.records.browser.helpers import MARKS, moment, press
+from tests.records.browser.helpers import MARKS, moment, open_page, press
+from tests.records.samples import loaded, long
 
 pytestmark = MARKS
 
@@ -39,40 +38,36 @@ def test_dark_and_light_are_what_the_user_prefers_or_chooses(browser: Browser, p
     assert np.median(pixels(browser)) > 200
 
 
-@pytest.mark.parametrize("width", [480, 900, 1600])
-def test_nothing_is_wider_than_the_window(browser: Browser, pages: Path, width: int) -> None:
-    for name in ("ring_all_reduce", "both"):
+@pytest.mark.parametrize("width", [390, 900, 1600])
+def test_nothing_is_wider_than_the_window_and_on_a_phone_a_finger_meets_every_button(
+    browser: Browser, pages: Path, width: int
+) -> None:
+    for name in ("both", "ring_all_reduce"):
         browser.open(pages / f"{name}.html", width=width)
         assert browser.run("return document.documentElement.scrollWidth") <= width
-
-
-def test_on_a_phone_a_finger_meets_every_button(browser: Browser, pages: Path) -> None:
-    browser.open(pages / "ring_all_reduce.html", width=390)
     sizes = browser.run(
         "return [...document.querySelectorAll('header button, #bar button, select, summary, #scrub')]"
         ".map((one) => one.getBoundingClientRect()).map(({ width, height }) => Math.min(width, height))"
     )
     assert len(sizes) >= 14
-    assert min(sizes) >= 44
+    assert min(sizes) >= 44 or width > 390
 
 
 def test_no_chunk_has_the_hue_of_a_phase() -> None:
     style = (Path(page.__file__).with_name("page.css")).read_text()
     chunks = re.findall(r"--chunk-\d: (#\w{6})", style)
     assert len(chunks) == 2 * 7
+
+    def hue_of(colour: str) -> tuple[float, float]:
+        hue, _, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+        return 360 * hue, saturation
+
     phases = [hue for hue, saturation in map(hue_of, COLOURS.values()) if saturation > 0.1]
     for chunk in chunks:
-        assert all(min(abs(hue_of(chunk)[0] - hue), 360 - abs(hue_of(chunk)[0] - hue)) >= 20 for hue in phases), chunk
+        assert all(20 <= abs(hue_of(chunk)[0] - hue) <= 340 for hue in phases), chunk
 
 
-def hue_of(colour: str) -> tuple[float, float]:
-    """The hue (degrees) and the saturation of a colour."""
-    hue, _, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
-    return 360 * hue, saturation
-
-
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["ring_all_reduce", "both", "async_param_server"])
+@pytest.mark.parametrize(("name", "dark"), [("ring_all_reduce", False), ("both", True), ("async_param_server", False)])
 def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name: str, dark: bool) -> None:
     browser.open(pages / f"{name}.html", dark=dark)
     browser.element("#messages summary").click()
@@ -88,20 +83,9 @@ def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name:
 
 
 def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, pages: Path, tmp_path: Path) -> None:
-    path, events, metadata = load(str(pages / "ring_all_reduce.1"))
-    body = events[events["phase"].isin(PHASES)]
-    length, n = body["t1"].max(), -(-50_000 // len(body))
-    steps = body["step"].max() + 1
-    parts = [
-        body.assign(t0=body["t0"] + i * length, t1=body["t1"] + i * length, step=body["step"] + i * steps)
-        for i in range(n)
-    ]
-    many = pd.concat(parts, ignore_index=True)[:50_000]
-    (tmp_path / "many.html").write_text(page.make_page([page.Run(path, many, metadata)]))
-    browser.open(tmp_path / "many.html")
+    open_page(browser, tmp_path, long(loaded(pages, "ring_all_reduce.1")))
     assert browser.run("return page.times.length") == 50_000
-    few = browser.run("return page.drawn.bars")
-    assert 10 < few < 1000, "what is in view"
+    assert 10 < browser.run("return page.drawn.bars") < 1000, "what is in view"
     browser.element("#fit").click()
     browser.frame()
     bars, arrows = browser.run("return [page.drawn.bars, page.drawn.arrows]")
@@ -121,15 +105,16 @@ def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, pages: Path, tmp_pa
 
 
 def test_it_shows_in_the_cell_of_a_notebook(browser: Browser, pages: Path, tmp_path: Path) -> None:
-    cell = page.show(pages / "ring_all_reduce.1")._repr_html_()
-    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><title>notebook</title><div>{cell}</div>")
+    cell = page.show(pages / "ring_all_reduce.1", height=500)
+    assert repr(cell) == "Page(height=500)", "it keeps no second copy"
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><title>one</title><div>{cell._repr_html_()}</div>")
     browser.open(tmp_path / "notebook.html", ready=False)
+    assert browser.element("iframe").size["height"] == 500
     browser.driver.switch_to.frame(browser.element("iframe"))
     try:
         browser.until("return !!globalThis.page && page.drawn.frames > 0")
         passed = moment(browser)[1]
         browser.element("#next").click()
         assert moment(browser)[1] == passed + 1
-        assert re.search(r"rank \d", browser.text("#now"))
     finally:
         browser.driver.switch_to.default_content()

@@ -5,64 +5,13 @@ Above each test stands what its ranks run.
 
 from typing import Any
 
-import pytest
 import torch
 
-from tests.ranks import outcome, pattern, poll, run, values
+from tests.ranks import outcome, pattern, run, values
 from tests.transports.samples import DTYPES, MILLION
 from transports.base import ANY, Transport
 
 # Order
-
-
-def interleave_two_tags(transport: Transport) -> tuple[list[Any], list[Any]] | None:
-    if transport.rank == 1:
-        for number in range(300):
-            transport.isend(number, 0, "numbers")
-            transport.isend(torch.tensor([number]), 0, "tensors")
-        return None
-    tensors = [values(transport.recv(1, "tensors"))[0] for _ in range(300)]
-    return [transport.recv(1, "numbers").object for _ in range(300)], tensors
-
-
-def test_messages_of_one_source_and_tag_keep_their_order_and_tags_do_not_mix(engine: str) -> None:
-    assert run(engine, interleave_two_tags, 2)[0] == (list(range(300)), list(range(300)))
-
-
-def send_in_turn(transport: Transport, turns: list[int]) -> list[int]:
-    """Rank 0 lets one rank at a time send, and receives only when it knows that all have arrived."""
-    if transport.rank != 0:
-        for _ in range(turns.count(transport.rank)):
-            transport.recv(0, "your turn")
-            transport.isend(torch.ones(3), 0, "x")
-            transport.isend(None, 0, "sent")
-        return []
-    for rank in turns:
-        transport.isend(None, rank, "your turn")
-        transport.recv(rank, "sent")
-    received = [transport.recv(ANY, "x") for _ in turns]
-    return [message.src for message in received]
-
-
-def test_any_delivers_what_arrived_first_whoever_sent_it(engine: str) -> None:
-    turns = [3, 1, 2, 2, 1, 3, 1, 1, 3]
-    assert run(engine, send_in_turn, 4, turns)[0] == turns
-
-
-def flood_from_everybody(transport: Transport) -> dict[int, list[int]]:
-    received: dict[int, list[int]] = {peer: [] for peer in transport.peers}
-    for number in range(200):
-        for peer in transport.peers:
-            transport.isend(number, peer, "flood")
-    for _ in range(200 * len(transport.peers)):
-        message = transport.recv(ANY, "flood")
-        received[message.src].append(message.object)
-    return received
-
-
-def test_any_delivers_every_message_of_everybody_in_the_order_of_each(engine: str) -> None:
-    for rank, received in enumerate(run(engine, flood_from_everybody, 3)):
-        assert received == {peer: list(range(200)) for peer in range(3) if peer != rank}
 
 
 def arrive_late(transport: Transport) -> Any:
@@ -89,33 +38,6 @@ def arrive_late(transport: Transport) -> Any:
 
 def test_what_arrives_last_and_was_sent_first_is_taken_first(engine: str) -> None:
     assert run(engine, arrive_late, 3)[0] == [2, 1]
-
-
-def poll_before_and_after(transport: Transport, src: int) -> list[Any]:
-    if transport.rank == 1:
-        transport.recv(0, "send")
-        transport.isend(None, 2, "sending")  # what rank 0 hears of it comes by way of rank 2
-        transport.isend(torch.tensor([5]), 0, "x")
-        transport.recv(0, "go home")
-    elif transport.rank == 2:
-        transport.recv(1, "sending")
-        transport.isend(None, 0, "it is sending")
-        transport.recv(0, "go home")
-    else:
-        before = [transport.recv(src, "x", timeout=0) for _ in range(3)]
-        transport.isend(None, 1, "send")
-        transport.recv(2, "it is sending")
-        x = values(poll(transport, src, "x"))
-        after = transport.recv(src, "x", timeout=0)
-        for peer in transport.peers:
-            transport.isend(None, peer, "go home")
-        return [before, x, after]
-    return []
-
-
-@pytest.mark.parametrize("src", [1, ANY])
-def test_a_poll_returns_none_and_later_the_message(engine: str, src: int) -> None:
-    assert run(engine, poll_before_and_after, 3, src)[0] == [[None, None, None], [5], None]
 
 
 # What is sent
@@ -230,27 +152,23 @@ def test_python_objects_arrive_whatever_their_size(engine: str) -> None:
     assert run(engine, send_objects, 2)[0] == [(value, None, "TypeError") for value in OBJECTS]
 
 
-def send_to_nobody(transport: Transport) -> list[Any]:
-    return [outcome(transport.isend, 1, dst, "x") for dst in (transport.rank, transport.world_size, -1)]
+def ask_for_what_cannot_be(transport: Transport) -> list[Any]:
+    peer, own = 1 - transport.rank, transport.allocate(2)
+    refused = [outcome(transport.isend, 1, dst, "x") for dst in (transport.rank, 2, -1)]
+    refused += [outcome(transport.isend, value, peer, "x", n) for value in (own, "text") for n in (2**63, -(2**63) - 1)]
+    refused.append(outcome(transport.recv, peer, ()))
+    long = outcome(transport.isend, 1, peer, "é" * 1000)
+    if not isinstance(long, tuple):
+        long = transport.recv(peer, "é" * 1000).object
+    transport.isend("next", peer, "y", 7)
+    message = transport.recv(peer, "y")
+    return [refused, long, (message.object, message.n)]
 
 
-def test_isend_refuses_a_rank_that_is_not_a_peer(engine: str) -> None:
-    for rank, outcomes in enumerate(run(engine, send_to_nobody, 2)):
-        assert outcomes == [
-            ("ValueError", f"rank {rank} cannot send to rank {to} in a world of 2") for to in (rank, 2, -1)
-        ]
-
-
-def use_long_tags(transport: Transport) -> tuple[Any, str]:
-    peer = 1 - transport.rank
-    first = outcome(transport.isend, 1, peer, "é" * 1000)
-    arrived = outcome(lambda: transport.recv(peer, "é" * 1000).object) if not isinstance(first, tuple) else 1
-    transport.isend("next", peer, "y")
-    return arrived if arrived == 1 else first, transport.recv(peer, "y").object
-
-
-def test_a_long_tag_is_carried_or_refused_at_once_and_harms_nothing(engine: str) -> None:
-    seen = run(engine, use_long_tags, 2)
-    assert [after for _, after in seen] == ["next"] * 2
-    for first, _ in seen:
-        assert first == 1 or (first[0] == "ValueError" and "too long" in first[1])
+def test_what_cannot_be_is_refused_at_once_and_harms_nothing(engine: str) -> None:
+    for rank, (refused, long, after) in enumerate(run(engine, ask_for_what_cannot_be, 2)):
+        told = [f"rank {rank} cannot send to rank {to} in a world of 2" for to in (rank, 2, -1)]
+        told += [f"{n} is not an int64" for n in (2**63, -(2**63) - 1)] * 2
+        assert refused == [("ValueError", text) for text in (*told, "recv needs a tag")]
+        assert long == 1 or (long[0] == "ValueError" and "long" in long[1])
+        assert after == ("next", 7)

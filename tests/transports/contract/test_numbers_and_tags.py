@@ -8,63 +8,38 @@ import torch
 
 from tests.ranks import outcome, run
 from tests.transports.samples import MILLION
-from transports.base import ANY, Transport
+from transports.base import ANY, PeerLost, Transport
 
 NUMBERS: list[float] = [
     *(0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)),
     *(0.5, -0.0, 3.0, 5e-324, float("inf"), float("nan")),
 ]
-PAYLOADS = ["slice", "copy", "nothing", "large", "object", "none"]
 
 
-def payload(kind: str, own: torch.Tensor) -> Any:
-    return {
-        "slice": own[3:7],
-        "copy": torch.ones(5),
-        "nothing": torch.empty(0),
-        "large": torch.ones(MILLION),
-        "object": {"text": 1},
-        "none": None,
-    }[kind]
-
-
-def number_everything(transport: Transport) -> list[Any]:
+def number_everything(transport: Transport) -> Any:
+    """Rank 1 sends every number beside every payload; rank 0 tells what has come, with its type."""
     own = transport.allocate(10)
+    payloads = [own[3:7], torch.ones(5), torch.empty(0), torch.ones(MILLION // 4), {"text": 1}, None]
     if transport.rank == 1:
-        sent = [transport.isend(payload(kind, own), 0, kind, n) for kind in PAYLOADS for n in NUMBERS]
-        sent.append(transport.isend("no number", 0, "object"))
+        sent = [transport.isend(payload, 0, f"{i}", n) for i, payload in enumerate(payloads) for n in NUMBERS]
+        sent.append(transport.isend("no number", 0, "x"))
         for work in sent:
             work.wait()
         return transport.bytes_sent
-    got = [[transport.recv(1, kind) for _ in NUMBERS] for kind in PAYLOADS]
-    without = transport.recv(1, "object").n
-    numbers = [[repr(message.n) for message in messages] for messages in got]  # with its type
-    assert [(message.object, message.tensor, message.nbytes) for message in got[-1]] == [(None, None, 0)] * len(NUMBERS)
+    got = [[transport.recv(1, f"{i}") for _ in NUMBERS] for i in range(len(payloads))]
+    assert {(message.object, message.tensor, message.nbytes) for message in got[-1]} == {(None, None, 0)}
+    numbers = [[repr(message.n) for message in messages] for messages in got]
     for message in itertools.chain(*got):
         message.release()
-    return [numbers, without]
+    return numbers, transport.recv(1, "x").n
 
 
 def test_a_number_arrives_beside_every_payload_and_counts_as_no_bytes(engine: str) -> None:
     (numbers, without), sent = run(engine, number_everything, 2)
-    assert numbers == [list(map(repr, NUMBERS))] * len(PAYLOADS)
+    assert numbers == [list(map(repr, NUMBERS))] * 6
     assert without == 0
-    pickled = sent[0] - len(NUMBERS) * (16 + 20 + 4 * MILLION)
+    pickled = sent[0] - len(NUMBERS) * (16 + 20 + MILLION)
     assert 0 < pickled < (len(NUMBERS) + 1) * 40, "neither the numbers nor None count"
-
-
-def send_what_is_no_int64(transport: Transport) -> list[Any]:
-    peer = 1 - transport.rank
-    own = transport.allocate(2)
-    seen = [outcome(transport.isend, value, peer, "x", n) for value in (own, "text") for n in (2**63, -(2**63) - 1)]
-    transport.isend("next", peer, "x", 7)
-    message = transport.recv(peer, "x")
-    return [*seen, message.object, message.n]
-
-
-def test_a_number_that_is_no_int64_is_refused_and_harms_nothing(engine: str) -> None:
-    refused = [("ValueError", f"{n} is not an int64") for n in (2**63, -(2**63) - 1)]
-    assert run(engine, send_what_is_no_int64, 2) == [[*refused * 2, "next", 7]] * 2
 
 
 ORDER = ["b", "a", "a", "c", "b", "other", "c", "a"]
@@ -91,8 +66,9 @@ def take_any_of_several_tags(transport: Transport, src: int) -> list[Any]:
     other = transport.recv(src, ("other",)).n
     for peer in transport.peers:
         transport.isend(None, peer, "go home")
-    lost = outcome(transport.recv, 1, ("never", "ever"))
-    return [[(message.tag, message.n) for message in got], nothing, late, other, lost]
+    with pytest.raises(PeerLost) as lost:
+        transport.recv(1, ("never", "ever"))
+    return [[(message.tag, message.n) for message in got], nothing, late, other, str(lost.value)]
 
 
 @pytest.mark.parametrize("src", [1, ANY])
@@ -103,19 +79,4 @@ def test_several_tags_in_one_recv_keep_the_order_of_arrival(engine: str, src: in
     named = "1, 2" if src == ANY else "1"
     assert late == ("WaitTimeout", f"rank 0 waited 0.01 s for 'a' or 'b' from rank {named}")
     assert other == ORDER.index("other")
-    assert lost == ("PeerLost", 1)
-
-
-def lose_whom_tags_were_expected_of(transport: Transport) -> Any:
-    if transport.rank == 1:
-        return None
-    with pytest.raises(RuntimeError) as caught:
-        transport.recv(1, ("a", "b"))
-    return [str(caught.value), outcome(transport.recv, 1, ())]
-
-
-def test_a_loss_names_all_the_tags_and_no_tags_are_refused(engine: str) -> None:
-    assert run(engine, lose_whom_tags_were_expected_of, 2)[0] == [
-        "lost rank 1: it has closed its transport (waited for 'a' or 'b' from rank 1)",
-        ("ValueError", "recv needs a tag"),
-    ]
+    assert lost == "lost rank 1: it has closed its transport (waited for 'never' or 'ever' from rank 1)"

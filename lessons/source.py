@@ -1,0 +1,99 @@
+"""A student's functions: where they are, how they are loaded, and what is said of what they raise."""
+
+import dis
+import importlib.util
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+
+from lessons.lab import Fault
+
+_LONGEST = 1000  # characters of what a student's code says
+
+
+@dataclass(frozen=True)
+class Source:
+    """Functions in a file, or, from a notebook, by value; `texts` has the student's lines by the name of their file."""
+
+    path: str = ""
+    by_value: bytes = b""
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_file(cls, path: Path) -> "Source":
+        """Return the functions of this file. Raises OSError."""
+        name = str(path.resolve())
+        return cls(name, texts={name: path.read_text(encoding="utf-8", errors="replace")})
+
+    @classmethod
+    def of_cells(cls, functions: Mapping[str, Callable[..., Any]]) -> "Source":
+        """Return these functions by name, with the lines of all cells, which IPython has put into `linecache`."""
+        texts = {name: "".join(entry[2]) for name, entry in linecache.cache.items()
+                 if len(entry) > 2 and ("ipykernel" in name or name.startswith("<"))}  # fmt: skip
+        return cls(by_value=cloudpickle.dumps(dict(functions)), texts=texts)
+
+    def load(self, names: Sequence[str]) -> SimpleNamespace:
+        """Return the functions, with globals of their own. Raises Fault if one is missing, and what the file raises."""
+        if self.by_value:
+            found = cloudpickle.loads(self.by_value)
+        else:
+            sys.path.append(str(Path(self.path).parent))
+            # Whatever the file is called, it takes the place of no other module.
+            loader = SourceFileLoader("your_file", self.path)
+            spec = importlib.util.spec_from_file_location(loader.name, self.path, loader=loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[module.__name__] = module  # dataclasses look for their module there
+            loader.exec_module(module)
+            found = vars(module)
+        for name in names:
+            if not callable(found.get(name)):
+                raise Fault("missing", f"there is no function {name}; define it, at the left margin")
+        return SimpleNamespace(**{name: found[name] for name in names})
+
+    def place(self, file: str, line: int | str) -> str:
+        """Return a line of the student's in words: its number, its file, its text."""
+        lines, number = self.texts[file].split("\n"), int(line)
+        text = printable(lines[number - 1].strip()) if 0 < number <= len(lines) else ""
+        return f"line {number} of {Path(file).name if self.path else 'the cell'}" + (f" ({text})" if text else "")
+
+    def explain(self, error: BaseException, where: str) -> Fault:
+        """Return what was raised, in which line of the student's, and in which call: as the lab has noted, or `where`.
+
+        Without `where` it was raised while the functions were loaded.
+        """
+        if isinstance(error, Fault):
+            return error
+        frames = [(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
+        own = [frame for frame in frames if frame[0] in self.texts]
+        if isinstance(error, SyntaxError) and error.filename in self.texts:
+            own = [(error.filename or "", error.lineno or 0)]
+        at = self.place(*own[-1]) if own else "in the lab's own code, called from yours"
+        text = printable(f"{type(error).__name__}: {error}").removesuffix(": ")
+        if not where:
+            return Fault("import", f"cannot be imported: {text}, {at}")
+        if isinstance(error, NotImplementedError) and (not own or frames[-1:] == own[-1:]) and _is_raised_there(error):
+            return Fault("hole", f"still to be written, {at.partition(' (')[0]}: {printable(error) or 'a hole'}")
+        return Fault("raised", f"{[where, *getattr(error, '__notes__', [])][-1]} raised {text}, {at}")
+
+
+def printable(text: object) -> str:
+    """Return what a student's code says as it can be printed anywhere: escapes of a terminal, say, are written out."""
+    said = str(text)[:_LONGEST]
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in said)
+
+
+def _is_raised_there(error: BaseException) -> bool:
+    """Whether a `raise` has raised it, and not a function of a library in C++, such as torch's, on that line."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]

@@ -89,7 +89,7 @@ def test_every_option_is_explained_and_stands_in_one_panel() -> None:
 
 
 def test_list_shows_the_table_and_starts_nothing(parsed: list[Options]) -> None:
-    assert said("--list") == (0, f"{catalogue()}\n\n")
+    assert said("--list") == (0, f"{catalogue()}\n")
     assert parsed == []
 
 

@@ -192,7 +192,7 @@ def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path) -> 
     assert facts["test_accuracy"] > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_example_of_ones_own_loop_runs_as_printed(tmp_path: Path) -> None:
     assert OWN_LOOP.count("\n") < 40
     (tmp_path / "own_loop.py").write_text(OWN_LOOP)

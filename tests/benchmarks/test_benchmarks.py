@@ -180,6 +180,7 @@ def test_compression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert all(row["ratio"] > 0 for row in compared.values())
 
 
+@pytest.mark.end_to_end
 def test_a_benchmark_is_a_script(tmp_path: Path) -> None:
     line = [sys.executable, "benchmarks/virtual_time.py", "--ranks", "2", "5", "--repeats", "2"]
     done = subprocess.run([*line, "--out", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True,

@@ -22,7 +22,7 @@ from training import run
 __all__ = ["start"]
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: Path, start: Callable[..., Any]) -> None:
     folder = tmp_path / "c"
     long = options(tmp_path, epochs=100_000, slow=("0:100",), checkpoint_every=10, checkpoint_keep=20, evaluator=True)

@@ -35,6 +35,7 @@ print(launch(work, 3, Sum(1.0)) == [Sum(9.0)] * 3)
 """
 
 
+@pytest.mark.end_to_end
 def test_a_script_without_a_main_guard_may_launch_what_it_defines(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(WORK.format(root=str(ROOT)))

@@ -28,7 +28,7 @@ def contract(folder: Path, source: str, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
     code, said = contract(tmp_path, EXAMPLE[0], "-vv")
     assert code == 0, said

@@ -1,6 +1,6 @@
 """Runs a student's functions on ranks in virtual time, and finds what is wrong in how they send and receive.
 
-Every rank is a coroutine of this process. `processes.py` has it done in a process that can be ended.
+Every rank is a coroutine of this process. `processes.py` runs the judge in a process that it can end.
 """
 
 import random
@@ -28,7 +28,7 @@ _RELEASE = "use `with transport.recv(...) as received`, or copy_to"
 
 
 def draw(lab: Lab, case: Case) -> Run:
-    """Return a run to be made, on inputs that nobody has seen before."""
+    """Return a run that is not played yet, on new inputs."""
     return Run(case, lab.draw(case, random.SystemRandom()))
 
 
@@ -40,7 +40,7 @@ def launch(be: Callable[[Transport], Any], n: int) -> list[Any]:
 def play(lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> Run:
     """Run one case on the inputs that `run` has, by the functions `yours` of each rank, which come from `source`.
 
-    Returns the run with what was seen, which it has also if a Fault ends it. Raises Fault.
+    Returns the run with its messages and results, also those before a Fault. Raises Fault.
     """
     return Game(lab, yours, run, source).play()
 
@@ -81,7 +81,7 @@ class Game:
         return self.run
 
     def _be(self, transport: Transport) -> tuple[Vectors, int, int, float]:
-        """Be one rank in virtual time."""
+        """Run one rank in virtual time."""
         assert isinstance(transport, Simulated)
         rank = transport.rank
         RANK.set(rank)
@@ -98,7 +98,7 @@ class Game:
         return result, sum(transport.messages_sent), sum(transport.bytes_sent), transport.now()
 
     def note_change(self, message: Sent, vector: torch.Tensor) -> None:
-        """Keep that a message was changed on its way. The run goes on: what comes later may tell why."""
+        """Note that a rank changed a message on its way. The run goes on: a later fault may explain the change."""
         message.became = as_vector(vector).clone()
         done = "received" if message.arrived is None else "released"
         self.run.damage = self.run.damage or (
@@ -131,7 +131,7 @@ class Game:
         return Fault("deadlock", f"{self.case}: deadlock: {self._describe_deadlock()}")
 
     def _describe_deadlock(self) -> str:
-        """Return the cycle of who waits for whom; without one, begin with a rank that waits for a definite other."""
+        """Return the cycle of ranks that wait for each other, or else the waits from a rank that names its source."""
         paths = [self._follow(start) for start in sorted(self.waits)]
         path = max(paths, key=lambda path: (len(path) > len(set(path)), len(path) > 1))
         text = f"rank {path[0]} waits for {self._waited(path[0])}" + "".join(
@@ -143,7 +143,7 @@ class Game:
         return text + "".join(f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}" for one in other[:1])
 
     def _follow(self, start: int) -> list[int]:
-        """Return who waits for whom from a rank on, up to who waits for anybody; of a cycle only that, closed."""
+        """Return the chain of waits from a rank, up to one that waits for ANY; of a cycle only the cycle, closed."""
         path = [start]
         while (following := self.waits.get(path[-1], (ANY, ""))[0]) != ANY:
             if following in path:

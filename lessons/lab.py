@@ -1,4 +1,4 @@
-"""What a lab is: the functions that a student writes, the cases they are run on, and what is said of the results."""
+"""What a lab is: the functions that a student writes, the cases they are run on, and the verdicts on the results."""
 
 import dataclasses
 import inspect
@@ -122,17 +122,17 @@ class Lab(ABC):
 
     @abstractmethod
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        """Be one rank, in its process: call the student's functions, `yours.NAME`, and return what is to be judged.
+        """Run one rank: call the student's functions, `yours.NAME`, and return the results.
 
         `transport` is a `LabTransport`, or a real one. Raises Fault for what only the rank can see.
         """
 
     @abstractmethod
     def find_fault(self, run: Run) -> str:
-        """Return what is wrong first in the numbers that ranks have ended with, in one line; "" if nothing is."""
+        """Return the first fault in the results of the ranks, in one line; "" if there is none."""
 
     def comment(self, kind: str, run: Run) -> str:
-        """Return what the lab has to say of a run that a Fault of this kind has ended; "" if nothing.
+        """Return the lab's addition to a Fault of this kind that has ended a run; "" if there is none.
 
         It continues the Fault's line: "; the messages so far are right".
         """

@@ -1,7 +1,7 @@
-"""How long a student's code may take: time in which it wanted a processor, and had none, does not count.
+"""Limits the time of a student's code: time in which it was ready to run, but had no processor, does not count.
 
-So a loop is told within seconds on a machine that is quiet, and a right solution is not taken for one on a machine
-that is busy.
+So an endless loop is found within seconds on a quiet machine, and a right solution is not taken for one on a busy
+machine.
 """
 
 import os

@@ -43,7 +43,7 @@ preload("lessons.labs")
 
 
 class Process:
-    """One process that runs a student's functions, and the pipe to it. `name` says in verdicts whose code it runs."""
+    """One process that runs a student's functions, and the pipe to it. `name` stands for it in verdicts."""
 
     def __init__(self, lab: Lab, source: Source, name: str, endpoint: Endpoint | None = None) -> None:
         self.name, self._source = name, source
@@ -58,7 +58,7 @@ class Process:
         self.pid = self._child.pid
 
     def next(self, patience: Patience) -> tuple[str, Any]:
-        """Return what it says next. Raises Fault if it ends, or says nothing for longer than `patience`."""
+        """Return its next message. Raises Fault if it ends, or sends nothing for longer than `patience`."""
         if not patience.wait(self.pipe.poll, self.pid):
             raise self.explain_loop()
         try:
@@ -70,12 +70,12 @@ class Process:
         return what, value
 
     def ask(self, value: Any) -> None:
-        """Give it something to do."""
-        with suppress(OSError):  # `next` tells that it is gone
+        """Send it a run to play, or a rank's inputs."""
+        with suppress(OSError):  # `next` raises the Fault
             self.pipe.send_bytes(pickle.dumps(value))
 
     def explain_loop(self) -> Fault:
-        """Return that it does not come to an end, and in which line of the student's it is, if it is in one."""
+        """Return the Fault of an endless loop, with the line of the student's that runs, if there is one."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
         deadline = now() + _TRACE_S
@@ -133,7 +133,7 @@ class Student:
         self._stack.__exit__(*error)
 
     def play(self, run: Run) -> None:
-        """Run one case on the inputs that `run` has, and put into it what was seen. Raises Fault."""
+        """Run one case on the inputs of `run`, and add its messages and results to `run`. Raises Fault."""
         self._process.name = f"{run.case}: your code"
         self._process.ask(run)
         while True:
@@ -175,7 +175,7 @@ def run_on_processes(lab: Lab, source: Source) -> Run:
 
 
 def _gather(processes: list[Process]) -> list[Any]:
-    """Return the result of each rank. Raises the Fault that came first, but for those who lost a peer by it."""
+    """Return the result of each rank. Raises the first Fault, and a lost peer only if there is no other."""
     results: dict[int, Any] = {}
     lost: Fault | None = None
     silent = list(processes)
@@ -257,7 +257,7 @@ def load_for(yours: list[SimpleNamespace], n: int, lab: Lab, source: Source) -> 
 
 
 def _run_rank(pipe: Connection, tell: Callable[..., None], lab: Lab, source: Source, endpoint: Endpoint) -> None:
-    """Be one rank on real processes, and tell what it ends with."""
+    """Run one rank on real processes, and send its result or its Fault."""
     where = ""
     try:
         yours = source.load(lab.functions)
@@ -274,7 +274,7 @@ def _run_rank(pipe: Connection, tell: Callable[..., None], lab: Lab, source: Sou
 
 
 class _Printed(io.TextIOBase):
-    """What the student prints goes to the judge, each line with its rank, up to a limit."""
+    """A stream that sends what the student prints to the judge, each line with its rank, up to a limit."""
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell, self._left, self._begins = tell, _MOST_PRINTED, True

@@ -1,4 +1,4 @@
-"""What is said of a student's functions: the verdict, the score, the picture; for people and for programs."""
+"""The report on a student's functions: the verdict, the score, the picture; for people and for programs."""
 
 import html
 import json

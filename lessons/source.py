@@ -1,4 +1,4 @@
-"""A student's functions: where they are, how they are loaded, and what is said of what they raise."""
+"""A student's functions: where they are, how they are loaded, and the Fault for what they raise."""
 
 import dis
 import importlib.util
@@ -16,7 +16,7 @@ import cloudpickle
 
 from lessons.lab import Fault
 
-_LONGEST = 1000  # characters of what a student's code says
+_LONGEST = 1000  # characters of a student's text
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Source:
         return f"line {number} of {Path(file).name if self.path else 'the cell'}" + (f" ({text})" if text else "")
 
     def explain(self, error: BaseException, where: str) -> Fault:
-        """Return what was raised, in which line of the student's, and in which call: as the lab has noted, or `where`.
+        """Return the Fault for an exception: its text, the student's line, and the call: the lab's note, or `where`.
 
         Without `where` it was raised while the functions were loaded.
         """
@@ -86,7 +86,7 @@ class Source:
 
 
 def printable(text: object) -> str:
-    """Return what a student's code says as it can be printed anywhere: escapes of a terminal, say, are written out."""
+    """Return a text of a student's code that any terminal can print: characters that cannot be printed are escaped."""
     said = str(text)[:_LONGEST]
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in said)
 

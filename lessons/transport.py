@@ -1,4 +1,4 @@
-"""What a student's functions send and receive by in virtual time: a transport that notes all that they do."""
+"""The transport of a student's functions in virtual time: it notes every message, read and change."""
 
 import math
 from collections import deque
@@ -159,7 +159,7 @@ class LabTransport:
         return None
 
     def look(self) -> None:
-        """Note whose memory was changed: of messages that may not have been read, and of those that are being read.
+        """Note changes of memory in use: of sent messages until their release, of received ones while they are held.
 
         Raises Fault for the latter, and if this rank calls without end.
         """

@@ -37,7 +37,7 @@ _FIELDS = {
     "version_read": "q", "version_applied": "q", "line": "i", "value": "d",
 }  # fmt: skip
 ROW = struct.Struct("<" + "".join(_FIELDS.values()))
-_DTYPE = np.dtype([(name, {"i": "<i4", "q": "<i8", "d": "<f8"}[kind]) for name, kind in _FIELDS.items()])
+_DTYPE = np.dtype([(name, "<" + kind) for name, kind in _FIELDS.items()])
 HIDDEN = "hidden"  # a message that a built-in sends inside another phase: counted by formula, its time unknown
 EVALUATE = "evaluate"  # a message that shows the model to who evaluates or saves it: no part of the training
 _NAMES = (*PHASES, *MARKS, HIDDEN, EVALUATE)
@@ -82,7 +82,8 @@ class RunEvents:
         self._ranks = list(ranks)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
-        parts, n = list[_Part](), 0
+        parts: list[_Part] = []
+        n = 0
         for rank in self._ranks:
             for rows in rank.rows():
                 n += len(rows) // ROW.size

@@ -3,17 +3,32 @@
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from transports.messages import Message, PeerLost, PeerReturned, WaitTimeout
 from transports.timing import SLICE_S
 
-if TYPE_CHECKING:
-    from transports.base import Transport
-
 ANY = -1
 STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
 Tags = str | tuple[str, ...]
+
+
+class Owner(Protocol):
+    """The part of a transport that its inbox uses."""
+
+    rank: int
+    peers: list[int]
+    timeout: float
+
+    def _progress(self, src: int, seconds: float) -> None: ...
+
+    def _running(self) -> float: ...
+
+    def may_return(self) -> bool:
+        """See Transport."""
+
+    def compare_steps(self, ended: Message) -> None:
+        """See Transport."""
 
 
 class Inbox:
@@ -23,7 +38,7 @@ class Inbox:
     after which nothing comes from anyone. `arrivals` and `replay`: see Transport.
     """
 
-    def __init__(self, owner: "Transport") -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._peers = owner.peers
         self._n_arrived = 0

@@ -1,18 +1,42 @@
 """Messages of MPI on their way: those that were sent, and long vectors that come when they are read."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from mpi4py import MPI
 
+from records.recorder import Recorder
+from transports.buffers import Buffers
 from transports.headers import Header
 from transports.messages import Message, Work
 
-if TYPE_CHECKING:
-    from transports.mpi import Mpi
-
 _NOTHING = torch.empty(0)
+
+
+class Carrier(Protocol):
+    """The part of the transport that a message on its way uses."""
+
+    recorder: Recorder
+    buffers: Buffers
+    unread: dict[tuple[int, int], "LongVector"]
+    _closed: bool
+
+    def now(self) -> float:
+        """See Mpi."""
+
+    def is_gone(self, peer: int) -> bool:
+        """See Mpi."""
+
+    def look(self) -> None:
+        """See Mpi."""
+
+    def receive(self, payload: torch.Tensor, nbytes: int, src: int, ticket: int) -> MPI.Request:
+        """See Mpi."""
+
+    def wait_until(self, happened: Callable[[], bool], what: str, peer: int) -> None:
+        """See Mpi."""
 
 
 class LongVector(Message):
@@ -20,7 +44,7 @@ class LongVector(Message):
 
     __slots__ = ("_dtype", "_numel", "_request", "_ticket", "_transport")
 
-    def __init__(self, transport: "Mpi", src: int, header: Header, ticket: int) -> None:
+    def __init__(self, transport: Carrier, src: int, header: Header, ticket: int) -> None:
         super().__init__(src, header.tag, _NOTHING, None, header.nbytes, header.n)
         self._transport, self._ticket = transport, ticket
         self._numel, self._dtype = header.numel, header.dtype
@@ -74,7 +98,7 @@ class LongVector(Message):
 class Sent(Work):
     """Done when MPI needs the payload no more, and not before it would have `left` this rank's card."""
 
-    def __init__(self, transport: "Mpi", dst: int, requests: list[MPI.Request], payload: Any, left: float) -> None:
+    def __init__(self, transport: Carrier, dst: int, requests: list[MPI.Request], payload: Any, left: float) -> None:
         self._transport, self._dst, self._requests, self._left = transport, dst, requests, left
         self._payload = payload  # lives as long as MPI reads it
 

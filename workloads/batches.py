@@ -53,14 +53,14 @@ class BatchPlan:
         return full + (rest >= self.workers)
 
     def bounds(self, step: int) -> tuple[int, int]:
-        """Give the [start, stop) of the batch of `step` in the permutation. Raises IndexError if there is none."""
+        """Return the [start, stop) of the batch of `step` in the permutation. Raises IndexError if there is none."""
         if not 0 <= step < self.n_steps:
             raise IndexError(f"step {step} is not in 0..{self.n_steps - 1}")
         start = step * self.global_batch_size
         return start, self.n_samples if step == self.n_steps - 1 else start + self.global_batch_size
 
     def part_bounds(self, step: int, worker: int) -> tuple[int, int]:
-        """Give the [start, stop) of `worker`'s part of the batch of `step`. Raises IndexError if there is none."""
+        """Return the [start, stop) of `worker`'s part of the batch of `step`. Raises IndexError if there is none."""
         if not 0 <= worker < self.workers:
             raise IndexError(f"worker {worker} is not in 0..{self.workers - 1}")
         start, stop = self.bounds(step)
@@ -69,7 +69,7 @@ class BatchPlan:
         return first, first + size + (worker < larger)
 
     def epoch(self, epoch: int) -> torch.Tensor:
-        """Give the permutation of `epoch`: int64, (n_samples,). It is shared: do not write to it."""
+        """Return the permutation of `epoch`: int64, (n_samples,). It is shared: do not write to it."""
         return _permutation(self.n_samples, self.seed, epoch)
 
     def batch(self, epoch: int, step: int) -> torch.Tensor:

@@ -159,7 +159,7 @@ class LazyData(Data):
 
 
 def decode(name: str, dataset: Any, i: int) -> tuple[Tensor, int]:
-    """Give item `i` of a map-style dataset as x, a uint8 or floating tensor, and y. Raises UsageError if it is none."""
+    """Return item `i` of a map-style dataset as x, a uint8 or floating tensor, and y. Raises UsageError."""
     try:
         x, y = dataset[i]
         x, y = torch.as_tensor(x), index(y)

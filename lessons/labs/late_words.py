@@ -1,4 +1,4 @@
-"""What is said of the descent by late gradients of lab 4, and of the largest rate that it can bear."""
+"""The verdicts on the descent by late gradients of lab 4, and on the largest rate with which it converges."""
 
 import math
 from collections.abc import Sequence

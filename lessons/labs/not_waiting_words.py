@@ -1,4 +1,4 @@
-"""What is said of the server of lab 4, update by update; of its other functions see `late_words`.
+"""The verdicts on the server of lab 4, update by update; of its other functions see `late_words`.
 
 A server is judged by what the ranks have ended with, since on real processes nothing else is seen: the x before each
 update, the gradients that were used, and every x that a worker had. In virtual time its messages tell also whether it

@@ -1,4 +1,4 @@
-"""What is said of the functions of lab 3: which samples count how much in a plan, a gradient, a mean."""
+"""The verdicts on the functions of lab 3: which samples count how much in a plan, a gradient, a mean."""
 
 import itertools
 from collections import Counter

@@ -3,14 +3,20 @@
 import dataclasses
 from inspect import getfile
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Protocol
 
 from records.formulas import as_written
 from strategies.collectives import broadcast
-from strategies.common.traits import Coded, Traffic
+from strategies.common.traits import Coded, Cost, Traffic
 
-if TYPE_CHECKING:
-    from strategies.common.base import Strategy
+
+class Costed(Protocol):
+    """A dataclass that has `cost`, as each Strategy has."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """See Strategy."""
 
 
 def describe(kind: type) -> str:
@@ -30,7 +36,7 @@ def sources(kind: type) -> set[str]:
 
 
 def closed_form(
-    strategy: "Strategy", formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
+    strategy: Costed, formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
 ) -> tuple[float, float]:
     """Return the messages and bytes that a formula gives, for `nbytes` of parameters of `itemsize` bytes each."""
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
@@ -39,7 +45,7 @@ def closed_form(
 
 
 def predict(
-    strategy: "Strategy",
+    strategy: Costed,
     n_gpus: int,
     nbytes: int,
     compute: float,

@@ -1,6 +1,8 @@
 """What `virtual_time.launcher` alone promises, above all when ranks die and come back."""
 
+import os
 import resource
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +116,14 @@ def hold_a_file(transport: Transport, folder: str) -> int:
     return sum(map(len, transport.recorder.close().rows()))
 
 
-def test_every_rank_may_have_a_file(tmp_path: Path) -> None:
+def test_every_rank_may_have_a_file_beside_those_that_are_open(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (150, limits[1]))
-    try:
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(open(os.devnull))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
         assert virtual_time(200).launch(hold_a_file, 200, str(tmp_path)) == [0] * 200
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def return_soon(transport: Transport) -> Any:

@@ -53,7 +53,8 @@ class ClusterOptions:
         world_size, link = options.world_size, options.link
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
-        shared: dict[str, Any] = {"sharing": self.sharing, "spread": SPREAD, "seed": options.seed}
+        spread = SPREAD if options.strategy.traits.asynchronous else 0.0  # the others meet in each step anyway
+        shared: dict[str, Any] = {"sharing": self.sharing, "spread": spread, "seed": options.seed}
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:

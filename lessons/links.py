@@ -21,8 +21,8 @@ def seconds_of_server(N: int, nbytes: int, bandwidth: float, latency: float) -> 
     computing takes no time.
     """
     raise NotImplementedError(
-        "seconds_of_server: draw two steps of one server and two workers. What passes the server's card one after the "
-        "other, from a gradient's last byte to the next step's? Which latencies does nobody wait for?"
+        "seconds_of_server: draw a step of one server and two workers. What passes each direction of the server's "
+        "card, and when? Which latencies does nobody wait for?"
     )
 
 
@@ -45,7 +45,7 @@ def choose(N: int, nbytes: int, bandwidth: float, latency: float, compute: float
     """
     raise NotImplementedError(
         "choose: the seconds of a step are computing and messages; which ranks compute in each of the three, and what "
-        "passes the card of one server of four?"
+        "passes the card of one server of four, and that of a worker?"
     )
 
 

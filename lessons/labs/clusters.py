@@ -1,7 +1,7 @@
 """Lab 6: clusters of machines, and how long a step takes there: in closed form, and measured in virtual time."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
@@ -9,6 +9,8 @@ from strategies.common import forms
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from training import Options
+from transports.card import FAIR
+from transports.units import PAYLOAD
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run
 
@@ -22,7 +24,7 @@ class Cluster(NamedTuple):
 
     n: int
     nbytes: int
-    bandwidth: float  # of a card, in bits a second, a whole number of them
+    bandwidth: float  # of a card, in bits a second: those of messages, without headers
     latency: float  # seconds, a whole number of nanoseconds
     compute: float = 0.0  # seconds in which one machine computes the gradient of the whole batch
 
@@ -60,9 +62,9 @@ def predict(choice: str, cluster: Cluster) -> float:
 
 
 @lru_cache(maxsize=1000)
-def measure(choice: str, cluster: Cluster) -> float:
+def measure(choice: str, cluster: Cluster, sharing: Literal["fair", "in_order"] = FAIR) -> float:
     """Return the seconds of a step of the strategy itself, in virtual time. Raises UsageError, RunFailed."""
-    options = Options(strategy=CHOICES[choice], n_gpus=cluster.n, bandwidth=f"{cluster.bandwidth:.0f}bit",
+    options = Options(strategy=CHOICES[choice], n_gpus=cluster.n, bandwidth=f"{cluster.bandwidth / PAYLOAD:.6f}bit",
                       latency=f"{cluster.latency * 1e9:.0f}ns")  # fmt: skip
-    compute = ClusterOptions(compute=f"{share_of(choice, cluster):.12f}s")
+    compute = ClusterOptions(compute=f"{share_of(choice, cluster):.12f}s", sharing=sharing)
     return dry_run(options, compute, cluster.nbytes / 4, _STEPS, quiet=True).seconds

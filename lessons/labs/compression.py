@@ -100,9 +100,6 @@ class Compression(Lab):
             return f"the indices travel as int64, 8 bytes each, where int32 has 4; {advice}"
         if names[0] == "messages of a rank" and run.messages[0] == 2 * STEPS * (run.case.n - 1):
             return f"a code is two messages, where one can carry both: pack(values, indices); {advice}"
-        if names == ["virtual seconds"] and any(run.of_rank(rank)[0].dst == 0 for rank in range(2, run.case.n)):
-            return ("all ranks send to rank 0 first, whose card takes one code after the other while others wait: let "
-                    f"rank r begin with rank r + 1; {advice}")  # fmt: skip
         return advice
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:

@@ -10,7 +10,7 @@ from lessons.labs.clusters import CHOICES, RING, SERVER, SERVERS, Cluster, measu
 
 Term = Callable[[int], float]  # of N
 near = partial(isclose, rel_tol=1e-3, abs_tol=1e-12)
-_WAITED = "while one message is on its way the next one leaves: only one x and one gradient are waited for"
+_WAITED = "the messages of all workers are on their way at once: only one x and one gradient are waited for"
 
 # What a student's function counts, as a multiple of the latency, or of P / bandwidth, and what is to be said of it.
 LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
@@ -31,11 +31,12 @@ LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
 }  # fmt: skip
 VECTORS: dict[str, Sequence[tuple[Term, str]]] = {
     SERVER: (
-        (lambda N: 2 * (N - 1), "2 (N - 1) vectors are counted one after the other; a card is full duplex: when the "
-                                "server sends x to the second worker, the next gradient of the first one can come in"),
-        (lambda N: N - 1, "N - 1 vectors are counted; so many come in one after the other, and what goes out overlaps "
-                          "with it but for one: the first x goes out when the last gradient is in"),
-        (lambda N: 1, "one vector is counted; those of all workers pass one card, the server's, one after the other"),
+        (lambda N: N, "N vectors are counted, as if the server sent one x after the other; here all x share its card, "
+                      "so all end together, and only then do the gradients come"),
+        (lambda N: N - 1, "N - 1 vectors are counted; so many go out, and as many come in when all x have gone out"),
+        (lambda N: 2, "one x and one gradient are counted; those of all workers share one card, the server's"),
+        (lambda N: 1, "one vector is counted; those of all workers share one card, the server's, which sends and then "
+                      "receives"),
     ),
     RING: (
         (lambda N: 2 * (N - 1), "whole vectors are counted, 2 (N - 1) of them; a message of a ring is a chunk"),
@@ -46,20 +47,30 @@ VECTORS: dict[str, Sequence[tuple[Term, str]]] = {
     ),
 }  # fmt: skip
 RIGHT: dict[str, tuple[Term, Term]] = {
-    SERVER: (lambda N: 2, lambda N: N),
+    SERVER: (lambda N: 2, lambda N: 2 * (N - 1)),
     RING: (lambda N: 2 * (N - 1), lambda N: 2 * (N - 1) / N),
 }
+
+
+def _with_quarters(count: int, choice: str, cluster: Cluster) -> float:
+    """Return the seconds of a step, that of four servers with so many quarters of a vector there, and as many back."""
+    if choice != SERVERS:
+        return predict(choice, cluster)
+    quarters = 2 * count * cluster.nbytes / 4 / cluster.bytes_per_second
+    return share_of(choice, cluster) + 2 * cluster.latency + quarters
+
+
 # What a student may have left out: the seconds of a step, by choice and cluster, in another world.
 WORLDS: dict[str, Callable[[str, Cluster], float]] = {
     "computing took no time, or equally long in all three: servers compute nothing, and fewer workers take longer for "
     "the batch": lambda choice, c: predict(choice, c._replace(compute=0.0)),
-    "messages had no latency: a ring has 2 (N - 1) messages one after the other":
-        lambda choice, c: predict(choice, c._replace(latency=0.0)),
     "the bandwidth were bytes a second: it is bits":
         lambda choice, c: predict(choice, c._replace(bandwidth=8 * c.bandwidth)),
-    "N - 3 quarters passed a card one after the other: a worker's own card takes in four of them before the worker can "
-    "go on, which makes N":
-        lambda choice, c: predict(choice, c) - (choice == SERVERS) * 0.75 * c.nbytes / c.bytes_per_second,
+    "all but one rank were workers of four servers: N - 4 are, and as many quarters go out of a server's card":
+        lambda choice, c: _with_quarters(c.n - 1, choice, c),
+    "only the card of a server of four were shared: a worker's own card takes in four quarters, and there are fewer "
+    "than four workers for N < 8":
+        lambda choice, c: _with_quarters(c.n - 4, choice, c),
 }  # fmt: skip
 
 
@@ -128,6 +139,8 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
             return f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
         text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
+        if choice == RING:
+            text += "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
     return text
 
 

@@ -109,16 +109,9 @@ class Server(Lab):
         # The server sends N - 1 messages in a step, a worker one, if they send what they should.
         return f"step {message.step if message.rank else 1 + (message.step - 1) // (case.n - 1)}"
 
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        advice = super().advise(run, missed)
-        one, other = run.of_rank(0)[:2]
-        if one.arrived is not None and other.sent >= one.arrived:
-            advice += f"; rank 0 waits until rank {one.dst} has read x before it sends x to rank {other.dst}"
-        return advice
-
     def figures(self, run: Run) -> list[Figure]:
         answers = [message.sent for message in run.of_rank(0)]
-        seconds = (answers[-1] - answers[0]) / (STEPS - 1)
+        seconds = (answers[-len(answers) // STEPS] - answers[0]) / (STEPS - 1)  # between the first of each step
         return self.compare(max(run.messages) / STEPS, max(run.nbytes) / STEPS, run.rounds / STEPS, seconds)
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:

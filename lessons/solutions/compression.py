@@ -22,15 +22,15 @@ def decompress(indices: torch.Tensor, values: torch.Tensor, length: int) -> torc
 
 def exchange(transport: Transport, g: torch.Tensor, residual: torch.Tensor, k: int) -> torch.Tensor:
     """Return the mean [P] over all ranks of what they send, added in the order of ranks."""
-    N, r = transport.world_size, transport.rank
+    N = transport.world_size
     k = min(k, len(g))
     indices, values = compress(g, residual, k)
     code = pack(values, indices)
-    for i in range(1, N):  # the right neighbour first: if all began with rank 0, its card would be the wall
-        transport.isend(code, (r + i) % N, "code")
+    for peer in transport.peers:
+        transport.isend(code, peer, "code")
     total = torch.zeros_like(g)
     for rank in range(N):
-        if rank == r:
+        if rank == transport.rank:
             total.add_(decompress(indices, values, len(g)))
             continue
         with transport.recv(rank, "code") as received:

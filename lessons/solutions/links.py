@@ -7,7 +7,7 @@ from transports.base import Transport
 
 def seconds_of_server(N: int, nbytes: int, bandwidth: float, latency: float) -> float:
     """Return the seconds that the messages of a step of a server and N - 1 workers take, `nbytes` in each."""
-    return 2 * latency + N * nbytes * 8 / bandwidth
+    return 2 * latency + 2 * (N - 1) * nbytes * 8 / bandwidth
 
 
 def seconds_of_ring(N: int, nbytes: int, bandwidth: float, latency: float) -> float:
@@ -19,7 +19,7 @@ def choose(N: int, nbytes: int, bandwidth: float, latency: float, compute: float
     """Return the fastest way to take a step on N ranks: "server", "4 servers" or "ring"."""
     steps = {
         "server": compute / (N - 1) + seconds_of_server(N, nbytes, bandwidth, latency),
-        "4 servers": compute / (N - 4) + 2 * latency + N * nbytes / 4 * 8 / bandwidth,
+        "4 servers": compute / (N - 4) + 2 * latency + 2 * max(N - 4, 4) * nbytes / 4 * 8 / bandwidth,
         "ring": compute / N + seconds_of_ring(N, nbytes, bandwidth, latency),
     }
     return min(steps, key=steps.__getitem__)

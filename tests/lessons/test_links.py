@@ -16,6 +16,8 @@ from lessons.report import Report
 from lessons.solutions import links
 from lessons.training import compare
 from strategies.synchronous_server.param_server import ParamServer
+from transports.card import IN_ORDER
+from transports.units import PAYLOAD
 
 HINTS = [
     (choice, of_latency, of_bytes, text)
@@ -44,6 +46,11 @@ def explain(choice: str, of_latency: estimates.Term, of_bytes: estimates.Term, s
 def test_the_closed_form_of_a_step_is_what_is_measured(choice: str, seed: int) -> None:
     for cluster in draw_to_choose(random.Random(seed))[:3]:
         assert measure(choice, cluster) == pytest.approx(predict(choice, cluster), rel=1e-9)
+
+
+def test_a_server_that_sends_in_order_takes_n_vectors() -> None:
+    in_order = 2 * 1e-3 + 3 * 1e6 / 125e6
+    assert measure(SERVER, Cluster(3, 10**6, 1e9, 1e-3), IN_ORDER) == pytest.approx(in_order, rel=1e-9)
 
 
 @pytest.mark.parametrize(("choice", "of_latency", "of_bytes", "text"), HINTS)
@@ -84,15 +91,14 @@ def test_a_choice_that_is_like_no_other_is_told_by_computing_and_messages() -> N
     assert said.endswith(f"messages {seconds(measure(SERVER, drawn[i]) - share_of(SERVER, drawn[i]))})")
 
 
-def test_a_step_of_a_trained_server_is_counted_by_the_records_and_its_epoch_has_ends() -> None:
-    """N - 2 vectors more than its steps: no x goes out with the first gradients, no gradient comes in with the last."""
+def test_a_step_of_a_trained_server_is_counted_by_the_records_with_its_headers() -> None:
     right = Report(LABS["links"], "right", "")
     table = compare(right, {"server": ParamServer()}, epochs=1, bandwidth="10mbit", latency="0us", compute="0ms")
     assert not isinstance(table, str)
     N, seconds, nbytes = 4, table["virtual seconds"]["server"], 1e6 * table["MB sent"]["server"]
     steps = round(1000 * seconds / table["ms a step"]["server"])
     vector = nbytes / (2 * (N - 1) * steps) * 8 / 10e6
-    assert seconds == pytest.approx((N * steps + N - 2) * vector, rel=2e-3)
+    assert seconds == pytest.approx(2 * (N - 1) * steps * vector / PAYLOAD, rel=2e-3)
 
 
 def test_parts_that_have_come_on_several_ways_are_told_by_what_a_mean_is_made_of() -> None:

@@ -4,11 +4,9 @@ from tests.lessons.mistakes import Mistake
 
 MISTAKES = [
     Mistake("begins_with_its_own", "wrong", "hold different bits in element",
-            ("total = torch.zeros_like(g)\n    for rank in range(N):\n        if rank == r:\n"
+            ("total = torch.zeros_like(g)\n    for rank in range(N):\n        if rank == transport.rank:\n"
             "            total.add_(decompress(indices, values, len(g)))\n            continue",
              "total = decompress(indices, values, len(g))\n    for rank in transport.peers:")),
-    Mistake("begins_with_rank_0", "costly", "all ranks send to rank 0 first, whose card takes one code after the other",
-            ("i in range(1, N)", "peer in transport.peers"), ("(r + i) % N", "peer")),
     Mistake("changes_g", "damage", "rank 0: compress changed g, which belongs to the caller",
             ("residual.add_(g)", "g.add_(residual)\n    residual.copy_(g)")),
     Mistake("chooses_by_g", "wrong", "it chooses by g alone, without what was kept",
@@ -68,9 +66,8 @@ MISTAKES = [
              "values, indices = residual.abs().topk(min(k, len(residual)), sorted=False)")),
     Mistake("sends_two_messages", "costly", "a code is two messages, where one can carry both",
             ("    k = min(k, len(g))\n", ""), ("    code = pack(values, indices)\n", ""),
-            ('transport.isend(code, (r + i) % N, "code")',
-             'transport.isend(indices, (r + i) % N, "indices")\n'
-            '        transport.isend(values, (r + i) % N, "values")'),
+            ('transport.isend(code, peer, "code")',
+             'transport.isend(indices, peer, "indices")\n        transport.isend(values, peer, "values")'),
             ('with transport.recv(rank, "code") as received:\n'
             "            values_k, indices_k = unpack(received.vector, (k, g.dtype), (k, torch.int32))\n"
             "            total.add_(decompress(indices_k, values_k, len(g)))",

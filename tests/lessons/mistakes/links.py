@@ -3,9 +3,9 @@
 from tests.lessons.mistakes import Mistake
 
 MISTAKES = [
-    Mistake("always_takes_the_ring", "wrong", "you chose 'ring' for all 9 clusters, and each of the three is the best",
+    Mistake("always_takes_four_servers", "wrong", "you chose '4 servers' for all 9 clusters, and each of the three is",
             """def choose(N, nbytes, bandwidth, latency, compute):
-    return "ring"
+    return "4 servers"
 """),
     Mistake("asks_its_neighbours", "wrong",
             "rank 3) / 4; expected each rank once, divided by 4: all parts have come on",
@@ -13,12 +13,13 @@ MISTAKES = [
     Mistake("changes_what_it_sends", "damage",
             "wait for its Work; two that wait before they receive are a deadlock: send", ("vector.clone()", "vector")),
     Mistake("counts_a_latency_for_each_worker", "wrong", "2 (N - 1) latencies are counted, one for each message; while",
-            ("    return 2 * latency + N * nbytes * 8 / bandwidth",
-             "    return 2 * (N - 1) * latency + N * nbytes * 8 / bandwidth")),
+            ("    return 2 * latency + 2 *", "    return 2 * (N - 1) * latency + 2 *")),
+    Mistake("counts_a_server_of_four_as_one", "wrong", "you choose as if all but one rank were workers of four servers",
+            ("2 * latency + 2 * max(N - 4, 4) * nbytes / 4 * 8 / bandwidth",
+             "seconds_of_server(N, nbytes // 4, bandwidth, latency)")),
     Mistake("counts_a_server_of_four_by_its_workers", "wrong",
-            "you choose as if N - 3 quarters passed a card one after",
-            ("2 * latency + N * nbytes / 4 * 8 / bandwidth",
-             "seconds_of_server(N - 3, nbytes // 4, bandwidth, latency)")),
+            "you choose as if only the card of a server of four were shared",
+            ("max(N - 4, 4)", "(N - 4)")),
     Mistake("counts_all_ranks_in_turn", "wrong",
             "N messages are counted one after the other in each step; on a ring all",
             ("return 2 * (N - 1)", "return 2 * N * (N - 1)")),
@@ -38,8 +39,6 @@ MISTAKES = [
     Mistake("divides_in_each_round", "wrong",
             "rank 3) / 16: every rank is in it once, but divided by 16: divide by N once",
             ("vector.div_", "    vector.div_")),
-    Mistake("forgets_full_duplex", "wrong", "2 (N - 1) vectors are counted one after the other; a card is full duplex",
-            ("2 * latency + N * nbytes * 8", "2 * latency + 2 * (N - 1) * nbytes * 8")),
     Mistake("forgets_to_divide", "wrong", "all_reduce: N = 2, 8 elements: rank 0 ends with the sum; expected the mean",
             ("vector.div_(N)", "return")),
     Mistake("goes_round_the_ring", "costly", "messages of a rank: 14; the best known needs 3, log2 N",
@@ -51,17 +50,20 @@ MISTAKES = [
     Mistake("ignores_compute", "wrong", "you choose as if computing took no time, or equally long in all three",
             ("compute / (N - 1) + seconds_of_server", "seconds_of_server"), ("compute / (N - 4) + 2", "2"),
             ("compute / N + seconds_of_ring", "seconds_of_ring")),
-    Mistake("ignores_latency", "wrong", "you choose as if messages had no latency",
+    Mistake("ignores_latency", "wrong", "somewhere; without latency a ring always is, but its 2 (N - 1)",
             """def choose(N, nbytes, bandwidth, latency, compute):
     steps = {
         "server": compute / (N - 1) + seconds_of_server(N, nbytes, bandwidth, 0.0),
-        "4 servers": compute / (N - 4) + 0.0 + N * nbytes / 4 * 8 / bandwidth,
+        "4 servers": compute / (N - 4) + 2 * max(N - 4, 4) * nbytes / 4 * 8 / bandwidth,
         "ring": compute / N + seconds_of_ring(N, nbytes, bandwidth, 0.0),
     }
     return min(steps, key=steps.__getitem__)
 """),
     Mistake("returns_milliseconds", "wrong", "yours is 1,000 times as long in every cluster: return seconds",
-            ("2 * latency + N * nbytes * 8 / bandwidth", "1000 * (2 * latency + N * nbytes * 8 / bandwidth)")),
+            ("return 2 * latency + 2 * (N - 1) * nbytes * 8 / bandwidth",
+             "return 1000 * (2 * latency + 2 * (N - 1) * nbytes * 8 / bandwidth)")),
+    Mistake("sends_in_order", "wrong", "N vectors are counted, as if the server sent one x after the other; here all x",
+            ("2 * latency + 2 * (N - 1) * nbytes * 8", "2 * latency + N * nbytes * 8")),
     Mistake("sends_on_to_the_next", "wrong", "all ranks hold the mean, but element ",
             ('peer = r ^ distance\n        transport.isend(vector.clone(), peer, f"distance {distance}")\n'
             '        with transport.recv(peer, f"distance {distance}") as received:',

@@ -62,8 +62,6 @@ MISTAKES = [
             (UPDATE_AND_SEND, f"    for worker in transport.peers:\n        {SEND_X}\n{UPDATE}")),
     Mistake("changes_what_it_has_sent", "wrong", "rank 0 sent the new x, and then changed it",
             (SEND_X, f"{SEND_X}\n    x.zero_()")),
-    Mistake("waits_for_each", "costly", "rank 0 waits until rank 1 has read x before it sends x to rank 2",
-            (SEND_X, f"{SEND_X}.wait()")),
     Mistake("sums_into_what_it_received", "damage",
             "rank 0 wrote into received.vector, which is rank 1's g: write into a vector of your own",
             (ADD, f"{ADD}\n            received.vector.add_(1)")),

@@ -140,7 +140,9 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
     if len(set(chosen)) == 1:
         text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
         if choice == RING:
-            text += "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
+            text += (
+                "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
+            )
     return text
 
 

@@ -17,6 +17,7 @@ from lessons.report import Report
 from records.errors import UsageError
 from tests.lessons.judged import judge_changed
 from tests.lessons.mistakes import mistakes_of, solution, write
+from tests.lessons.mistakes.param_server import SEND_X
 from tests.runs import ROOT, handlers_kept
 
 MISTAKES = {lab: mistakes_of(lab) for lab in LABS}
@@ -124,6 +125,12 @@ def test_all_to_one_and_back_is_right_and_costs_more() -> None:
     assert best == pytest.approx(6 * 50e-6 + 1.5 * 160_000 / 125e6)
     assert seconds == pytest.approx(2 * 50e-6 + 6 * 160_000 / 125e6)
     assert found.points == 80, "60 for right results, 10 for each figure of four"
+
+
+def test_a_server_that_waits_before_it_sends_to_the_next_is_faster() -> None:
+    found = judge_changed("param_server", (SEND_X, f"{SEND_X}.wait()"))
+    assert found.points == 100
+    assert found.figures[-1].yours == pytest.approx(4 * (50e-6 + 160_000 / 125e6))
 
 
 def test_a_hole_after_a_wrong_message_names_the_message() -> None:

@@ -12,7 +12,7 @@ MISTAKES = [
             ("distance *= 2", "distance += 1")),
     Mistake("changes_what_it_sends", "damage",
             "wait for its Work; two that wait before they receive are a deadlock: send", ("vector.clone()", "vector")),
-    Mistake("counts_a_latency_for_each_worker", "wrong", "2 (N - 1) latencies are counted, one for each message; while",
+    Mistake("counts_a_latency_for_each_worker", "wrong", "2 (N - 1) latencies are counted, one for each message; the",
             ("    return 2 * latency + 2 *", "    return 2 * (N - 1) * latency + 2 *")),
     Mistake("counts_a_server_of_four_as_one", "wrong", "you choose as if all but one rank were workers of four servers",
             ("2 * latency + 2 * max(N - 4, 4) * nbytes / 4 * 8 / bandwidth",

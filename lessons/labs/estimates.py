@@ -35,8 +35,6 @@ VECTORS: dict[str, Sequence[tuple[Term, str]]] = {
                       "so all end together, and only then do the gradients come"),
         (lambda N: N - 1, "N - 1 vectors are counted; so many go out, and as many come in when all x have gone out"),
         (lambda N: 2, "one x and one gradient are counted; those of all workers share one card, the server's"),
-        (lambda N: 1, "one vector is counted; those of all workers share one card, the server's, which sends and then "
-                      "receives"),
     ),
     RING: (
         (lambda N: 2 * (N - 1), "whole vectors are counted, 2 (N - 1) of them; a message of a ring is a chunk"),

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from records.recorder import Recorder
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
-from transports.inbox import ANY, Tags
+from transports.inbox import Tags
 from transports.link import Held, Link
 from transports.messages import Message, PeerLost, Work
 from transports.remote import WHY, Remote, bytes_of
@@ -35,8 +35,8 @@ _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connecti
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
 _TOGETHER = 1 << 20
 """Bytes of a payload that still travels in one piece with its header."""
-_ALIVE_S = 0.5
-"""Seconds between two signs of life."""
+_PARTING_S = 1.5
+"""Seconds that `close` takes at most after a death."""
 
 
 class ProcessGroup(Remote):
@@ -56,17 +56,15 @@ class ProcessGroup(Remote):
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
         self._groups = groups
-        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # of the thread that receives
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header
-        self._posted: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
-        self._unreceived = ANY  # the peer that has not received yet what the next message to be done was sent to it
-        self._leaving = threading.Event()
-        self._receiver = threading.Thread(target=self._receive_all, daemon=True)
-        self._waiter = threading.Thread(target=self._wait_until_received, daemon=True)
-        self._sign = threading.Thread(target=self._show_life, daemon=True)
-        for thread in (self._receiver, self._waiter, self._sign):
+        self._posted: dict[int, queue.SimpleQueue[_Posted | None]] = {peer: queue.SimpleQueue() for peer in self.peers}
+        works = (self._receive_from, self._wait_until_received)
+        self._threads = [
+            threading.Thread(target=work, args=[peer], daemon=True) for peer in self.peers for work in works
+        ]
+        for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
@@ -74,14 +72,12 @@ class ProcessGroup(Remote):
         if self._closed:
             return
         self._closed = True
-        self._leaving.set()
-        self._sign.join()  # after a goodbye nothing is sent
         # After a death, long enough that the others find the dead themselves, and do not take this rank for one.
-        deadline = self._running() + (min(self.timeout, 3 * _ALIVE_S) if self.inbox.over else self.timeout)
+        deadline = self._running() + (min(self.timeout, _PARTING_S) if self.inbox.over else self.timeout)
         for peer in self.peers:
             self._post(peer, Header(self._farewell), None)
-        self._posted.put(None)
-        for thread in (self._waiter, self._receiver):
+            self._posted[peer].put(None)
+        for thread in self._threads:
             while thread.is_alive() and (remaining := deadline - self._running()) > 0:
                 thread.join(min(remaining, SLICE_S))
         dist.destroy_process_group()
@@ -106,7 +102,7 @@ class ProcessGroup(Remote):
         copied = group is None and header.nbytes <= _TOGETHER
         if copied:
             raw, pieces = torch.cat([raw, *pieces]), []
-        posted = _Posted(dst, raw, None if copied else payload)
+        posted = _Posted(raw, None if copied else payload)
         with self._posting:
             try:
                 posted.works.append(dist.isend(raw, dst, tag=_HEADER))
@@ -115,7 +111,7 @@ class ProcessGroup(Remote):
             except RuntimeError:
                 posted.received.set()  # the peer is gone; reported when all that it sent is received
             else:
-                self._posted.put(posted)
+                self._posted[dst].put(posted)
         if copied:
             posted.received.set()
         return posted
@@ -124,52 +120,32 @@ class ProcessGroup(Remote):
         """Return what carries the payload; None: the default group."""
         return self._groups[src > dst] if self._groups and header.kind == Kind.TENSOR else None
 
-    def _wait_until_received(self) -> None:
-        while (posted := self._posted.get()) is not None:
-            self._unreceived = posted.dst
+    def _wait_until_received(self, dst: int) -> None:
+        while (posted := self._posted[dst].get()) is not None:
             with suppress(RuntimeError):  # as above
                 _complete(posted.works[-1])  # the payload goes when the header is received
             posted.received.set()
 
-    def _show_life(self) -> None:
-        silent: set[int] = set()
-        while not self._leaving.wait(_ALIVE_S):
-            for peer in self.peers:
-                if peer in self.inbox.gone:
-                    continue
-                if not self._post(peer, Header(Kind.ALIVE), None).works:
-                    if peer in silent:  # by now all is in the inbox that it has sent
-                        self._ended(peer, "it died")
-                    silent.add(peer)
-
     # Receiving
 
-    def _receive_all(self) -> None:
-        world, here = dist.group.WORLD, set(self.peers)
+    def _receive_from(self, src: int) -> None:
+        """Put all messages of a peer into the inbox, and at last that it is gone."""
+        world = dist.group.WORLD
         assert world
         raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
-        with torch.cuda.stream(self._stream):
-            while here:
-                try:
-                    work = world.recv_anysource([raw], _HEADER)
-                    _complete(work)
-                except RuntimeError:
-                    return  # this rank closes, or a peer is dead, which `_show_life` finds out
-                src = work._source_rank()
-                try:
+        with torch.cuda.stream(torch.cuda.Stream(self.device) if self._on_gpu else None):
+            try:
+                while True:
+                    _complete(world.recv([raw], src, _HEADER))
                     header = unpack(raw[:SIZE].numpy().tobytes())
-                except ValueError as error:  # the messages after it cannot be parsed
-                    self._ended(src, f"what it has sent is {error}")
-                    return
-                if header.kind in (Kind.GOODBYE, Kind.FAILED):
-                    self._ended(src, *WHY[header.kind])
-                    here.remove(src)
-                elif header.kind != Kind.ALIVE:
-                    try:
-                        raw = self._receive_payload(src, header, raw)
-                    except RuntimeError:
-                        self._ended(src, "it died")
-                        here.remove(src)
+                    if header.kind in WHY:
+                        self._ended(src, *WHY[header.kind])
+                        return
+                    raw = self._receive_payload(src, header, raw)
+            except RuntimeError:
+                self._ended(src, "it died")  # or this rank has closed
+            except ValueError as error:  # the messages after it cannot be parsed
+                self._ended(src, f"what it has sent is {error}")
 
     def _receive_payload(self, src: int, header: Header, raw: torch.Tensor) -> torch.Tensor:
         """Put the message into the inbox; return memory for the next header."""
@@ -196,9 +172,9 @@ class ProcessGroup(Remote):
                 message = Message(src, header.tag, None, payload.numpy().tobytes(), header.nbytes, header.n)
             else:
                 tensor = payload.to(self.device)
-                if self._stream:
+                if self._on_gpu:
                     tensor.record_stream(torch.cuda.default_stream(self.device))
-                    self._stream.synchronize()
+                    torch.cuda.current_stream(self.device).synchronize()
                 message = Message(src, header.tag, tensor, None, header.nbytes, header.n, give_back)
         except RuntimeError:
             if held:
@@ -250,7 +226,6 @@ class ProcessGroup(Remote):
 class _Posted:
     """A message that gloo has been given; it reads header and payload until they are received."""
 
-    dst: int
     header: torch.Tensor
     payload: torch.Tensor | None
     works: list[dist.Work | None] = field(default_factory=list)
@@ -277,8 +252,7 @@ class _Delivery(Work):
         while not self.done:
             remaining = deadline - transport._running()
             if remaining <= 0:
-                whom = self._dst if self._received.is_set() else transport._unreceived
-                raise transport.inbox.overdue("the release of a message", whom, transport.timeout)
+                raise transport.inbox.overdue("the release of a message", self._dst, transport.timeout)
             if self._received.wait(min(remaining, SLICE_S)):
                 sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")

@@ -12,6 +12,7 @@ On GPUs of their own, payloads that are tensors may go through NCCL instead, see
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connecti
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
 _TOGETHER = 1 << 20
 """Bytes of a payload that still travels in one piece with its header."""
+_AHEAD = 2
+"""Receives from a peer that gloo has before they are needed: it sends nothing before the receiver has allowed it."""
 _PARTING_S = 1.5
 """Seconds that `close` takes at most after a death."""
 
@@ -132,16 +135,19 @@ class ProcessGroup(Remote):
         """Put all messages of a peer into the inbox, and at last that it is gone."""
         world = dist.group.WORLD
         assert world
-        raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
+        memory = [self._buffers.take(SIZE + _TOGETHER, torch.uint8) for _ in range(_AHEAD)]
         with torch.cuda.stream(torch.cuda.Stream(self.device) if self._on_gpu else None):
             try:
+                awaited = deque((raw, world.recv([raw], src, _HEADER)) for raw in memory)
                 while True:
-                    _complete(world.recv([raw], src, _HEADER))
+                    raw, work = awaited.popleft()
+                    _complete(work)
                     header = unpack(raw[:SIZE].numpy().tobytes())
                     if header.kind in WHY:
                         self._ended(src, *WHY[header.kind])
                         return
                     raw = self._receive_payload(src, header, raw)
+                    awaited.append((raw, world.recv([raw], src, _HEADER)))
             except RuntimeError:
                 self._ended(src, "it died")  # or this rank has closed
             except ValueError as error:  # the messages after it cannot be parsed

@@ -2,10 +2,10 @@
 
 Every message is a header of fixed size, see `headers.py`, and then its payload: in one piece with the header if it is
 short, which is a copy that does not block. gloo carries both. It can neither poll nor end a wait without closing all
-its connections, so a thread receives headers from anyone, then the payload, into the inbox, and the waiting, with its
-limit, is done there; a second one waits until what was sent is received; and a third sends every peer a sign of life,
-which fails when the peer is dead. After a death gloo may deliver nothing more from any rank, so then every wait
-ends, for what is not in the inbox already.
+its connections, so for each peer one thread receives header and payload into the inbox, and the waiting, with its
+limit, is done there; a second thread waits until the peer has received what was sent to it. So no peer holds up
+another. gloo fails the receive from a peer that is dead. Then every wait ends, for what is not in the inbox already:
+the launchers end all ranks when one dies.
 
 On GPUs of their own, payloads that are tensors may go through NCCL instead, see `rendezvous.py`.
 """

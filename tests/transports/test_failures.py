@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from tests.pools import NEEDS_MPI
-from tests.ranks import LIMIT, outcome, run, run_with_deaths
+from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
 from tests.transports.samples import MILLION, die
 from transports.base import ANY, PeerLost, Transport
-from transports.headers import SIZE
+from transports.headers import SIZE, Header, Kind, pack
 from transports.remote import Remote
 
 
@@ -98,6 +98,29 @@ def send_what_is_no_header(transport: Transport) -> object:
 
 def test_what_is_no_header_is_refused_and_its_sender_named() -> None:
     assert run("process_group", send_what_is_no_header, 2)[0] == 1
+
+
+def send_only_a_header(transport: Transport) -> object:
+    """Rank 1 sends the payload when rank 0 has the message of rank 2, which was sent after the header."""
+    numel = MILLION  # so that it does not travel in one piece with its header
+    if transport.rank == 1:
+        raw = pack(Header(Kind.TENSOR, "x", torch.float32, numel))
+        dist.send(torch.frombuffer(bytearray(raw), dtype=torch.uint8), 0, tag=0)
+        transport.isend(None, 2, "header sent")
+        transport.recv(0, "go on")
+        dist.send(torch.ones(numel).view(torch.uint8), 0, tag=1)
+        return None
+    if transport.rank == 2:
+        transport.recv(1, "header sent")
+        transport.isend("whole", 0, "x")
+        return None
+    first = transport.recv(ANY, "x").object
+    transport.isend(None, 1, "go on")
+    return first, set(values(transport.recv(ANY, "x")))
+
+
+def test_a_message_that_stalls_holds_up_no_other_sender() -> None:
+    assert run("process_group", send_only_a_header, 3)[0] == ("whole", {1.0})
 
 
 @pytest.mark.parametrize("src", [1, ANY])

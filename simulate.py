@@ -39,7 +39,7 @@ from training.command_line import guarded, parse_with
 from training.options import Options
 from training.preflight import prepare
 from training.run import run
-from transports.link import Card
+from transports.card import Card
 from virtual_time import cluster as clusters
 from virtual_time.calibration import part_of_a_step
 from virtual_time.cluster import ClusterOptions

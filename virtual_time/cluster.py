@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from records import tables
 from records.errors import UsageError
@@ -14,13 +14,15 @@ from training.evaluation import REPORTER
 from training.made import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
-from transports.link import Card
-from transports.units import bytes_per_second, seconds
+from transports.card import FAIR, Card
+from transports.units import PAYLOAD, bytes_per_second, seconds
 from virtual_time.calibration import calibrated, count_flops
 from virtual_time.launcher import Death
 from virtual_time.network import Network, OneSwitch, Racks
 from workloads.datasets import Data
 
+SPREAD = 0.05
+"""Of the weights of messages that share a card fairly."""
 _SHOWN = 6  # cards
 _ROUNDING = 1e-9  # of the parts of a pass
 _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
@@ -34,6 +36,8 @@ class ClusterOptions:
     """Racks into which the ranks are split; 1: all at one switch."""
     rack_bandwidth: str | None = None
     """Of each rack's uplink, for each direction. Default: a card's bandwidth."""
+    sharing: Literal["fair", "in_order"] = FAIR
+    """How messages share a card: all at once, as TCP shares it, or one after the other."""
     compute: str | None = None
     """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
     Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
@@ -49,16 +53,19 @@ class ClusterOptions:
         world_size, link = options.world_size, options.link
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
+        shared: dict[str, Any] = {"sharing": self.sharing, "spread": SPREAD, "seed": options.seed}
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:
             if self.rack_bandwidth is not None:
                 raise UsageError("--rack_bandwidth: one rack has no uplink; give --racks too")
-            return OneSwitch(world_size, card, latency)
+            return OneSwitch(world_size, card, latency, **shared)
         uplink = (
-            card if self.rack_bandwidth is None else read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
+            card
+            if self.rack_bandwidth is None
+            else PAYLOAD * read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
         )
-        return Racks(world_size, card, latency, self.racks, uplink)
+        return Racks(world_size, card, latency, self.racks, uplink, **shared)
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""

@@ -18,7 +18,7 @@ from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
 from training.checks import resolve
 from training.options import Options
-from transports.link import Card
+from transports.card import Card
 from transports.timing import at_intervals
 from transports.units import seconds
 from virtual_time.cluster import ClusterOptions, Compute, busiest

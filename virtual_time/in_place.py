@@ -7,12 +7,19 @@ from virtual_time.ranks import Member
 
 
 class InPlace(Work):
-    """A message that is read in its sender's memory, at least until its last byte has `left`."""
+    """A message that is read in its sender's memory, at least until its last byte has left."""
 
-    def __init__(self, sender: Member, message: Message, dst: int, left: float) -> None:
-        self._sender, self._dst, self._left = sender, dst, left
+    def __init__(self, sender: Member, message: Message, dst: int) -> None:
+        self._sender, self._dst = sender, dst
+        self._left = math.inf  # not known before
         self._message: Message | None = message  # until it is released: there may be very many
         self._read_from = self._read_until = math.inf  # in virtual time; known when its receiver has released it
+
+    def leave(self, at: float) -> None:
+        """Note when its last byte has left its sender's card."""
+        self._left = at
+        if self._sender.waits_for_release:
+            self._sender.wake(at)
 
     def release(self) -> None:
         """Note that the receiver reads it no more."""
@@ -27,13 +34,17 @@ class InPlace(Work):
     @property
     def done(self) -> bool:
         """See Work."""
+        if self._left == math.inf:
+            self._sender.catch_up()
         return self._sender.clock >= self._left and self._is_free()
 
     def wait(self) -> None:
         """See Work."""
         sender = self._sender
         t0 = sender.clock
-        sender.clock = max(t0, self._left)
+        while self._left == math.inf and self._message is not None:
+            sender.wait_for(self._dst, (), self._message.tag)
+        sender.clock = max(sender.clock, self._left)
         while not self._is_free():
             if self._message is None:
                 sender.clock = self._read_until

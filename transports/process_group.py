@@ -59,6 +59,8 @@ class ProcessGroup(Remote):
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
         self._groups = groups
+        # Of gloo too: a receiver allows a message by one of its own, which must not queue behind the data it sends.
+        self._ways = dist.group.WORLD, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header
@@ -100,15 +102,16 @@ class ProcessGroup(Remote):
 
     def _post(self, dst: int, header: Header, payload: torch.Tensor | None) -> "_Posted":
         """Queue a message for the sending thread."""
-        group, raw = self._group(header, self.rank, dst), torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
+        way, group = self._ways[self.rank > dst], self._group(header, self.rank, dst)
+        raw = torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
         pieces = [] if payload is None or not payload.numel() else [payload.view(torch.uint8)]
-        copied = group is None and header.nbytes <= _TOGETHER
+        copied = group is way and header.nbytes <= _TOGETHER
         if copied:
             raw, pieces = torch.cat([raw, *pieces]), []
         posted = _Posted(raw, None if copied else payload)
         with self._posting:
             try:
-                posted.works.append(dist.isend(raw, dst, tag=_HEADER))
+                posted.works.append(dist.isend(raw, dst, way, tag=_HEADER))
                 for piece in pieces:
                     posted.works.append(dist.isend(piece, dst, group, tag=_PAYLOAD))
             except RuntimeError:
@@ -119,9 +122,9 @@ class ProcessGroup(Remote):
             posted.received.set()
         return posted
 
-    def _group(self, header: Header, src: int, dst: int) -> dist.ProcessGroup | None:
-        """Return what carries the payload; None: the default group."""
-        return self._groups[src > dst] if self._groups and header.kind == Kind.TENSOR else None
+    def _group(self, header: Header, src: int, dst: int) -> Any:
+        """Return what carries the payload."""
+        return (self._groups if self._groups and header.kind == Kind.TENSOR else self._ways)[src > dst]
 
     def _wait_until_received(self, dst: int) -> None:
         while (posted := self._posted[dst].get()) is not None:
@@ -133,12 +136,11 @@ class ProcessGroup(Remote):
 
     def _receive_from(self, src: int) -> None:
         """Put all messages of a peer into the inbox, and at last that it is gone."""
-        world = dist.group.WORLD
-        assert world
+        way = self._ways[src > self.rank]
         memory = [self._buffers.take(SIZE + _TOGETHER, torch.uint8) for _ in range(_AHEAD)]
         with torch.cuda.stream(torch.cuda.Stream(self.device) if self._on_gpu else None):
             try:
-                awaited = deque((raw, world.recv([raw], src, _HEADER)) for raw in memory)
+                awaited = deque((raw, way.recv([raw], src, _HEADER)) for raw in memory)
                 while True:
                     raw, work = awaited.popleft()
                     _complete(work)
@@ -147,7 +149,7 @@ class ProcessGroup(Remote):
                         self._ended(src, *WHY[header.kind])
                         return
                     raw = self._receive_payload(src, header, raw)
-                    awaited.append((raw, world.recv([raw], src, _HEADER)))
+                    awaited.append((raw, way.recv([raw], src, _HEADER)))
             except RuntimeError:
                 self._ended(src, "it died")  # or this rank has closed
             except ValueError as error:  # the messages after it cannot be parsed
@@ -159,7 +161,7 @@ class ProcessGroup(Remote):
         group = self._group(header, src, self.rank)
         try:
             give_back: Callable[[], None] | None = None
-            if group is None and header.nbytes <= _TOGETHER:
+            if group in self._ways and header.nbytes <= _TOGETHER:
                 payload = raw[SIZE : SIZE + header.nbytes].view(header.dtype)
                 if header.nbytes <= _TOGETHER // 16 or header.kind == Kind.OBJECT:
                     payload = payload.clone()  # so that a message that is kept for long keeps no more memory
@@ -167,7 +169,7 @@ class ProcessGroup(Remote):
                     give_back = partial(self._buffers.give_back, raw)
                     raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
             else:
-                if group:
+                if group in self._groups:
                     payload = torch.empty(header.numel, dtype=header.dtype, device=self.device)
                 else:
                     payload = self._buffers.take(header.numel, header.dtype)

@@ -1,11 +1,10 @@
 """Network namespaces of Linux, one a rank, joined by a bridge; the kernel shapes each link in both directions.
 
 A rank sends through the `tbf` of its own device and receives through the `tbf` of its port of the bridge. Both count
-whole Ethernet frames, so TCP carries 1448 of 1514 bytes. GSO is off (`gso_max_segs 4`: the kernel hands single
-frames to `tbf`); a bucket (`burst`) holds what the rate fills in 150 microseconds, at least two frames: so many bytes
-of a message pass at once, 2 % of 1 MB at 1 Gbit/s and less below, and a timer that is later than that costs
-throughput. A queue (`limit`) holds 50 milliseconds, as a switch with deep buffers has. TCP's congestion control is
-cubic.
+whole Ethernet frames: TCP carries 1448 of 1514 bytes. GSO is limited to 4 frames (`gso_max_segs 4`). A bucket
+(`burst`) holds what the rate fills in 200 microseconds, at least two frames: so many bytes of a message pass for free
+(25 kB at 1 Gbit/s, 3 kB below 120 Mbit/s), and a timer that is later than that costs throughput. A queue (`limit`)
+holds 50 milliseconds. TCP's congestion control is cubic.
 
 What a killed run has left is removed by the next one.
 """
@@ -56,26 +55,29 @@ class Namespaces:
         """
         with ExitStack() as stack:
             files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2 * self.N)]
-            started = [
-                subprocess.Popen(
-                    ["ip", "netns", "exec", f"{_PREFIX}{rank}", *command],
-                    stdout=files[2 * rank], stderr=files[2 * rank + 1], start_new_session=True,
-                )
-                for rank, command in enumerate(commands)
-            ]  # fmt: skip
-            stack.callback(_end, started)
-            deadline = now() + timeout
-            while any(one.poll() is None for one in started) and not any(one.poll() for one in started):
-                if now() > deadline:
-                    raise RunFailed(f"the ranks in namespaces did not end in {timeout:g} s")
-                sleep(0.05)
+            started = []
+            try:
+                for rank, command in enumerate(commands):
+                    whole = ["ip", "netns", "exec", f"{_PREFIX}{rank}", *command]
+                    stdout, stderr = files[2 * rank : 2 * rank + 2]
+                    started.append(subprocess.Popen(whole, stdout=stdout, stderr=stderr, start_new_session=True))
+                deadline = now() + timeout
+                while any(one.poll() is None for one in started) and not any(one.poll() for one in started):
+                    if now() > deadline:
+                        raise RunFailed(f"the ranks in namespaces did not end in {timeout:g} s")
+                    sleep(0.05)
+                codes = [one.poll() for one in started]
+            finally:
+                for rank, one in enumerate(started):
+                    one.kill()  # it may not have reached its namespace yet
+                    _kill(f"{_PREFIX}{rank}")
+                    one.wait()
             for file in files:
                 file.seek(0)
-            said = [file.read() for file in files]
-            for rank, one in enumerate(started):
-                if one.returncode:
-                    raise RunFailed(f"rank {rank} ended with exit code {one.returncode}:\n{said[2 * rank + 1]}")
-            return said[::2]
+            for rank, code in enumerate(codes):
+                if code:
+                    raise RunFailed(f"rank {rank} ended with exit code {code}:\n{files[2 * rank + 1].read()}")
+            return [file.read() for file in files[::2]]
 
 
 @contextmanager
@@ -115,21 +117,18 @@ def _make(N: int) -> None:
 
 
 def _remove() -> None:
-    names = [name for line in _call("ip netns list").splitlines() if (name := line.split()[0]).startswith(_PREFIX)]
-    for name in names:
-        while pids := _call(f"ip netns pids {name}").split():
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            sleep(0.01)
-        _call(f"ip netns delete {name}")
+    for line in _call("ip netns list").splitlines():
+        if (name := line.split()[0]).startswith(_PREFIX):
+            _kill(name)
+            _call(f"ip netns delete {name}")
 
 
-def _end(started: Sequence["subprocess.Popen[bytes]"]) -> None:
-    for one in started:
-        with suppress(ProcessLookupError):
-            os.killpg(one.pid, signal.SIGKILL)
-        one.wait()
+def _kill(name: str) -> None:
+    while pids := _call(f"ip netns pids {name}").split():
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        sleep(0.01)
 
 
 def _call(command: str) -> str:

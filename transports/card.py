@@ -20,9 +20,10 @@ class Card:
 
     name: str
     bandwidth: float
+    least: float = 0.0  # weight, by which it is shared where there is less
     free: float = 0.0  # when the last byte of all messages so far has passed
     busy: float = 0.0  # seconds in which it would pass them one after the other
-    nbytes: int = 0
+    nbytes: float = 0
     due: float = field(default=math.inf, compare=False)
     _flows: list[tuple[float, int, float, Any]] = field(default_factory=list, compare=False)  # a heap, by their ends
     _order: "count[int]" = field(default_factory=count, compare=False)
@@ -32,7 +33,7 @@ class Card:
 
     # In order
 
-    def take(self, nbytes: int, first: float, last: float) -> tuple[float, float]:
+    def take(self, nbytes: float, first: float, last: float) -> tuple[float, float]:
         """Pass a message whose bytes come from `first` to `last`; return when its first and last byte leave."""
         seconds = nbytes / self.bandwidth
         start = max(first, self.free)
@@ -45,10 +46,10 @@ class Card:
     # Fairly: weighted processor sharing, in the virtual time of Parekh and Gallager (A generalized processor sharing
     # approach to flow control, IEEE/ACM Transactions on Networking, 1993)
 
-    def join(self, nbytes: int, weight: float, at: float, flow: Any) -> None:
+    def join(self, nbytes: float, weight: float, at: float, flow: Any) -> None:
         """Let the bytes of `flow` pass from the time `at` on, with a share of the bandwidth by its weight."""
         if self._flows:
-            self._served += (at - self._at) * self.bandwidth / self._weight
+            self._served += (at - self._at) * self.bandwidth / max(self._weight, self.least)
         self._at = at
         self._weight += weight
         heappush(self._flows, (self._served + nbytes / weight, next(self._order), weight, flow))
@@ -59,7 +60,7 @@ class Card:
         """Return when the first of the flows ends if none joins before; infinity if there is none."""
         if not self._flows:
             return math.inf
-        return self._at + (self._flows[0][0] - self._served) * self._weight / self.bandwidth
+        return self._at + (self._flows[0][0] - self._served) * max(self._weight, self.least) / self.bandwidth
 
     def leave(self) -> Any:
         """Remove the flow that ends first, at that time, and return it."""

@@ -45,6 +45,10 @@ class ClusterOptions:
     """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
     flops: float | None = None
     """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
+    cores: int | None = None
+    """Put all ranks on one machine with so many cores, which those that compute share. Default: a machine for each."""
+    copying: str | None = None
+    """At what rate a core copies a message, where it is sent and where it is received: 2GB/s. Default: in no time."""
     kill: tuple[str, ...] = ()
     """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
@@ -53,7 +57,8 @@ class ClusterOptions:
         world_size, link = options.world_size, options.link
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
-        shared: dict[str, Any] = {"sharing": self.sharing, "spread": SPREAD, "seed": options.seed}
+        spread = SPREAD if options.strategy.traits.asynchronous else 0.0  # the others meet in each step anyway
+        shared: dict[str, Any] = {"sharing": self.sharing, "spread": spread, "seed": options.seed}
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:
@@ -96,8 +101,17 @@ class ClusterOptions:
         """The seconds of the phases of coding that are given."""
         return {} if self.coding is None else dict.fromkeys(("encode", "decode"), seconds(self.coding))
 
+    def machine(self) -> dict[str, Any]:
+        """Return what ranks share of a machine, as VirtualTime takes it."""
+        copying = 0.0 if self.copying is None else 1 / bytes_per_second(self.copying)
+        return {"cores": self.cores, "copying": copying}
+
     def check_compute(self) -> None:
         """Check what a step is said to take. Raises UsageError."""
+        if self.cores is not None and not 1 <= self.cores <= 1_000_000:
+            raise UsageError(f"--cores {self.cores}: must be from 1 to 1000000")
+        if self.copying is not None:
+            read_unit("copying", self.copying, bytes_per_second)
         if self.compute is not None and self.flops is not None:
             raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
         if self.coding is not None and self.compute is None and self.flops is None:

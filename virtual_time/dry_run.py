@@ -218,8 +218,8 @@ def phases_of(options: Options, cluster: ClusterOptions, parameters: float | Non
 
 def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
     network = cluster.network(options)
-    time = VirtualTime(network, Compute(options, phases), compute=False)
-    passed: dict[str, list[tuple[float, int]]] = {}
+    time = VirtualTime(network, Compute(options, phases), compute=False, **cluster.machine())
+    passed: dict[str, list[tuple[float, float]]] = {}
 
     def note(_: int, what: str) -> None:
         if what == "ended" or what not in passed:  # the first that has begun, the last that has ended

@@ -40,7 +40,7 @@ class Sharing(ABC):
         self,
         way: tuple[int, int],
         cards: Sequence[Card],
-        nbytes: int,
+        nbytes: float,
         at: float,
         left: Callable[[float], None] | None,
         arrive: Callable[[], None],
@@ -58,7 +58,7 @@ class InOrder(Sharing):
         self,
         way: tuple[int, int],
         cards: Sequence[Card],
-        nbytes: int,
+        nbytes: float,
         at: float,
         left: Callable[[float], None] | None,
         arrive: Callable[[], None],
@@ -73,7 +73,7 @@ class InOrder(Sharing):
             self._travel(nbytes, cards, 1, start, end, arrive)
 
     def _travel(
-        self, nbytes: int, cards: Sequence[Card], i: int, first: float, last: float, arrive: Callable[[], None]
+        self, nbytes: float, cards: Sequence[Card], i: int, first: float, last: float, arrive: Callable[[], None]
     ) -> None:
         """Let a message, whose first byte is at `cards[i]` now, pass it and those behind it, and `arrive`."""
         while i < len(cards):
@@ -95,7 +95,7 @@ class _Flow:
         self,
         way: tuple[int, int],
         cards: Sequence[Card],
-        nbytes: int,
+        nbytes: float,
         left: Callable[[float], None] | None,
         arrive: Callable[[], None],
     ) -> None:
@@ -115,7 +115,7 @@ class Fair(Sharing):
         self,
         way: tuple[int, int],
         cards: Sequence[Card],
-        nbytes: int,
+        nbytes: float,
         at: float,
         left: Callable[[float], None] | None,
         arrive: Callable[[], None],
@@ -178,3 +178,15 @@ class Fair(Sharing):
             self._begin(waiting.popleft())
         else:
             del self._ways[flow.way]
+
+
+class Cores(Fair):
+    """The cores of one machine, which the ranks that compute share: each has one, or its part of them all."""
+
+    def __init__(self, agenda: Agenda, cores: int) -> None:
+        super().__init__(agenda, latency=0.0, spread=0.0, seed=0)
+        self._cores = (Card("cores", cores, least=cores),)
+
+    def compute(self, rank: int, seconds: float, at: float, done: Callable[[], None]) -> None:
+        """Compute on one core for so many seconds, from a time on that may be later than now; then call `done`."""
+        self.send((rank, rank), self._cores, seconds, at, None, done)

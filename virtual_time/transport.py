@@ -65,6 +65,8 @@ class Simulated(Member):
             nbytes = len(payload)
             message = Message(self.rank, tag, None, payload, nbytes, n)
         message.order = (sent, 0)
+        if self.ranks.copying:
+            self.work(nbytes * self.ranks.copying)
         self.on_the_way += 1
         arrive = partial(self._deliver, message, dst, self.ranks.lives[dst])
         work: Work = Delivered()
@@ -108,4 +110,6 @@ class Simulated(Member):
             if limited and self.clock >= deadline:
                 raise self.inbox.overdue(named(tag), src, limit)
             self.wait_for(src, tag)
+        if self.ranks.copying:
+            self.work(message.nbytes * self.ranks.copying)
         return message

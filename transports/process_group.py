@@ -60,7 +60,10 @@ class ProcessGroup(Remote):
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
         self._groups = groups
         # Of gloo too: a receiver allows a message by one of its own, which must not queue behind the data it sends.
-        self._ways = dist.group.WORLD, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._ways: tuple[Any, ...] = (
+            dist.group.WORLD,
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)),
+        )
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header

@@ -21,6 +21,7 @@ from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, PeerLost, Work, as_vector
 from virtual_time.in_place import InPlace
 from virtual_time.ranks import Member, Ranks
+from virtual_time.vectors import zeros
 
 _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
 
@@ -36,7 +37,7 @@ class Simulated(Member):
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
-        vector = torch.zeros(numel, dtype=dtype, device=self.device)
+        vector = zeros(numel, dtype, self.device)
         self._allocated[vector.untyped_storage().data_ptr()] = vector  # on the meta device all have the same, 0
         self.bytes_allocated += vector.nbytes
         return vector

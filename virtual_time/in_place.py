@@ -9,6 +9,8 @@ from virtual_time.ranks import Member
 class InPlace(Work):
     """A message that is read in its sender's memory, at least until its last byte has `left`."""
 
+    __slots__ = ("_dst", "_left", "_message", "_read_from", "_read_until", "_sender")
+
     def __init__(self, sender: Member, message: Message, dst: int, left: float) -> None:
         self._sender, self._dst, self._left = sender, dst, left
         self._message: Message | None = message  # until it is released: there may be very many
@@ -21,7 +23,7 @@ class InPlace(Work):
             self._read_from = self._message._t0
             self._message = None
         self._read_until = sender.ranks.transports[self._dst].clock
-        if sender.waits_for_release:
+        if sender._wanted is not None and sender._wanted[2] is not None:
             sender.wake(self._read_until)
 
     @property
@@ -33,6 +35,8 @@ class InPlace(Work):
         """See Work."""
         sender = self._sender
         t0 = sender.clock
+        if self._left <= t0 and self._read_until <= t0:
+            return
         sender.clock = max(t0, self._left)
         while not self._is_free():
             if self._message is None:

@@ -160,9 +160,8 @@ class Member(Transport):
                 self._lose(peer, why, died)
 
     def arrived(self) -> None:
-        """Note that a message of this rank has arrived."""
-        self.on_the_way -= 1
-        if self._why_gone and not self.on_the_way:
+        """Note that a message has arrived of this rank, which has left."""
+        if not self.on_the_way:
             self.ranks.leave(self.rank, self._why_gone, self._why_gone == DIED)
 
     # Waiting
@@ -174,15 +173,18 @@ class Member(Transport):
         self.inbox.put(message, message.order[0])
         if self._wanted:
             src, tags, _ = self._wanted
-            of_these = message.tag in (tags, STEPS_TAKEN) or (type(tags) is tuple and message.tag in tags)
+            tag = message.tag
+            of_these = tag == tags or tag == STEPS_TAKEN or (type(tags) is tuple and tag in tags)
             if of_these and (src == message.src or src == ANY):
                 self.wake(self.world.time)
 
     def wake(self, at: float) -> None:
         """Wake this rank, if it waits, to look again."""
         if self._wanted:
-            self._waits_no_more()
-            self.clock = max(self.clock, at)
+            del self.ranks.waiting[self._wanted[0]][self.rank]
+            self._wanted = None
+            if at > self.clock:
+                self.clock = at
             self.world.at(self.clock, self.coroutine)
 
     def _waits_no_more(self) -> None:
@@ -198,7 +200,8 @@ class Member(Transport):
             waiting = self.ranks.waiting[src] = {}
         waiting[self.rank] = self
         self.world.wait()
-        self._check_alive()
+        if self.clock >= self.dies_at:
+            raise Killed
 
     @property
     def waits_for(self) -> str:

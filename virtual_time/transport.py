@@ -50,7 +50,8 @@ class Simulated(Member):
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self._check_alive()
-        self._notice(dst)
+        if self._departures < len(self.ranks.gone):
+            self._notice(dst)
         if dst in self.inbox.gone:
             raise PeerLost(dst, self.inbox.gone[dst])
         if isinstance(value, torch.Tensor):
@@ -84,7 +85,9 @@ class Simulated(Member):
     def _deliver(self, message: Message, dst: int, life: int) -> None:
         if self.ranks.lives[dst] == life:  # else it was sent to one that has died since
             self.ranks.transports[dst].take_in(message)
-        self.arrived()
+        self.on_the_way -= 1
+        if self._why_gone:
+            self.arrived()
 
     # Receiving
 
@@ -105,7 +108,8 @@ class Simulated(Member):
         if limited or src == ANY:
             self.catch_up()
         while (message := self.inbox.pop(src, tag)) is None:
-            self._notice(src)
+            if self._departures < len(self.ranks.gone):
+                self._notice(src)
             self.inbox.check(src, tag)
             if timeout == 0:
                 self.clock += _LOOK_S

@@ -18,7 +18,9 @@ class Hollow(torch.Tensor):
 
     def _fits(self, other: Any) -> bool:
         """Whether a result with `other`, written here, needs no check: nothing is to be broadcast, or to be cast."""
-        return other is self or type(other) is int or type(other) is float
+        if type(other) is Hollow:
+            return other is self or (other.shape == self.shape and other.dtype == self.dtype)
+        return type(other) is int or type(other) is float
 
     def add_(self, other: Any, *, alpha: float = 1) -> torch.Tensor:
         """See torch."""
@@ -38,7 +40,11 @@ class Hollow(torch.Tensor):
 
     def copy_(self, other: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         """See torch."""
-        return self if other is self else super().copy_(other, non_blocking)
+        return self if self._fits(other) else super().copy_(other, non_blocking)
+
+    def zero_(self) -> torch.Tensor:
+        """See torch."""
+        return self
 
     def clone(self, **options: Any) -> torch.Tensor:
         """See torch."""

@@ -48,7 +48,7 @@ class Inbox:
         self._n_peers = owner.world_size - 1
         self._n_arrived = 0
         self.queues: dict[tuple[int, str], deque[Message]] = {}
-        # The first of each queue by its tag, a heap: of the tags that were taken from ANY last. There may be many peers.
+        # Of the tags that were taken from ANY last, a heap of the first of each queue: there may be many peers.
         self._heads: dict[str, list[tuple[tuple[float, int], int, str]]] = {}
         self.gone: dict[int, str] = {}
         self.news: deque[PeerLost | PeerReturned] = deque()

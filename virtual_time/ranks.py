@@ -173,8 +173,7 @@ class Member(Transport):
         self.inbox.put(message, message.order[0])
         if self._wanted:
             src, tags, _ = self._wanted
-            tag = message.tag
-            of_these = tag == tags or tag == STEPS_TAKEN or (type(tags) is tuple and tag in tags)
+            of_these = message.tag in (tags, STEPS_TAKEN) or (type(tags) is tuple and message.tag in tags)
             if of_these and (src == message.src or src == ANY):
                 self.wake(self.world.time)
 

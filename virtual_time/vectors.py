@@ -1,46 +1,36 @@
-"""Vectors on torch's meta device, with a length and no elements, whose most frequent operations take no time.
+"""Vectors on torch's meta device, which have a length and no elements, with a short way for what each message needs.
 
-Every operation on the meta device checks types and lengths in Python. Here those that are done for each message have
-a short way where nothing is to be checked: with a vector of the same length and type, or with a number. All others are
-torch's own, so what a run sends, and when, is the same.
+An operation on the meta device checks types and lengths in Python, for longer than all else takes that a message needs.
+Where nothing is to be checked, these vectors return at once; whatever else is done with them, torch does. So a run
+sends the same, at the same times.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
 
-class Hollow(torch.Tensor):
-    """A vector [n] without elements: all of one length and type are one object. See `hollow`."""
+def _in_place(name: str) -> Any:
+    """Return a method that writes a result with one other operand in place."""
+    of_torch: Callable[..., torch.Tensor] = getattr(torch.Tensor, name)
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    def _fits(self, other: Any) -> bool:
-        """Whether a result with `other`, written here, needs no check: nothing is to be broadcast, or to be cast."""
+    def method(self: torch.Tensor, other: Any, *more: Any, **options: Any) -> torch.Tensor:
         if type(other) is Hollow:
-            return other is self or (other.shape == self.shape and other.dtype == self.dtype)
-        return type(other) is int or type(other) is float
+            fits = other is self or (other.shape == self.shape and other.dtype == self.dtype)
+        else:
+            fits = type(other) is int or type(other) is float
+        return self if fits else of_torch(self, other, *more, **options)
 
-    def add_(self, other: Any, *, alpha: float = 1) -> torch.Tensor:
-        """See torch."""
-        return self if self._fits(other) else super().add_(other, alpha=alpha)
+    return method
 
-    def sub_(self, other: Any, *, alpha: float = 1) -> torch.Tensor:
-        """See torch."""
-        return self if self._fits(other) else super().sub_(other, alpha=alpha)
 
-    def mul_(self, other: Any) -> torch.Tensor:
-        """See torch."""
-        return self if self._fits(other) else super().mul_(other)
+class Hollow(torch.Tensor):
+    """A vector [n] of a floating-point type: all of one length and type are one object, which `hollow` returns."""
 
-    def div_(self, other: Any) -> torch.Tensor:
-        """See torch."""
-        return self if self._fits(other) else super().div_(other)
-
-    def copy_(self, other: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        """See torch."""
-        return self if self._fits(other) else super().copy_(other, non_blocking)
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
+    add_, sub_, mul_, div_, copy_ = map(_in_place, ("add_", "sub_", "mul_", "div_", "copy_"))
 
     def zero_(self) -> torch.Tensor:
         """See torch."""
@@ -51,23 +41,35 @@ class Hollow(torch.Tensor):
         return hollow(self.numel(), self.dtype)
 
     def detach(self) -> torch.Tensor:
-        """See torch: what becomes a parameter, which has a gradient, is an object of its own."""
+        """See torch. What becomes a parameter has a gradient, and so is an object of its own."""
         return torch.Tensor._make_subclass(Hollow, self)
 
-    def tensor_split(self, sections: int) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def view(self, *shape: Any) -> torch.Tensor:
         """See torch."""
-        n, longer = divmod(self.numel(), sections)
-        return (hollow(n + 1, self.dtype),) * longer + (hollow(n, self.dtype),) * (sections - longer)
+        return hollow(self.numel(), self.dtype) if shape == (self.shape,) else super().view(*shape)
+
+    def tensor_split(self, *sections: Any, **options: Any) -> Any:
+        """See torch."""
+        if len(sections) != 1 or type(sections[0]) is not int or sections[0] < 1 or options:
+            return super().tensor_split(*sections, **options)
+        n, longer = divmod(self.numel(), sections[0])
+        return (hollow(n + 1, self.dtype),) * longer + (hollow(n, self.dtype),) * (sections[0] - longer)
+
+    def __getitem__(self, where: Any) -> torch.Tensor:
+        """See torch."""
+        if type(where) is slice and where.step is None:
+            return hollow(len(range(*where.indices(self.numel()))), self.dtype)
+        return super().__getitem__(where)
 
 
 @cache
 def hollow(n: int, dtype: torch.dtype) -> torch.Tensor:
     """Return the vector [n] of this floating-point type."""
-    return torch.Tensor._make_subclass(Hollow, torch.zeros(n, dtype=dtype, device="meta"))
+    return torch.Tensor._make_subclass(Hollow, torch.empty(n, dtype=dtype, device="meta"))
 
 
 def zeros(n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a zeroed vector [n], hollow on the meta device."""
+    """Return a zeroed vector [n], on the meta device a hollow one."""
     if device.type == "meta" and dtype.is_floating_point:
         return hollow(n, dtype)
     return torch.zeros(n, dtype=dtype, device=device)

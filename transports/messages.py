@@ -143,7 +143,7 @@ class Message:
         if not self._noted:
             receiver._note(self, self._t0)
             self._noted = True
-        else:
+        elif self._give_back is not None:
             receiver._synchronize()
         self._receiver = None
         if self._give_back is not None:

@@ -221,8 +221,7 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
     network = cluster.network(options)
     time = VirtualTime(network, Compute(options, phases), compute=False)
     passed: dict[str, list[tuple[float, int]]] = {}
-
-    reports: Counter[str] = Counter()
+    reports = Counter[str]()
 
     def note(_: int, what: str) -> None:
         reports[what] += 1

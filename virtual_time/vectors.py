@@ -15,12 +15,13 @@ import torch
 def _in_place(name: str) -> Any:
     """Return a method that writes a result with one other operand in place."""
     of_torch: Callable[..., torch.Tensor] = getattr(torch.Tensor, name)
+    numbers = () if name == "copy_" else (int, float)
 
     def method(self: torch.Tensor, other: Any, *more: Any, **options: Any) -> torch.Tensor:
         if type(other) is Hollow:
             fits = other is self or (other.shape == self.shape and other.dtype == self.dtype)
         else:
-            fits = type(other) is int or type(other) is float
+            fits = type(other) in numbers
         return self if fits else of_torch(self, other, *more, **options)
 
     return method

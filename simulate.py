@@ -39,7 +39,7 @@ from training.command_line import guarded, parse_with
 from training.options import Options
 from training.preflight import prepare
 from training.run import run
-from transports.link import Card
+from transports.card import Card
 from virtual_time import cluster as clusters
 from virtual_time.calibration import part_of_a_step
 from virtual_time.cluster import ClusterOptions
@@ -141,7 +141,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     options, network, deaths, data = check(options, cluster)
     phases = clusters.phase_seconds(cluster, options, data)
     facts = {"cluster": clusters.recorded(cluster, options, phases)}
-    time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts)
+    time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts, **cluster.machine())
     table = run(options, quiet, time.launcher())
     step = sum(seconds for name, seconds in phases.items() if name not in ("encode", "decode"))
     return Simulation(options, table, time, len(part_of_a_step(options, data)) / step if step else math.inf)

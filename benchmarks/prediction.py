@@ -27,6 +27,7 @@ from strategies.common.forms import predict
 from training import launch
 from training.checks import resolve
 from training.options import Options
+from transports.card import IN_ORDER
 from transports.link import Link
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
@@ -83,12 +84,12 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
         machine = float(np.median(real(None)))
         for mbit in settings.mbit:
             bandwidth = mbit * 1e6 / 8
-            network = OneSwitch(N, bandwidth, LATENCY)
+            network = OneSwitch(N, bandwidth, LATENCY, sharing=IN_ORDER)
             time = VirtualTime(network, lambda rank, phase, part: 0.0, compute=False)
             same = dataclasses.replace(job, phases={"forward": machine})
             simulated = time.launch(take_steps, N, same, device="meta", roles=options.roles, on_report=lambda *_: None)
             virtual = float(np.mean(periods(simulated, options.roles, settings.repeats)))
-            predicted = predict(strategy, N, nbytes, machine, bandwidth, LATENCY)
+            predicted = predict(strategy, N, nbytes, machine, bandwidth, LATENCY, sharing=IN_ORDER)
             assert predicted is not None
             measured = real(Link(bandwidth, LATENCY))
             middle = float(np.median(measured))

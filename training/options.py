@@ -25,7 +25,7 @@ from strategies.common.traits import Coded
 from training.optimizers import factory
 from training.schedules import schedule
 from transports.link import Link
-from transports.units import bytes_per_second, seconds
+from transports.units import PAYLOAD, bytes_per_second, seconds
 from workloads.batches import BatchPlan
 from workloads.options import DataOptions
 
@@ -113,7 +113,7 @@ class RunOptions:
         if self.bandwidth is None and self.latency is None:
             return None
         return Link(
-            math.inf if self.bandwidth is None else read_unit("bandwidth", self.bandwidth, bytes_per_second),
+            math.inf if self.bandwidth is None else PAYLOAD * read_unit("bandwidth", self.bandwidth, bytes_per_second),
             0.0 if self.latency is None else read_unit("latency", self.latency, seconds),
         )
 

@@ -1,8 +1,8 @@
 """A network card in numbers under a real transport: messages are held back until they would have arrived.
 
-The model is that of `virtual_time/network.py`, with all ranks at one switch: a message passes the card of its sender,
-then that of its receiver, each shared by all the connections of that rank, and is there `latency` seconds after its
-last byte. Its sender says when it begins to leave; the receiver works out the rest, in the order in which messages
+The model is that of `virtual_time/network.py`, in order, with all ranks at one switch: a message passes the card of its
+sender, then that of its receiver, each shared by all the connections of that rank, and is there `latency` seconds after
+its last byte. Its sender says when it begins to leave; the receiver works out the rest, in the order in which messages
 reach its card.
 """
 
@@ -12,26 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-
-@dataclass
-class Card:
-    """One direction of a network card, or of a switch's port, and what has passed it so far."""
-
-    name: str
-    bandwidth: float  # bytes a second
-    free: float = 0.0  # when the last byte of all messages so far has passed
-    busy: float = 0.0  # seconds
-    nbytes: int = 0
-
-    def take(self, nbytes: int, first: float, last: float) -> tuple[float, float]:
-        """Pass a message whose bytes come from `first` to `last`; return when its first and last byte leave."""
-        seconds = nbytes / self.bandwidth
-        start = max(first, self.free)
-        end = max(start + seconds, last)
-        self.free = end
-        self.busy += seconds
-        self.nbytes += nbytes
-        return start, end
+from transports.card import Card
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from records import tables
 from records.errors import UsageError
@@ -14,13 +14,15 @@ from training.evaluation import REPORTER
 from training.made import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
-from transports.link import Card
-from transports.units import bytes_per_second, seconds
+from transports.card import FAIR, Card
+from transports.units import PAYLOAD, bytes_per_second, seconds
 from virtual_time.calibration import calibrated, count_flops
 from virtual_time.launcher import Death
 from virtual_time.network import Network, OneSwitch, Racks
 from workloads.datasets import Data
 
+SPREAD = 0.05
+"""Of the weights of messages that share a card fairly."""
 _SHOWN = 6  # cards
 _ROUNDING = 1e-9  # of the parts of a pass
 _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
@@ -34,6 +36,8 @@ class ClusterOptions:
     """Racks into which the ranks are split; 1: all at one switch."""
     rack_bandwidth: str | None = None
     """Of each rack's uplink, for each direction. Default: a card's bandwidth."""
+    sharing: Literal["fair", "in_order"] = FAIR
+    """How messages share a card: all at once, as TCP shares it, or one after the other."""
     compute: str | None = None
     """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
     Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
@@ -41,6 +45,10 @@ class ClusterOptions:
     """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
     flops: float | None = None
     """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
+    cores: int | None = None
+    """Put all ranks on one machine with so many cores, which those that compute share. Default: a machine for each."""
+    copying: str | None = None
+    """At what rate a core copies a message, where it is sent and where it is received: 2GB/s. Default: in no time."""
     kill: tuple[str, ...] = ()
     """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
@@ -49,16 +57,20 @@ class ClusterOptions:
         world_size, link = options.world_size, options.link
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
+        spread = SPREAD if options.strategy.traits.asynchronous else 0.0  # the others meet in each step anyway
+        shared: dict[str, Any] = {"sharing": self.sharing, "spread": spread, "seed": options.seed}
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:
             if self.rack_bandwidth is not None:
                 raise UsageError("--rack_bandwidth: one rack has no uplink; give --racks too")
-            return OneSwitch(world_size, card, latency)
+            return OneSwitch(world_size, card, latency, **shared)
         uplink = (
-            card if self.rack_bandwidth is None else read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
+            card
+            if self.rack_bandwidth is None
+            else PAYLOAD * read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
         )
-        return Racks(world_size, card, latency, self.racks, uplink)
+        return Racks(world_size, card, latency, self.racks, uplink, **shared)
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
@@ -89,8 +101,17 @@ class ClusterOptions:
         """The seconds of the phases of coding that are given."""
         return {} if self.coding is None else dict.fromkeys(("encode", "decode"), seconds(self.coding))
 
+    def machine(self) -> dict[str, Any]:
+        """Return what ranks share of a machine, as VirtualTime takes it."""
+        copying = 0.0 if self.copying is None else 1 / bytes_per_second(self.copying)
+        return {"cores": self.cores, "copying": copying}
+
     def check_compute(self) -> None:
         """Check what a step is said to take. Raises UsageError."""
+        if self.cores is not None and not 1 <= self.cores <= 1_000_000:
+            raise UsageError(f"--cores {self.cores}: must be from 1 to 1000000")
+        if self.copying is not None:
+            read_unit("copying", self.copying, bytes_per_second)
         if self.compute is not None and self.flops is not None:
             raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
         if self.coding is not None and self.compute is None and self.flops is None:

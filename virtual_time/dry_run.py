@@ -19,7 +19,7 @@ from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
 from training.checks import resolve
 from training.options import Options
-from transports.link import Card
+from transports.card import Card
 from transports.timing import at_intervals
 from transports.units import seconds
 from virtual_time.cluster import ClusterOptions, Compute, busiest
@@ -219,8 +219,8 @@ def phases_of(options: Options, cluster: ClusterOptions, parameters: float | Non
 
 def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
     network = cluster.network(options)
-    time = VirtualTime(network, Compute(options, phases), compute=False)
-    passed: dict[str, list[tuple[float, int]]] = {}
+    time = VirtualTime(network, Compute(options, phases), compute=False, **cluster.machine())
+    passed: dict[str, list[tuple[float, float]]] = {}
     reports = Counter[str]()
 
     def note(_: int, what: str) -> None:

@@ -7,14 +7,21 @@ from virtual_time.ranks import Member
 
 
 class InPlace(Work):
-    """A message that is read in its sender's memory, at least until its last byte has `left`."""
+    """A message that is read in its sender's memory, at least until its last byte has left."""
 
     __slots__ = ("_dst", "_left", "_message", "_read_from", "_read_until", "_sender")
 
-    def __init__(self, sender: Member, message: Message, dst: int, left: float) -> None:
-        self._sender, self._dst, self._left = sender, dst, left
+    def __init__(self, sender: Member, message: Message, dst: int) -> None:
+        self._sender, self._dst = sender, dst
+        self._left = math.inf  # not known before
         self._message: Message | None = message  # until it is released: there may be very many
         self._read_from = self._read_until = math.inf  # in virtual time; known when its receiver has released it
+
+    def leave(self, at: float) -> None:
+        """Note when its last byte has left its sender's card."""
+        self._left = at
+        if self._sender.waits_for_release:
+            self._sender.wake(at)
 
     def release(self) -> None:
         """Note that the receiver reads it no more."""
@@ -23,12 +30,14 @@ class InPlace(Work):
             self._read_from = self._message._t0
             self._message = None
         self._read_until = sender.ranks.transports[self._dst].clock
-        if sender._wanted is not None and sender._wanted[2] is not None:
+        if sender.waits_for_release:
             sender.wake(self._read_until)
 
     @property
     def done(self) -> bool:
         """See Work."""
+        if self._left == math.inf:
+            self._sender.catch_up()
         return self._sender.clock >= self._left and self._is_free()
 
     def wait(self) -> None:
@@ -37,7 +46,9 @@ class InPlace(Work):
         t0 = sender.clock
         if self._left <= t0 and self._read_until <= t0:
             return
-        sender.clock = max(t0, self._left)
+        while self._left == math.inf and self._message is not None:
+            sender.wait_for(self._dst, (), self._message.tag)
+        sender.clock = max(sender.clock, self._left)
         while not self._is_free():
             if self._message is None:
                 sender.clock = self._read_until

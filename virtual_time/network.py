@@ -1,8 +1,8 @@
 """A network of machines in numbers: what a message shares, and when it arrives.
 
-Every rank has a card of its own, which sends and receives at `bandwidth` bytes a second each. A message passes cards
-one after the other, first its sender's, last its receiver's, in the order in which messages reach them; it begins
-to leave a card while it is still coming in (cut-through). So alone it takes latency + bytes / bandwidth.
+Every rank has a card of its own, which sends and receives at `bandwidth` bytes a second each. A message passes the
+cards of its path, first its sender's, last its receiver's, and shares them with others as `sharing.py` says. Alone it
+takes latency + bytes / bandwidth.
 
 A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share.
 """
@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from transports.link import Card
+from transports.card import FAIR, IN_ORDER, Card
+from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 
 
 @dataclass
@@ -21,12 +22,21 @@ class Network(ABC):
     world_size: int
     bandwidth: float
     latency: float
+    sharing: str = field(default=FAIR, kw_only=True)
+    spread: float = field(default=0.0, kw_only=True)  # of the weights of messages that share a card fairly
+    seed: int = field(default=0, kw_only=True)  # of these weights
     sends: list[Card] = field(init=False)
     receives: list[Card] = field(init=False)
 
     def __post_init__(self) -> None:
         self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in range(self.world_size)]
         self.receives = [Card(f"rank {rank} receives", self.bandwidth) for rank in range(self.world_size)]
+
+    def share(self, agenda: Agenda) -> Sharing:
+        """Return what lets messages pass the cards, by the agenda of a run."""
+        if self.sharing == IN_ORDER:
+            return InOrder(agenda, self.latency)
+        return Fair(agenda, self.latency, self.spread, self.seed)
 
     @abstractmethod
     def path(self, src: int, dst: int) -> list[Card]:

@@ -13,6 +13,7 @@ from records.recorder import Recorder
 from transports.base import CLOSED, NO_LIMIT, Transport
 from transports.inbox import ANY, STEPS_TAKEN, Tags, named
 from transports.messages import Message, PeerReturned
+from virtual_time.sharing import Cores
 from virtual_time.world import World
 
 DIED = "it died"
@@ -34,6 +35,8 @@ class Ranks:
         self.world_size = world_size
         self.transports: dict[int, Member] = {}
         self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
+        self.cores: Cores | None = None  # None: each rank has a core of its own
+        self.copying = 0.0  # seconds a byte, that a message takes a core of its sender, and one of its receiver
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
         self.waiting: dict[int, dict[int, Member]] = {}  # ranks that wait, by the rank (or ANY) that they wait for
@@ -70,6 +73,7 @@ class Member(Transport):
         self.dies_at = math.inf
         self._why_gone = ""  # "": it is here
         self.on_the_way = 0  # messages that it has sent
+        self._works = False
         self.recorder.time_passes = self._compute
         # What it waits for: the rank, and the tags, or that this rank releases a message with this tag.
         self._wanted: tuple[int, Tags, str | None] | None = None
@@ -103,7 +107,21 @@ class Member(Transport):
 
     def _compute(self, phase: str, part: float) -> None:
         """Let the time of a phase pass, at its end."""
-        self.clock += self.ranks.seconds(self.rank, phase, part)
+        self.work(self.ranks.seconds(self.rank, phase, part))
+
+    def work(self, seconds: float) -> None:
+        """Let the time pass in which this rank has a core for so many seconds."""
+        if self.ranks.cores is None or not seconds:
+            self.clock += seconds
+            return
+        self._works = True
+        self.ranks.cores.compute(self.rank, seconds, self.clock, self._has_worked)
+        while self._works:
+            self.wait_for(self.rank, ())
+
+    def _has_worked(self) -> None:
+        self._works = False
+        self.wake(self.world.time)
 
     # Coming and going
 

@@ -67,20 +67,18 @@ class Simulated(Member):
             nbytes = len(payload)
             message = Message(self.rank, tag, None, payload, nbytes, n)
         message.order = (sent, 0)
-        cards = self.network.path(self.rank, dst)
-        start, end = cards[0].take(nbytes, self.clock, self.clock)
+        if self.ranks.copying:
+            self.work(nbytes * self.ranks.copying)
         self.on_the_way += 1
-        receiver = (dst, self.ranks.lives[dst])
-        arrive = partial(self._deliver, message, *receiver)
-        if start > self.world.time:
-            self.world.at(start, partial(self.world.travel, nbytes, cards, 1, start, end, arrive))
-        else:
-            self.world.travel(nbytes, cards, 1, start, end, arrive)
-        if not in_place:
-            return Delivered(), nbytes
-        way = InPlace(self, message, dst, end)
-        message._give_back = way.release
-        return way, nbytes
+        arrive = partial(self._deliver, message, dst, self.ranks.lives[dst])
+        work: Work = Delivered()
+        left = None
+        if in_place:
+            work = on_its_way = InPlace(self, message, dst)
+            message._give_back, left = on_its_way.release, on_its_way.leave
+        cards = self.network.path(self.rank, dst)
+        self.world.sharing.send((self.rank, dst), cards, nbytes, self.clock, left, arrive)
+        return work, nbytes
 
     def _deliver(self, message: Message, dst: int, life: int) -> None:
         if self.ranks.lives[dst] == life:  # else it was sent to one that has died since
@@ -117,4 +115,6 @@ class Simulated(Member):
             if limited and self.clock >= deadline:
                 raise self.inbox.overdue(named(tag), src, limit)
             self.wait_for(src, tag)
+        if self.ranks.copying:
+            self.work(message.nbytes * self.ranks.copying)
         return message

@@ -6,8 +6,7 @@ network and the seconds of each phase: the same bits every time.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import TypeAlias
@@ -15,7 +14,6 @@ from typing import TypeAlias
 import torch
 from greenlet import getcurrent, greenlet
 
-from transports.link import Card
 from virtual_time.network import Network
 
 Event: TypeAlias = greenlet | Callable[[], None]
@@ -32,6 +30,7 @@ class World:
     def __init__(self, network: Network, compute: bool = True) -> None:
         self.network = network
         self.time = 0.0  # of what happened last
+        self.sharing = network.share(self)
         self._hub = getcurrent()
         self._switch = _switch if compute else greenlet.switch
         self._agenda: list[tuple[float, int, Event]] = []  # a heap: what happens later
@@ -44,19 +43,6 @@ class World:
             self._due.append(event)
         else:
             heappush(self._agenda, (time, next(self._order), event))
-
-    def travel(
-        self, nbytes: int, cards: Sequence[Card], i: int, first: float, last: float, arrive: Callable[[], None]
-    ) -> None:
-        """Let a message, whose first byte is at `cards[i]` now, pass it and those behind it, and `arrive`."""
-        while i < len(cards):
-            start, last = cards[i].take(nbytes, first, last)
-            i += 1
-            if start > first and i < len(cards):
-                self.at(start, partial(self.travel, nbytes, cards, i, start, last, arrive))
-                return
-            first = start
-        self.at(last + self.network.latency, arrive)
 
     def start(self, run: Callable[[], object]) -> greenlet:
         """Return a new coroutine that calls `run` as soon as it is its turn."""

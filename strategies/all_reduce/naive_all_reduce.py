@@ -19,7 +19,8 @@ class NaiveAllReduce(AllReduceSGD):
 
     def cost(self, kind: str | None = None) -> Cost:
         """A gradient from each to rank 0, and the sum to each."""
-        return Cost(worker=Traffic("2 (N - 1) / N", "2 (N - 1) P / N"), path=Traffic("2", "N P"))
+        worker = Traffic("2 (N - 1) / N", "2 (N - 1) P / N")
+        return Cost(worker, path=Traffic("2", "2 (N - 1) P"), in_order=Traffic("2", "N P"))
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `naive_all_reduce`."""

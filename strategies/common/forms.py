@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 from records.formulas import as_written
 from strategies.collectives import broadcast
 from strategies.common.traits import Coded, Cost, Traffic
+from transports.card import FAIR, IN_ORDER
 
 
 class Costed(Protocol):
@@ -53,15 +54,18 @@ def predict(
     latency: float,
     code: Coded | None = None,
     itemsize: int = 4,
+    sharing: str = FAIR,
 ) -> float | None:
     """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
     compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
     et al., ICLR 2017); where these travel `while_computing`, the greater of `compute` and the rest. `bandwidth` in
-    bytes a second; `compute` and `latency` in seconds. Without `--clip_norm`, for which some strategies send more;
-    the codec computes in `compute`.
+    payload bytes a second; `compute` and `latency` in seconds; `sharing`: FAIR or IN_ORDER, see
+    `virtual_time/sharing.py`. Without `--clip_norm`, for which some strategies send more; the codec computes in
+    `compute`.
     """
-    path = strategy.cost(code.kind if code else None).path
+    cost = strategy.cost(code.kind if code else None)
+    path = cost.in_order if cost.in_order and sharing == IN_ORDER else cost.path
     if path is None:
         return None
     if n_gpus == 1:

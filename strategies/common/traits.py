@@ -68,6 +68,7 @@ class Cost:
     worker: Traffic  # by each worker
     server: Traffic | None = None  # by each server
     path: Traffic | None = None  # the critical path: what is one after the other; None: no time is predicted
+    in_order: Traffic | None = None  # the path where cards pass messages in order, if it is another
     code: Codec | None = None  # the codec of its own that the algorithm sends gradients by, whose bytes are G
     scope: str = "tensor"  # what that codes one by one: see `compression.Setting`
 

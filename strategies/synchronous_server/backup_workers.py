@@ -30,13 +30,15 @@ class BackupWorkers(Served):
     traits = replace(Served.traits, ranks=(3, None), deaths=SURVIVED)
 
     def cost(self, kind: str | None = None) -> Cost:
-        """As with one server that waits for all, but that the path has no late gradients.
+        """As with one server that waits for all: of workers that are alike none is late where they share cards fairly.
 
-        With a codec, x for the late may take longer on its way than the step, and what the late send for b > 1 has no
-        simple form: then nothing is predicted.
+        In order, one gradient passes while the server sends, however many are dropped. With a codec, x for the late
+        may take longer on its way than the step: then nothing is predicted.
         """
-        path = Traffic("2", "(N - n_backup) P") if kind is None and self.n_backup <= 1 else None
-        return replace(super().cost(kind), path=path)
+        if kind:
+            return super().cost(kind)
+        in_order = Traffic("2", "(N - min(1, n_backup)) P")
+        return replace(super().cost(), path=Traffic("2", "2 (N - 1) P"), in_order=in_order)
 
     def check(self, run: RunSize) -> None:
         """A step waits for at least one worker."""

@@ -24,8 +24,9 @@ class ParamServer(Served):
     """Workers send gradients to one server, which takes one step with their mean and sends the parameters to all."""
 
     def cost(self, kind: str | None = None) -> Cost:
-        """All messages of a step pass the server's card; but for one gradient, those of its two directions overlap."""
-        return replace(super().cost(kind), path=Traffic("2", "(N - 1) P + G" if kind else "N P"))
+        """All messages of a step pass the server's card, in order but for one gradient in both directions at once."""
+        fair, in_order = ("(N - 1) (G + P)", "G + (N - 1) P") if kind else ("2 (N - 1) P", "N P")
+        return replace(super().cost(kind), path=Traffic("2", fair), in_order=Traffic("2", in_order))
 
     # Worker k
 

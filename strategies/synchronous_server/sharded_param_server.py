@@ -44,7 +44,8 @@ class ShardedParamServer(Served):
         return Cost(
             worker=Traffic("servers", "P"),
             server=Traffic("N - servers", "(N - servers) P / servers"),
-            path=Traffic("2", "N P / servers"),
+            path=Traffic("2", "2 max(N - servers, servers) P / servers"),
+            in_order=Traffic("2", "N P / servers"),
         )
 
     def roles(self, world_size: int) -> list[str]:

@@ -17,6 +17,7 @@ from tests.strategies.loops import Rank, Task, trajectories
 from tests.strategies.runs import BATCH_NORM, made
 from tests.virtual_time.test_dry_run import STEPS, on, steps_of
 from transports.base import Transport
+from transports.units import PAYLOAD
 from virtual_time.steps import Sizes
 
 
@@ -126,7 +127,7 @@ def test_what_it_sends_and_how_long_that_takes_is_said(topology: str, n: int) ->
     for sent in on("meta", strategy, n, Sizes(1000))[0]:
         assert (sent.messages, sent.nbytes) == pytest.approx((STEPS * messages, STEPS * nbytes))
     for parameters in (1e3, 1e8):
-        predicted = predict(strategy, n, int(4 * parameters), compute=0.3, bandwidth=125e6, latency=1e-3)
+        predicted = predict(strategy, n, int(4 * parameters), compute=0.3, bandwidth=125e6 * PAYLOAD, latency=1e-3)
         assert steps_of(strategy, n, parameters).seconds == pytest.approx(predicted, rel=1e-3)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.ranks import HELD_BACK, LIMIT, held_back, launch, run
 from tests.transports.samples import pair
 from transports.base import ANY, Transport
+from transports.card import IN_ORDER
 from transports.link import Link
 from transports.timing import now
 from virtual_time.launcher import VirtualTime
@@ -108,7 +109,7 @@ sends = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 1), st.integers(
 @given(st.lists(sends, min_size=2, max_size=3))
 def test_what_is_held_back_arrives_when_it_does_in_virtual_time(plans: list[Sends]) -> None:
     world_size = len(plans) + 2
-    time = VirtualTime(OneSwitch(world_size, BANDWIDTH, LATENCY), lambda *_: 0.0)
+    time = VirtualTime(OneSwitch(world_size, BANDWIDTH, LATENCY, sharing=IN_ORDER), lambda *_: 0.0)
     simulated = time.launch(sends_to_the_first, world_size, plans)
     links = [Link(BANDWIDTH, LATENCY) for _ in range(world_size)]
     sent = []

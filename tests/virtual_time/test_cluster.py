@@ -17,6 +17,7 @@ from tests.runs import small
 from training.checks import resolve
 from training.options import Options
 from training.preflight import prepare
+from transports.units import PAYLOAD
 from virtual_time import calibration
 from virtual_time import cluster as clusters
 from virtual_time.calibration import count_flops
@@ -33,13 +34,13 @@ def test_a_network_is_what_its_options_say() -> None:
     options = resolve(Options(n_gpus=4, bandwidth="1gbit", latency="50us"))
     network = ClusterOptions().network(options)
     assert isinstance(network, OneSwitch)
-    assert (network.world_size, network.bandwidth, network.latency) == (4, 125e6, pytest.approx(50e-6))
+    assert (network.world_size, network.bandwidth, network.latency) == (4, 125e6 * PAYLOAD, pytest.approx(50e-6))
     racks = ClusterOptions(racks=2).network(options)
     assert isinstance(racks, Racks)
-    assert (racks.racks, racks.rack_bandwidth) == (2, 125e6)
+    assert (racks.racks, racks.rack_bandwidth) == (2, 125e6 * PAYLOAD)
     racks = ClusterOptions(racks=2, rack_bandwidth="10gbit").network(options)
     assert isinstance(racks, Racks)
-    assert racks.rack_bandwidth == 1.25e9
+    assert racks.rack_bandwidth == 1.25e9 * PAYLOAD
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,33 @@ def test_the_time_of_a_phase_passes_at_its_end_recorded_or_not(record: bool) -> 
     assert events == ([["forward", 0, 3], ["forward", 3, 6], ["update", 6, 7]] if record else [])
 
 
+def send_what_is_copied(transport: Transport) -> float:
+    with transport.recorder.phase("forward"):
+        pass
+    if transport.rank == 0:
+        transport.isend(torch.zeros(1000, dtype=torch.uint8), 1, "x")
+    if transport.rank == 1:
+        transport.recv(0, "x").release()
+    return transport.now()
+
+
+@pytest.mark.parametrize(
+    ("cores", "copying", "ends"),
+    [
+        (None, 0.0, [3.0, 3.001, 1.0]),
+        (2, 0.0, [3.5, 3.501, 1.5]),  # three on two cores until rank 2 is done
+        (1, 0.0, [7.0, 7.001, 3.0]),
+        (2, 1e-3, [4.5, 5.501, 1.5]),
+    ],
+)
+def test_ranks_on_one_machine_share_its_cores_and_copy_what_they_send(
+    cores: int | None, copying: float, ends: list[float]
+) -> None:
+    seconds = [3.0, 3.0, 1.0]
+    time = VirtualTime(OneSwitch(3, 1e6, 0.0), lambda rank, phase, part: seconds[rank], cores=cores, copying=copying)
+    assert time.launch(send_what_is_copied, 3) == pytest.approx(ends)
+
+
 def rank_of(transport: Transport) -> int:
     return transport.rank
 

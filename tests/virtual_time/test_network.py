@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.link import Card
+from transports.card import Card
 from transports.units import bytes_per_second, seconds
 from virtual_time.network import Network, OneSwitch, Racks
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.ranks import virtual_time
 from transports.base import ANY, Transport
+from transports.card import FAIR, IN_ORDER
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import Network, OneSwitch, Racks
 from virtual_time.ranks import Deadlock
@@ -32,7 +33,12 @@ def deliver(transport: Transport, ways: list[tuple[int, int]], nbytes: int) -> t
 
 
 ALONE, CROSS, TO_ONE = [(0, 1)], [(0, 2), (1, 3)], [(1, 0), (2, 0), (3, 0)]
-SWITCH = OneSwitch(4, 1 / US, MS)
+TO_ALL = [(0, 1), (0, 2), (0, 3)]
+FAIRLY, SWITCH = OneSwitch(4, 1 / US, MS), OneSwitch(4, 1 / US, MS, sharing=IN_ORDER)
+
+
+def racks(uplink: float, sharing: str) -> Racks:
+    return Racks(4, 1e6, MS, racks=2, rack_bandwidth=uplink, sharing=sharing)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +46,30 @@ SWITCH = OneSwitch(4, 1 / US, MS)
     [
         *((SWITCH, ALONE, nbytes, {1: [MS + nbytes * US]}) for nbytes in (0, 1, 5000)),
         (SWITCH, TO_ONE, 1000, {0: [2 * MS, 3 * MS, 4 * MS]}),
-        (SWITCH, [(0, 1), (0, 2), (0, 3)], 1000, {1: [2 * MS], 2: [3 * MS], 3: [4 * MS]}),
-        (Racks(4, 1e6, MS, racks=2, rack_bandwidth=1e6), CROSS, 1000, {2: [2 * MS], 3: [3 * MS]}),
-        (Racks(4, 1e6, MS, racks=2, rack_bandwidth=0.5e6), CROSS, 1000, {2: [3 * MS], 3: [5 * MS]}),
+        (SWITCH, TO_ALL, 1000, {1: [2 * MS], 2: [3 * MS], 3: [4 * MS]}),
+        (racks(1e6, IN_ORDER), CROSS, 1000, {2: [2 * MS], 3: [3 * MS]}),
+        (racks(0.5e6, IN_ORDER), CROSS, 1000, {2: [3 * MS], 3: [5 * MS]}),
+        *((FAIRLY, ALONE, nbytes, {1: [MS + nbytes * US]}) for nbytes in (0, 5000)),
+        (FAIRLY, TO_ONE, 1000, {0: [4 * MS, 4 * MS, 4 * MS]}),
+        (FAIRLY, TO_ALL, 1000, {1: [4 * MS], 2: [4 * MS], 3: [4 * MS]}),
+        (FAIRLY, [(0, 1), (0, 1), (0, 2)], 1000, {1: [3 * MS, 4 * MS], 2: [3 * MS]}),
+        (racks(0.5e6, FAIR), CROSS, 1000, {2: [5 * MS], 3: [5 * MS]}),
     ],
-    ids=["empty", "a byte", "alone", "one receives", "one sends", "uplink", "slow uplink"],
+    ids=[
+        "empty",
+        "a byte",
+        "alone",
+        "one receives",
+        "one sends",
+        "uplink",
+        "slow uplink",
+        "empty, fairly",
+        "alone, fairly",
+        "one receives fairly",
+        "one sends fairly",
+        "one connection",
+        "a fair uplink",
+    ],
 )
 def test_a_message_takes_its_latency_its_bytes_and_turns_on_cards_and_its_sender_does_not_wait(
     network: Network, ways: list[tuple[int, int]], nbytes: int, times: dict[int, list[float]]
@@ -74,7 +99,8 @@ def a_late_message_behind_an_early_one(transport: Transport) -> list[str]:
 
 
 def test_a_card_takes_messages_in_the_order_in_which_they_come_not_in_that_of_sending() -> None:
-    assert virtual_time(4).launch(a_late_message_behind_an_early_one, 4)[0] == ["2 at 0.004", "1 at 0.007"]
+    time = VirtualTime(OneSwitch(4, 1e6, MS, sharing=IN_ORDER), lambda *_: 0.0)
+    assert time.launch(a_late_message_behind_an_early_one, 4)[0] == ["2 at 0.004", "1 at 0.007"]
 
 
 # Whose turn it is

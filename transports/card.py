@@ -1,0 +1,74 @@
+"""One direction of a network card, or of a switch's port: how the messages that pass it share its bandwidth."""
+
+import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final
+
+FAIR: Final = "fair"
+IN_ORDER: Final = "in_order"
+
+
+@dataclass(slots=True)
+class Card:
+    """A card of `bandwidth` bytes a second, and what has passed it so far.
+
+    A card either passes messages in order, by `take`, or shares its bandwidth among all that pass it, by `join`,
+    `next_end` and `leave`. `due` is for whoever waits for `next_end`.
+    """
+
+    name: str
+    bandwidth: float
+    least: float = 0.0  # weight, by which it is shared where there is less
+    free: float = 0.0  # when the last byte of all messages so far has passed
+    busy: float = 0.0  # seconds in which it would pass them one after the other
+    nbytes: float = 0
+    due: float = field(default=math.inf, compare=False)
+    _flows: list[tuple[float, int, float, Any]] = field(default_factory=list, compare=False)  # a heap, by their ends
+    _order: "count[int]" = field(default_factory=count, compare=False)
+    _served: float = field(default=0.0, compare=False)  # bytes for each unit of weight, of all time
+    _weight: float = field(default=0.0, compare=False)  # of all flows
+    _at: float = field(default=0.0, compare=False)  # when `_served` was right
+
+    # In order
+
+    def take(self, nbytes: float, first: float, last: float) -> tuple[float, float]:
+        """Pass a message whose bytes come from `first` to `last`; return when its first and last byte leave."""
+        seconds = nbytes / self.bandwidth
+        start = max(first, self.free)
+        end = max(start + seconds, last)
+        self.free = end
+        self.busy += seconds
+        self.nbytes += nbytes
+        return start, end
+
+    # Fairly: weighted processor sharing, in the virtual time of Parekh and Gallager (A generalized processor sharing
+    # approach to flow control, IEEE/ACM Transactions on Networking, 1993)
+
+    def join(self, nbytes: float, weight: float, at: float, flow: Any) -> None:
+        """Let the bytes of `flow` pass from the time `at` on, with a share of the bandwidth by its weight."""
+        if self._flows:
+            self._served += (at - self._at) * self.bandwidth / max(self._weight, self.least)
+        self._at = at
+        self._weight += weight
+        heappush(self._flows, (self._served + nbytes / weight, next(self._order), weight, flow))
+        self.busy += nbytes / self.bandwidth
+        self.nbytes += nbytes
+
+    def next_end(self) -> float:
+        """Return when the first of the flows ends if none joins before; infinity if there is none."""
+        if not self._flows:
+            return math.inf
+        return self._at + (self._flows[0][0] - self._served) * max(self._weight, self.least) / self.bandwidth
+
+    def leave(self) -> Any:
+        """Remove the flow that ends first, at that time, and return it."""
+        end = self.next_end()
+        served, _, weight, flow = heappop(self._flows)
+        if self._flows:
+            self._at, self._served = max(end, self._at), served
+            self._weight -= weight
+        else:
+            self._served = self._weight = 0.0  # so that no rounding error lasts
+        return flow

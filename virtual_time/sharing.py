@@ -1,0 +1,192 @@
+"""How the messages of a network share its cards: fairly, as TCP does, or in order.
+
+**Fair**: all messages that pass a card share its bandwidth, and each passes all cards of its path at once; it has
+arrived `latency` seconds after the last card has let it pass. Messages from one rank to another wait for each other, as
+on one connection. No two connections are quite alike: the weight of a message is drawn, between 1 - spread and
+1 + spread. Otherwise ranks that do the same would do it for ever at the same time.
+
+**In order**: a card passes one message after the other, in the order in which they reach it, at its whole bandwidth,
+and begins to pass one on while it still comes in (cut-through).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Protocol
+
+from transports.card import Card
+
+
+class Agenda(Protocol):
+    """What World has: the time, and what happens later."""
+
+    time: float
+
+    def at(self, time: float, event: Callable[[], None]) -> None:
+        """See World."""
+
+
+class Sharing(ABC):
+    """The messages that are on their way. `latency` in seconds."""
+
+    def __init__(self, agenda: Agenda, latency: float) -> None:
+        self._agenda, self._latency = agenda, latency
+
+    @abstractmethod
+    def send(
+        self,
+        way: tuple[int, int],
+        cards: Sequence[Card],
+        nbytes: float,
+        at: float,
+        left: Callable[[float], None] | None,
+        arrive: Callable[[], None],
+    ) -> None:
+        """Send a message from one rank to another, by these cards, `at` a time that may be later than now.
+
+        `left` is called, now or then, with the time at which its last byte has passed the first card.
+        """
+
+
+class InOrder(Sharing):
+    """A card passes one message after the other."""
+
+    def send(
+        self,
+        way: tuple[int, int],
+        cards: Sequence[Card],
+        nbytes: float,
+        at: float,
+        left: Callable[[float], None] | None,
+        arrive: Callable[[], None],
+    ) -> None:
+        """See Sharing."""
+        start, end = cards[0].take(nbytes, at, at)
+        if left:
+            left(end)
+        if start > self._agenda.time:
+            self._agenda.at(start, partial(self._travel, nbytes, cards, 1, start, end, arrive))
+        else:
+            self._travel(nbytes, cards, 1, start, end, arrive)
+
+    def _travel(
+        self, nbytes: float, cards: Sequence[Card], i: int, first: float, last: float, arrive: Callable[[], None]
+    ) -> None:
+        """Let a message, whose first byte is at `cards[i]` now, pass it and those behind it, and `arrive`."""
+        while i < len(cards):
+            start, last = cards[i].take(nbytes, first, last)
+            i += 1
+            if start > first and i < len(cards):
+                self._agenda.at(start, partial(self._travel, nbytes, cards, i, start, last, arrive))
+                return
+            first = start
+        self._agenda.at(last + self._latency, arrive)
+
+
+class _Flow:
+    """A message on its way: the cards that it has not passed yet, and what happens when it has."""
+
+    __slots__ = ("arrive", "cards", "left", "nbytes", "passing", "way")
+
+    def __init__(
+        self,
+        way: tuple[int, int],
+        cards: Sequence[Card],
+        nbytes: float,
+        left: Callable[[float], None] | None,
+        arrive: Callable[[], None],
+    ) -> None:
+        self.way, self.cards, self.nbytes, self.left, self.arrive = way, cards, nbytes, left, arrive
+        self.passing = len(cards)
+
+
+class Fair(Sharing):
+    """All messages that pass a card share it, by weights between 1 - `spread` and 1 + `spread`."""
+
+    def __init__(self, agenda: Agenda, latency: float, spread: float, seed: int) -> None:
+        super().__init__(agenda, latency)
+        self._spread, self._chance = spread, Random(seed)
+        self._ways: dict[tuple[int, int], deque[_Flow] | None] = {}  # that are busy, and what waits for each
+
+    def send(
+        self,
+        way: tuple[int, int],
+        cards: Sequence[Card],
+        nbytes: float,
+        at: float,
+        left: Callable[[float], None] | None,
+        arrive: Callable[[], None],
+    ) -> None:
+        """See Sharing."""
+        flow = _Flow(way, cards, nbytes, left, arrive)
+        if at > self._agenda.time:
+            self._agenda.at(at, partial(self._enter, flow))
+        else:
+            self._enter(flow)
+
+    def _enter(self, flow: _Flow) -> None:
+        way = flow.way
+        if way not in self._ways:
+            self._ways[way] = None
+            self._begin(flow)
+        elif (waiting := self._ways[way]) is None:
+            self._ways[way] = deque((flow,))
+        else:
+            waiting.append(flow)
+
+    def _begin(self, flow: _Flow) -> None:
+        """Let a message enter all its cards."""
+        time, spread = self._agenda.time, self._spread
+        weight = 1 + spread * (2 * self._chance.random() - 1) if spread else 1.0
+        new: list[Card] = []
+        for card in flow.cards:
+            card.join(flow.nbytes, weight, time, flow)
+            end = card.next_end()
+            if end < card.due:
+                card.due = end
+                if new and new[-1].due != end:
+                    self._agenda.at(new[-1].due, partial(self._look, new))
+                    new = []
+                new.append(card)
+        if new:
+            self._agenda.at(new[-1].due, partial(self._look, new))
+
+    def _look(self, cards: Sequence[Card]) -> None:
+        """Let the messages leave that have passed one of these cards by now."""
+        time = self._agenda.time
+        for card in cards:
+            if card.due > time:
+                continue  # another look is planned
+            while (end := card.next_end()) <= time:
+                self._leave(card.leave(), card)
+            card.due = end
+            if end < math.inf:
+                self._agenda.at(end, partial(self._look, (card,)))
+
+    def _leave(self, flow: _Flow, card: Card) -> None:
+        if flow.left and card is flow.cards[0]:
+            flow.left(self._agenda.time)
+        flow.passing -= 1
+        if flow.passing:
+            return
+        self._agenda.at(self._agenda.time + self._latency, flow.arrive)
+        waiting = self._ways[flow.way]
+        if waiting:
+            self._begin(waiting.popleft())
+        else:
+            del self._ways[flow.way]
+
+
+class Cores(Fair):
+    """The cores of one machine, which the ranks that compute share: each has one, or its part of them all."""
+
+    def __init__(self, agenda: Agenda, cores: int) -> None:
+        super().__init__(agenda, latency=0.0, spread=0.0, seed=0)
+        self._cores = (Card("cores", cores, least=cores),)
+
+    def compute(self, rank: int, seconds: float, at: float, done: Callable[[], None]) -> None:
+        """Compute on one core for so many seconds, from a time on that may be later than now; then call `done`."""
+        self.send((rank, rank), self._cores, seconds, at, None, done)

@@ -53,8 +53,7 @@ class Hollow(torch.Tensor):
         """See torch."""
         if len(sections) != 1 or type(sections[0]) is not int or sections[0] < 1 or options:
             return super().tensor_split(*sections, **options)
-        n, longer = divmod(self.numel(), sections[0])
-        return (hollow(n + 1, self.dtype),) * longer + (hollow(n, self.dtype),) * (sections[0] - longer)
+        return _chunks(self.numel(), self.dtype, sections[0])
 
     def __getitem__(self, where: Any) -> torch.Tensor:
         """See torch."""
@@ -67,6 +66,12 @@ class Hollow(torch.Tensor):
 def hollow(n: int, dtype: torch.dtype) -> torch.Tensor:
     """Return the vector [n] of this floating-point type."""
     return torch.Tensor._make_subclass(Hollow, torch.empty(n, dtype=dtype, device="meta"))
+
+
+@cache
+def _chunks(n: int, dtype: torch.dtype, sections: int) -> tuple[torch.Tensor, ...]:
+    least, longer = divmod(n, sections)
+    return (hollow(least + 1, dtype),) * longer + (hollow(least, dtype),) * (sections - longer)
 
 
 def zeros(n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -198,7 +198,7 @@ def _simulated(options: Options, machines: ClusterOptions, phases: dict[str, flo
     if phases is None:
         return simulate.simulate(options, machines, quiet=True)
     options, network, deaths, _ = simulate.check(options, machines)
-    time = VirtualTime(network, Compute(options, phases), deaths)
+    time = VirtualTime(network, Compute(options, phases), deaths, **machines.machine())
     return simulate.Simulation(options, run(options, True, time.launcher()), time, math.inf)
 
 

@@ -92,8 +92,8 @@ class RunOptions:
     timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
     bandwidth: str | None = field(default=None, metadata=MAY_CHANGE_ALWAYS)
-    """Hold messages back as on a network card of so much in each direction: 1gbit, 100mbit, 1.5GB/s. Default: not
-    held back; in a simulation 10gbit."""
+    """Hold messages back as on a network card of so much in each direction, headers included, which passes them in
+    order: 1gbit, 100mbit, 1.5GB/s. Default: not held back; in a simulation 10gbit."""
     latency: str | None = field(default=None, metadata=MAY_CHANGE_ALWAYS)
     """Hold messages back by so much beside bytes / bandwidth: 50us, 3ms. Default: not held back; in a simulation
     50us."""

@@ -48,7 +48,7 @@ class ClusterOptions:
     cores: int | None = None
     """Put all ranks on one machine with so many cores, which those that compute share. Default: a machine for each."""
     copying: str | None = None
-    """At what rate a core copies a message, where it is sent and where it is received: 2GB/s. Default: in no time."""
+    """With --cores: at what rate a core passes on what is sent, and another what is received: 1GB/s. Default: none."""
     kill: tuple[str, ...] = ()
     """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
@@ -112,6 +112,8 @@ class ClusterOptions:
             raise UsageError(f"--cores {self.cores}: must be from 1 to 1000000")
         if self.copying is not None:
             read_unit("copying", self.copying, bytes_per_second)
+            if self.cores is None or self.sharing != FAIR:
+                raise UsageError("--copying: a part of --cores, where messages share cards fairly; give --cores")
         if self.compute is not None and self.flops is not None:
             raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
         if self.coding is not None and self.compute is None and self.flops is None:

@@ -16,7 +16,7 @@ from launchers.limits import allow_open_files
 from transports.messages import PeerLost
 from virtual_time.network import Network
 from virtual_time.ranks import Deadlock, Killed, Ranks
-from virtual_time.sharing import Cores
+from virtual_time.sharing import Cores, Fair
 from virtual_time.transport import Simulated
 from virtual_time.world import World
 
@@ -45,7 +45,7 @@ class VirtualTime:
     facts: Mapping[str, Any] = field(default_factory=dict)
     compute: bool = True  # whether the ranks draw random numbers and compute gradients; else they are switched faster
     cores: int | None = None  # of one machine, on which all ranks run; None: each has a machine of its own
-    copying: float = 0.0  # seconds a byte, that a message takes a core of its sender, and one of its receiver
+    copying: float = 0.0  # seconds a byte that a message takes of these: see `Cores`
     world: World | None = field(default=None, init=False)
     ranks: Ranks | None = field(default=None, init=False)
 
@@ -81,8 +81,10 @@ class VirtualTime:
         allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
         self.world = world = World(self.network, self.compute)
         self.ranks = ranks = Ranks(world, world_size)
-        ranks.seconds, ranks.copying = self.seconds, self.copying
-        ranks.cores = Cores(world, self.cores) if self.cores else None
+        ranks.seconds = self.seconds
+        if self.cores:
+            fair = world.sharing if isinstance(world.sharing, Fair) else Fair(world)
+            ranks.cores = Cores(fair, self.cores, self.copying)
         ranks.hosts = set(range(world_size)) - set(job.expendable)
         results: dict[int, Any] = dict.fromkeys(range(world_size))
         failures: dict[int, Failure] = {}

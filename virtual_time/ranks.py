@@ -38,7 +38,6 @@ class Ranks:
         self.transports: dict[int, Member] = {}
         self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
         self.cores: Cores | None = None  # None: each rank has a core of its own
-        self.copying = 0.0  # seconds a byte, that a message takes a core of its sender, and one of its receiver
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
         self.waiters: defaultdict[int, list[Member]] = defaultdict(list)  # who ever waits for a rank, or for ANY
@@ -126,9 +125,9 @@ class Member(Transport):
         while self._works:
             self.wait_for(self.rank, ())
 
-    def _has_worked(self) -> None:
+    def _has_worked(self, at: float) -> None:
         self._works = False
-        self.wake(self.world.time)
+        self.wake(at)
 
     # Coming and going
 

@@ -106,7 +106,7 @@ class _Flow:
 class Fair(Sharing):
     """All messages that pass a card share it, by weights between 1 - `spread` and 1 + `spread`."""
 
-    def __init__(self, agenda: Agenda, latency: float, spread: float, seed: int) -> None:
+    def __init__(self, agenda: Agenda, latency: float = 0.0, spread: float = 0.0, seed: int = 0) -> None:
         super().__init__(agenda, latency)
         self._spread, self._chance = spread, Random(seed)
         self._ways: dict[tuple[int, int], deque[_Flow] | None] = {}  # that are busy, and what waits for each
@@ -180,13 +180,19 @@ class Fair(Sharing):
             del self._ways[flow.way]
 
 
-class Cores(Fair):
-    """The cores of one machine, which the ranks that compute share: each has one, or its part of them all."""
+class Cores:
+    """The cores of one machine, which computing and messages share: each has one, or its part of them all.
 
-    def __init__(self, agenda: Agenda, cores: int) -> None:
-        super().__init__(agenda, latency=0.0, spread=0.0, seed=0)
-        self._cores = (Card("cores", cores, least=cores),)
+    A message takes a core where it is sent, and one where it is received, for `copying` seconds a byte, while it passes
+    the cards.
+    """
 
-    def compute(self, rank: int, seconds: float, at: float, done: Callable[[], None]) -> None:
-        """Compute on one core for so many seconds, from a time on that may be later than now; then call `done`."""
-        self.send((rank, rank), self._cores, seconds, at, None, done)
+    def __init__(self, fair: Fair, cores: int, copying: float) -> None:
+        self._fair, self._unit = fair, copying or 1.0  # of the card's bytes, in seconds of a core
+        self._card = Card("cores", cores / self._unit, least=cores)
+        self.copies = (self._card, self._card) if copying else ()
+        """What a message passes beside the cards of its path."""
+
+    def compute(self, rank: int, seconds: float, at: float, done: Callable[[float], None]) -> None:
+        """Compute on a core for so many seconds, from a time on that may be later than now; then call `done`."""
+        self._fair.send((rank, rank), (self._card,), seconds / self._unit, at, done, lambda: None)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from compression import Layout
@@ -41,6 +42,8 @@ class StepsJob:
     samples: int  # of a worker in a step
     steps: int
     phases: dict[str, float] | None = None
+    network: Callable[[], nn.Module] | None = None  # whose passes are computed, where they are
+    batch: Callable[[int], tuple[torch.Tensor, torch.Tensor]] | None = None  # of a rank: inputs and classes
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Hollow(nn.Module):
 
 
 def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
-    """Run one rank for some steps; both passes only let virtual time pass.
+    """Run one rank for some steps; both passes only let virtual time pass, unless the job has a network.
 
     `report` is called when they have "begun" and when they have "ended".
     """
@@ -89,8 +92,11 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         recorder.time_passes = lambda name, part: transport.sleep(phases.get(name, 0.0) * part)
     strategy = dataclasses.replace(options.strategy)
     roles = options.roles
-    replica = HollowReplica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
-    replica.layout = job.sizes.layout
+    if job.network and job.batch:
+        replica, (x, y) = Replica(job.network(), transport), job.batch(transport.rank)
+    else:
+        replica = HollowReplica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
+        replica.layout = job.sizes.layout
     strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec(),
                    seed=options.seed)  # fmt: skip
     recorder.shares = job.sizes.shares
@@ -106,10 +112,13 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         for i in strategy.steps_of_epoch(0, job.steps):
             recorder.step = i
             with recorder.phase("forward"):
-                pass
+                loss = F.cross_entropy(replica.module(x), y) if job.network else None
             strategy.begin_step(job.samples)
             with recorder.phase("backward"):
-                replica.pass_layers()
+                if loss is None:
+                    replica.pass_layers()
+                else:
+                    loss.backward()
             strategy.step(job.samples)
             ends.append(transport.now())
     ended = transport.now()

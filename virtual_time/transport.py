@@ -9,7 +9,7 @@ for what from whom.
 """
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from records.recorder import Recorder
 from transports.base import NO_LIMIT
+from transports.card import Card
 from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, PeerLost, Work, as_vector
 from virtual_time.in_place import InPlace
@@ -67,8 +68,6 @@ class Simulated(Member):
             nbytes = len(payload)
             message = Message(self.rank, tag, None, payload, nbytes, n)
         message.order = (sent, 0)
-        if self.ranks.copying:
-            self.work(nbytes * self.ranks.copying)
         self.on_the_way += 1
         arrive = partial(self._deliver, message, dst, self.ranks.lives[dst])
         work: Work = Delivered()
@@ -76,7 +75,9 @@ class Simulated(Member):
         if in_place:
             work = on_its_way = InPlace(self, message, dst)
             message._give_back, left = on_its_way.release, on_its_way.leave
-        cards = self.network.path(self.rank, dst)
+        cards: Sequence[Card] = self.network.path(self.rank, dst)
+        if self.ranks.cores:
+            cards = (*cards, *self.ranks.cores.copies)
         self.world.sharing.send((self.rank, dst), cards, nbytes, self.clock, left, arrive)
         return work, nbytes
 
@@ -115,6 +116,4 @@ class Simulated(Member):
             if limited and self.clock >= deadline:
                 raise self.inbox.overdue(named(tag), src, limit)
             self.wait_for(src, tag)
-        if self.ranks.copying:
-            self.work(message.nbytes * self.ranks.copying)
         return message

@@ -19,6 +19,7 @@ from strategies import STRATEGIES, RunSize
 from tests.experiments.samples import SIMULATED, rows_of
 from training import Options
 from training.checks import resolve
+from transports.units import PAYLOAD
 from workloads import models
 
 COMPARED_RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None, quick=False)}
@@ -141,7 +142,7 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
         if case.where == VIRTUAL:
             assert bool(options.slow) == (case.slow or (name == WHOLE and case.question == "slow"))
             assert options.link is not None
-            assert options.link.bandwidth == pytest.approx(case.gbit * 1.25e8)
+            assert options.link.bandwidth == pytest.approx(case.gbit * 1.25e8 * PAYLOAD)
             shared.add(str((options.batch_size, options.jitter, options.latency, options.model, options.optimizer)))
         trained = len(options.strategy.roles(options.n_gpus or 0))
         options.strategy.check(RunSize(trained, workers, 12, shared_memory=case.where == REAL))

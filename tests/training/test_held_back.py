@@ -11,6 +11,7 @@ from tests.runs import made, small, strategy_of
 from training import run
 from training.checks import resolve
 from training.options import Options
+from transports.units import PAYLOAD
 
 SLOW_LINK = {"bandwidth": "100mbit", "latency": "2ms"}
 
@@ -30,7 +31,7 @@ def test_a_run_on_a_link_has_the_same_result_later(tmp_path: Path, strategy: str
 def test_one_of_the_two_is_enough() -> None:
     link = resolve(Options(bandwidth="1gbit")).link
     assert link is not None
-    assert (link.bandwidth, link.latency) == (125e6, 0.0)
+    assert (link.bandwidth, link.latency) == (125e6 * PAYLOAD, 0.0)
     link = resolve(Options(latency="50us")).link
     assert link is not None
     assert (link.seconds(10**9), link.latency) == (0.0, pytest.approx(50e-6))

@@ -118,7 +118,8 @@ def send_what_is_copied(transport: Transport) -> float:
         (None, 0.0, [3.0, 3.001, 1.0]),
         (2, 0.0, [3.5, 3.501, 1.5]),  # three on two cores until rank 2 is done
         (1, 0.0, [7.0, 7.001, 3.0]),
-        (2, 1e-3, [4.5, 5.501, 1.5]),
+        (2, 1e-3, [3.5, 4.5, 1.5]),  # the message has two cores for a second
+        (1, 1e-3, [7.0, 9.0, 3.0]),
     ],
 )
 def test_ranks_on_one_machine_share_its_cores_and_copy_what_they_send(

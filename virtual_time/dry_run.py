@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -220,9 +221,11 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
     network = cluster.network(options)
     time = VirtualTime(network, Compute(options, phases), compute=False, **cluster.machine())
     passed: dict[str, list[tuple[float, float]]] = {}
+    reports = Counter[str]()
 
     def note(_: int, what: str) -> None:
-        if what == "ended" or what not in passed:  # the first that has begun, the last that has ended
+        reports[what] += 1
+        if reports[what] == (1 if what == "begun" else options.world_size):  # the first has begun, the last has ended
             passed[what] = [(card.busy, card.nbytes) for card in network.cards()]
 
     with _progress(options, job, network, quiet):

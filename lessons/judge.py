@@ -95,7 +95,7 @@ class Game:
             lost = self._describe_loss(rank, error) if isinstance(error, PeerLost) else None
             self.fault = self.fault or lost or self.source.explain(error, f"{self.case}: rank {rank}")
             raise self.fault from error
-        return result, sum(transport.messages_sent), sum(transport.bytes_sent), transport.now()
+        return result, transport.messages_sent.total(), transport.bytes_sent.total(), transport.now()
 
     def note_change(self, message: Sent, vector: torch.Tensor) -> None:
         """Note that a rank changed a message on its way. The run goes on: a later fault may explain the change."""

@@ -23,7 +23,7 @@ def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> i
     No barrier is needed: a rank overwrites a chunk N - 1 steps after it sent it, and by then the chain of messages
     round the ring has come through the neighbour that reads it. Raises PeerLost, WaitTimeout.
     """
-    chunks = torch.tensor_split(vector, transport.world_size)
+    chunks = vector.tensor_split(transport.world_size)
     n, sent = reduce_scatter(chunks, transport, n)
     sent += all_gather(chunks, transport)
     for work in sent:  # the next backward pass writes into the vector
@@ -65,7 +65,7 @@ def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Wor
 
 def own_chunk(vector: torch.Tensor, transport: Transport) -> torch.Tensor:
     """Return the chunk that this rank holds after share-reduce, a view: number (r + 1) mod N."""
-    return torch.tensor_split(vector, transport.world_size)[(transport.rank + 1) % transport.world_size]
+    return vector.tensor_split(transport.world_size)[(transport.rank + 1) % transport.world_size]
 
 
 def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:

@@ -7,9 +7,10 @@ dead peers, and records every message. How bytes get across is decided by its ki
 
 import pickle
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -66,15 +67,19 @@ class Transport(ABC):
         self.link = link
         self.recorder = recorder or Recorder(rank, enabled=False)
         self.recorder.clock = self.now
-        self.messages_sent = [0] * world_size
-        self.bytes_sent = [0] * world_size
-        self.peers = [peer for peer in range(world_size) if peer != rank]
+        self.messages_sent = Counter[int]()
+        self.bytes_sent = Counter[int]()
         self._running = timing.RunningClock(self.now)  # for limits
         self.owes = ""
         self.steps = 0
         self._closed = False
         self._on_gpu = device.type == "cuda"
         self.inbox = Inbox(self)
+
+    @cached_property
+    def peers(self) -> list[int]:
+        """All ranks but this one."""
+        return [peer for peer in range(self.world_size) if peer != self.rank]
 
     # Time
 
@@ -165,7 +170,8 @@ class Transport(ABC):
         one (source, tag) arrive in the order they were sent. `n` counts as no bytes. Raises PeerLost.
         """
         t0 = self.now()
-        self._check_open()
+        if self._closed:
+            self._check_open()
         if dst in self.inbox.gone:
             raise PeerLost(dst, self.inbox.gone[dst])
         if dst == self.rank or not 0 <= dst < self.world_size:
@@ -192,7 +198,8 @@ class Transport(ABC):
         PeerLost (for ANY: once a dead peer, and when no peer is left), PeerReturned (for ANY), WaitTimeout.
         """
         t0 = self.now()
-        self._check_open()
+        if self._closed:
+            self._check_open()
         if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
             raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
         from_any = src == ANY and timeout != 0
@@ -267,7 +274,8 @@ class Transport(ABC):
 
     def _note(self, message: Message, t0: float) -> None:
         """Record a received message: its span ends when its receipt is logged or it is released, being read so far."""
-        self._synchronize()
+        if self._on_gpu:
+            self._synchronize()
         if self.recorder.enabled:
             self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
 

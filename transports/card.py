@@ -25,6 +25,7 @@ class Card:
     busy: float = 0.0  # seconds in which it would pass them one after the other
     nbytes: float = 0
     due: float = field(default=math.inf, compare=False)
+    _alone: tuple[float, float, float, float, Any] | None = field(default=None, compare=False)  # end, begin, ... of one
     _flows: list[tuple[float, int, float, Any]] = field(default_factory=list, compare=False)  # a heap, by their ends
     _order: "count[int]" = field(default_factory=count, compare=False)
     _served: float = field(default=0.0, compare=False)  # bytes for each unit of weight, of all time
@@ -44,31 +45,44 @@ class Card:
         return start, end
 
     # Fairly: weighted processor sharing, in the virtual time of Parekh and Gallager (A generalized processor sharing
-    # approach to flow control, IEEE/ACM Transactions on Networking, 1993)
+    # approach to flow control, IEEE/ACM Transactions on Networking, 1993); one flow alone needs none
 
-    def join(self, nbytes: float, weight: float, at: float, flow: Any) -> None:
-        """Let the bytes of `flow` pass from the time `at` on, with a share of the bandwidth by its weight."""
-        if self._flows:
-            self._served += (at - self._at) * self.bandwidth / max(self._weight, self.least)
+    def join(self, nbytes: float, weight: float, at: float, flow: Any) -> float:
+        """Let the bytes of `flow` pass from the time `at` on, with a share of the bandwidth by its weight.
+
+        Return when the first of the flows ends if none joins before.
+        """
+        self.busy += nbytes / self.bandwidth
+        self.nbytes += nbytes
+        if self._alone is None and not self._flows:
+            end = at + nbytes / weight * max(weight, self.least) / self.bandwidth
+            self._alone = end, at, nbytes, weight, flow
+            return end
+        if self._alone is not None:
+            _, self._at, first_nbytes, self._weight, first = self._alone
+            self._flows.append((first_nbytes / self._weight, next(self._order), self._weight, first))
+            self._served, self._alone = 0.0, None
+        self._served += (at - self._at) * self.bandwidth / max(self._weight, self.least)
         self._at = at
         self._weight += weight
         heappush(self._flows, (self._served + nbytes / weight, next(self._order), weight, flow))
-        self.busy += nbytes / self.bandwidth
-        self.nbytes += nbytes
+        return self.next_end()
 
     def next_end(self) -> float:
         """Return when the first of the flows ends if none joins before; infinity if there is none."""
+        if self._alone is not None:
+            return self._alone[0]
         if not self._flows:
             return math.inf
         return self._at + (self._flows[0][0] - self._served) * max(self._weight, self.least) / self.bandwidth
 
     def leave(self) -> Any:
         """Remove the flow that ends first, at that time, and return it."""
+        if self._alone is not None:
+            flow, self._alone = self._alone[4], None
+            return flow
         end = self.next_end()
         served, _, weight, flow = heappop(self._flows)
-        if self._flows:
-            self._at, self._served = max(end, self._at), served
-            self._weight -= weight
-        else:
-            self._served = self._weight = 0.0  # so that no rounding error lasts
+        self._at, self._served = max(end, self._at), served
+        self._weight -= weight
         return flow

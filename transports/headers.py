@@ -41,7 +41,6 @@ class Kind(IntEnum):
     OBJECT = 1  # the bytes of a pickled object; none at all: the object None
     GOODBYE = 2  # nothing, ever: the sender has closed
     FAILED = 3  # as GOODBYE, but the sender has not done its work
-    ALIVE = 4  # nothing: the sender lives
 
 
 _KINDS = tuple(Kind)

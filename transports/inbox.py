@@ -3,6 +3,7 @@
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from transports.messages import Message, PeerLost, PeerReturned, WaitTimeout
@@ -17,8 +18,12 @@ class Owner(Protocol):
     """The part of a transport that its inbox uses."""
 
     rank: int
-    peers: list[int]
+    world_size: int
     timeout: float
+
+    @property
+    def peers(self) -> list[int]:
+        """See Transport."""
 
     def _progress(self, src: int, seconds: float) -> None: ...
 
@@ -40,9 +45,11 @@ class Inbox:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._peers = owner.peers
+        self._n_peers = owner.world_size - 1
         self._n_arrived = 0
         self.queues: dict[tuple[int, str], deque[Message]] = {}
+        # Of the tags that were taken from ANY last, a heap of the first of each queue: there may be many peers.
+        self._heads: dict[str, list[tuple[tuple[float, int], int, str]]] = {}
         self.gone: dict[int, str] = {}
         self.news: deque[PeerLost | PeerReturned] = deque()
         self.over: PeerLost | None = None
@@ -54,21 +61,47 @@ class Inbox:
         self._n_arrived += 1
         message.order = (sent, self._n_arrived)
         key = (message.src, message.tag)
-        if key not in self.queues:
-            self.queues[key] = deque()
-        self.queues[key].append(message)
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = deque()
+        queue.append(message)
+        if len(queue) == 1 and message.tag in self._heads:
+            heappush(self._heads[message.tag], (message.order, *key))
 
     def pop(self, src: int, tag: Tags) -> Message | None:
         """Take the first message of `src` (or ANY) with this tag (or one of several); None if there is none."""
-        if src != ANY and isinstance(tag, str):
-            queue = self.queues.get((src, tag))
-            return queue.popleft() if queue else None
-        tags = (tag,) if isinstance(tag, str) else tag
-        if not tags:
+        if tag == ():
             raise ValueError("recv needs a tag")
-        peers = self._peers if src == ANY else (src,)
-        heads = [queue for peer in peers for one in tags if (queue := self.queues.get((peer, one)))]
-        return min(heads, key=lambda queue: queue[0].order).popleft() if heads else None
+        if src == ANY:
+            return self._pop_any((tag,) if isinstance(tag, str) else tag)
+        if isinstance(tag, str):
+            queue = self.queues.get((src, tag))
+        else:
+            queues = [queue for one in tag if (queue := self.queues.get((src, one)))]
+            queue = min(queues, key=lambda queue: queue[0].order, default=None)
+        if not queue:
+            return None
+        message = queue.popleft()
+        if self._heads:
+            self._heads.pop(message.tag, None)
+        return message
+
+    def _pop_any(self, tags: tuple[str, ...]) -> Message | None:
+        for one in tags:
+            if one not in self._heads:
+                heap = [(queue[0].order, *key) for key, queue in self.queues.items() if key[1] == one and queue]
+                heapify(heap)
+                self._heads[one] = heap
+        heaps = [heap for one in tags if (heap := self._heads[one])]
+        if not heaps:
+            return None
+        heap = min(heaps)
+        _, src, tag = heappop(heap)
+        queue = self.queues[src, tag]
+        message = queue.popleft()
+        if queue:
+            heappush(heap, (queue[0].order, src, tag))
+        return message
 
     def lose(self, peer: int, why: str, died: bool) -> None:
         """Note that `peer` is gone."""
@@ -81,6 +114,7 @@ class Inbox:
         """Forget what `peer` has sent, and that it is gone."""
         self.gone.pop(peer, None)
         self.news = deque(news for news in self.news if news.rank != peer)
+        self._heads.clear()
         for key in [key for key in self.queues if key[0] == peer]:
             del self.queues[key]
 
@@ -115,30 +149,32 @@ class Inbox:
 
     def check(self, src: int, tag: Tags) -> None:
         """Check that a message may yet come. Raises PeerLost, PeerReturned, RunFailed."""
-        self.raise_if_gone(src, tag)
+        if self.gone or self.news or self.over or not self._n_peers:
+            self.raise_if_gone(src, tag)
         if src != ANY and tag != STEPS_TAKEN and (ended := self.queues.get((src, STEPS_TAKEN))):
             self._owner.compare_steps(ended[0])
 
     def raise_if_gone(self, src: int, tag: Tags) -> None:
         """Raise the news, if it is ANY that is waited for, or PeerLost if `src` is gone."""
-        whom = "anyone" if src == ANY else f"rank {src}"
+        whom = src
         if src == ANY and self.news:
             news = self.news.popleft()
             if isinstance(news, PeerReturned):
                 raise news
             src = news.rank
-        elif src == ANY and len(self.gone) == len(self._peers) and not self._owner.may_return():
+        elif src == ANY and len(self.gone) == self._n_peers and not self._owner.may_return():
             src = next(iter(self.gone), ANY)
             if src == ANY:
                 raise PeerLost(ANY, "there is no other rank", named(tag))
         if src in self.gone:
             raise PeerLost(src, self.gone[src], f"{named(tag)} from rank {src}")
         if self.over:
-            raise PeerLost(self.over.rank, self.over.why, f"{named(tag)} from {whom}")
+            from_whom = "anyone" if whom == ANY else f"rank {whom}"
+            raise PeerLost(self.over.rank, self.over.why, f"{named(tag)} from {from_whom}")
 
     def overdue(self, what: str, src: int, limit: float) -> WaitTimeout:
         """Return the error of a wait for `what` from `src` (or ANY) that has reached its limit."""
-        ranks = [peer for peer in self._peers if peer not in self.gone] if src == ANY else [src]
+        ranks = [peer for peer in self._owner.peers if peer not in self.gone] if src == ANY else [src]
         return WaitTimeout(self._owner.rank, limit, what, ranks)
 
 

@@ -52,6 +52,8 @@ class OutOfSharedMemory(RuntimeError):
 class Work(ABC):
     """A message on its way. Its tensor is not to be changed until `done`."""
 
+    __slots__ = ()
+
     @property
     @abstractmethod
     def done(self) -> bool:
@@ -135,10 +137,16 @@ class Message:
 
     def release(self) -> None:
         """Release the sender's memory, which it may write again. `tensor` is not to be used afterwards."""
-        self.log_receipt()
-        receiver, self._receiver = self._receiver, None
-        if receiver is not None and self._give_back is not None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        if not self._noted:
+            receiver._note(self, self._t0)
+            self._noted = True
+        elif self._give_back is not None:
             receiver._synchronize()
+        self._receiver = None
+        if self._give_back is not None:
             self._give_back()
             self._give_back = None
 
@@ -165,8 +173,10 @@ class Message:
 
     def copy_to(self, out: torch.Tensor) -> None:
         """Copy the tensor into `out` (same length) and release the message."""
-        with self:
+        try:
             out.copy_(self.vector)
+        finally:
+            self.release()
 
     @property
     def vector(self) -> torch.Tensor:

@@ -2,16 +2,17 @@
 
 Every message is a header of fixed size, see `headers.py`, and then its payload: in one piece with the header if it is
 short, which is a copy that does not block. gloo carries both. It can neither poll nor end a wait without closing all
-its connections, so a thread receives headers from anyone, then the payload, into the inbox, and the waiting, with its
-limit, is done there; a second one waits until what was sent is received; and a third sends every peer a sign of life,
-which fails when the peer is dead. After a death gloo may deliver nothing more from any rank, so then every wait
-ends, for what is not in the inbox already.
+its connections, so for each peer one thread receives header and payload into the inbox, and the waiting, with its
+limit, is done there; a second thread waits until the peer has received what was sent to it. So no peer holds up
+another. gloo fails the receive from a peer that is dead. Then every wait ends, for what is not in the inbox already:
+the launchers end all ranks when one dies.
 
 On GPUs of their own, payloads that are tensors may go through NCCL instead, see `rendezvous.py`.
 """
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ import torch.distributed as dist
 from records.recorder import Recorder
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
-from transports.inbox import ANY, Tags
+from transports.inbox import Tags
 from transports.link import Held, Link
 from transports.messages import Message, PeerLost, Work
 from transports.remote import WHY, Remote, bytes_of
@@ -35,8 +36,10 @@ _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connecti
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
 _TOGETHER = 1 << 20
 """Bytes of a payload that still travels in one piece with its header."""
-_ALIVE_S = 0.5
-"""Seconds between two signs of life."""
+_AHEAD = 2
+"""Receives from a peer that gloo has before they are needed: it sends nothing before the receiver has allowed it."""
+_PARTING_S = 1.5
+"""Seconds that `close` takes at most after a death."""
 
 
 class ProcessGroup(Remote):
@@ -56,17 +59,20 @@ class ProcessGroup(Remote):
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
         self._groups = groups
-        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # of the thread that receives
+        # Of gloo too: a receiver allows a message by one of its own, which must not queue behind the data it sends.
+        self._ways: tuple[Any, ...] = (
+            dist.group.WORLD,
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)),
+        )
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header
-        self._posted: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
-        self._unreceived = ANY  # the peer that has not received yet what the next message to be done was sent to it
-        self._leaving = threading.Event()
-        self._receiver = threading.Thread(target=self._receive_all, daemon=True)
-        self._waiter = threading.Thread(target=self._wait_until_received, daemon=True)
-        self._sign = threading.Thread(target=self._show_life, daemon=True)
-        for thread in (self._receiver, self._waiter, self._sign):
+        self._posted: dict[int, queue.SimpleQueue[_Posted | None]] = {peer: queue.SimpleQueue() for peer in self.peers}
+        works = (self._receive_from, self._wait_until_received)
+        self._threads = [
+            threading.Thread(target=work, args=[peer], daemon=True) for peer in self.peers for work in works
+        ]
+        for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
@@ -74,14 +80,12 @@ class ProcessGroup(Remote):
         if self._closed:
             return
         self._closed = True
-        self._leaving.set()
-        self._sign.join()  # after a goodbye nothing is sent
         # After a death, long enough that the others find the dead themselves, and do not take this rank for one.
-        deadline = self._running() + (min(self.timeout, 3 * _ALIVE_S) if self.inbox.over else self.timeout)
+        deadline = self._running() + (min(self.timeout, _PARTING_S) if self.inbox.over else self.timeout)
         for peer in self.peers:
             self._post(peer, Header(self._farewell), None)
-        self._posted.put(None)
-        for thread in (self._waiter, self._receiver):
+            self._posted[peer].put(None)
+        for thread in self._threads:
             while thread.is_alive() and (remaining := deadline - self._running()) > 0:
                 thread.join(min(remaining, SLICE_S))
         dist.destroy_process_group()
@@ -101,75 +105,58 @@ class ProcessGroup(Remote):
 
     def _post(self, dst: int, header: Header, payload: torch.Tensor | None) -> "_Posted":
         """Queue a message for the sending thread."""
-        group, raw = self._group(header, self.rank, dst), torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
+        way, group = self._ways[self.rank > dst], self._group(header, self.rank, dst)
+        raw = torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
         pieces = [] if payload is None or not payload.numel() else [payload.view(torch.uint8)]
-        copied = group is None and header.nbytes <= _TOGETHER
+        copied = group is way and header.nbytes <= _TOGETHER
         if copied:
             raw, pieces = torch.cat([raw, *pieces]), []
-        posted = _Posted(dst, raw, None if copied else payload)
+        posted = _Posted(raw, None if copied else payload)
         with self._posting:
             try:
-                posted.works.append(dist.isend(raw, dst, tag=_HEADER))
+                posted.works.append(dist.isend(raw, dst, way, tag=_HEADER))
                 for piece in pieces:
                     posted.works.append(dist.isend(piece, dst, group, tag=_PAYLOAD))
             except RuntimeError:
                 posted.received.set()  # the peer is gone; reported when all that it sent is received
             else:
-                self._posted.put(posted)
+                self._posted[dst].put(posted)
         if copied:
             posted.received.set()
         return posted
 
-    def _group(self, header: Header, src: int, dst: int) -> dist.ProcessGroup | None:
-        """Return what carries the payload; None: the default group."""
-        return self._groups[src > dst] if self._groups and header.kind == Kind.TENSOR else None
+    def _group(self, header: Header, src: int, dst: int) -> Any:
+        """Return what carries the payload."""
+        return (self._groups if self._groups and header.kind == Kind.TENSOR else self._ways)[src > dst]
 
-    def _wait_until_received(self) -> None:
-        while (posted := self._posted.get()) is not None:
-            self._unreceived = posted.dst
+    def _wait_until_received(self, dst: int) -> None:
+        while (posted := self._posted[dst].get()) is not None:
             with suppress(RuntimeError):  # as above
                 _complete(posted.works[-1])  # the payload goes when the header is received
             posted.received.set()
 
-    def _show_life(self) -> None:
-        silent: set[int] = set()
-        while not self._leaving.wait(_ALIVE_S):
-            for peer in self.peers:
-                if peer in self.inbox.gone:
-                    continue
-                if not self._post(peer, Header(Kind.ALIVE), None).works:
-                    if peer in silent:  # by now all is in the inbox that it has sent
-                        self._ended(peer, "it died")
-                    silent.add(peer)
-
     # Receiving
 
-    def _receive_all(self) -> None:
-        world, here = dist.group.WORLD, set(self.peers)
-        assert world
-        raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
-        with torch.cuda.stream(self._stream):
-            while here:
-                try:
-                    work = world.recv_anysource([raw], _HEADER)
+    def _receive_from(self, src: int) -> None:
+        """Put all messages of a peer into the inbox, and at last that it is gone."""
+        way = self._ways[src > self.rank]
+        memory = [self._buffers.take(SIZE + _TOGETHER, torch.uint8) for _ in range(_AHEAD)]
+        with torch.cuda.stream(torch.cuda.Stream(self.device) if self._on_gpu else None):
+            try:
+                awaited = deque((raw, way.recv([raw], src, _HEADER)) for raw in memory)
+                while True:
+                    raw, work = awaited.popleft()
                     _complete(work)
-                except RuntimeError:
-                    return  # this rank closes, or a peer is dead, which `_show_life` finds out
-                src = work._source_rank()
-                try:
                     header = unpack(raw[:SIZE].numpy().tobytes())
-                except ValueError as error:  # the messages after it cannot be parsed
-                    self._ended(src, f"what it has sent is {error}")
-                    return
-                if header.kind in (Kind.GOODBYE, Kind.FAILED):
-                    self._ended(src, *WHY[header.kind])
-                    here.remove(src)
-                elif header.kind != Kind.ALIVE:
-                    try:
-                        raw = self._receive_payload(src, header, raw)
-                    except RuntimeError:
-                        self._ended(src, "it died")
-                        here.remove(src)
+                    if header.kind in WHY:
+                        self._ended(src, *WHY[header.kind])
+                        return
+                    raw = self._receive_payload(src, header, raw)
+                    awaited.append((raw, way.recv([raw], src, _HEADER)))
+            except RuntimeError:
+                self._ended(src, "it died")  # or this rank has closed
+            except ValueError as error:  # the messages after it cannot be parsed
+                self._ended(src, f"what it has sent is {error}")
 
     def _receive_payload(self, src: int, header: Header, raw: torch.Tensor) -> torch.Tensor:
         """Put the message into the inbox; return memory for the next header."""
@@ -177,7 +164,7 @@ class ProcessGroup(Remote):
         group = self._group(header, src, self.rank)
         try:
             give_back: Callable[[], None] | None = None
-            if group is None and header.nbytes <= _TOGETHER:
+            if group in self._ways and header.nbytes <= _TOGETHER:
                 payload = raw[SIZE : SIZE + header.nbytes].view(header.dtype)
                 if header.nbytes <= _TOGETHER // 16 or header.kind == Kind.OBJECT:
                     payload = payload.clone()  # so that a message that is kept for long keeps no more memory
@@ -185,7 +172,7 @@ class ProcessGroup(Remote):
                     give_back = partial(self._buffers.give_back, raw)
                     raw = self._buffers.take(SIZE + _TOGETHER, torch.uint8)
             else:
-                if group:
+                if group in self._groups:
                     payload = torch.empty(header.numel, dtype=header.dtype, device=self.device)
                 else:
                     payload = self._buffers.take(header.numel, header.dtype)
@@ -196,9 +183,9 @@ class ProcessGroup(Remote):
                 message = Message(src, header.tag, None, payload.numpy().tobytes(), header.nbytes, header.n)
             else:
                 tensor = payload.to(self.device)
-                if self._stream:
+                if self._on_gpu:
                     tensor.record_stream(torch.cuda.default_stream(self.device))
-                    self._stream.synchronize()
+                    torch.cuda.current_stream(self.device).synchronize()
                 message = Message(src, header.tag, tensor, None, header.nbytes, header.n, give_back)
         except RuntimeError:
             if held:
@@ -250,7 +237,6 @@ class ProcessGroup(Remote):
 class _Posted:
     """A message that gloo has been given; it reads header and payload until they are received."""
 
-    dst: int
     header: torch.Tensor
     payload: torch.Tensor | None
     works: list[dist.Work | None] = field(default_factory=list)
@@ -277,8 +263,7 @@ class _Delivery(Work):
         while not self.done:
             remaining = deadline - transport._running()
             if remaining <= 0:
-                whom = self._dst if self._received.is_set() else transport._unreceived
-                raise transport.inbox.overdue("the release of a message", whom, transport.timeout)
+                raise transport.inbox.overdue("the release of a message", self._dst, transport.timeout)
             if self._received.wait(min(remaining, SLICE_S)):
                 sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -220,9 +221,11 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
     network = cluster.network(options)
     time = VirtualTime(network, Compute(options, phases), compute=False, **cluster.machine())
     passed: dict[str, list[tuple[float, float]]] = {}
+    reports = Counter[str]()
 
     def note(_: int, what: str) -> None:
-        if what == "ended" or what not in passed:  # the first that has begun, the last that has ended
+        reports[what] += 1
+        if reports[what] == (1 if what == "begun" else options.world_size):  # the first has begun, the last has ended
             passed[what] = [(card.busy, card.nbytes) for card in network.cards()]
 
     with _progress(options, job, network, quiet):
@@ -233,7 +236,9 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
     held = [time.ranks.transports[rank].bytes_allocated for rank in range(options.world_size)]
     took = max(max(one.ended for one in results) - max(one.begun for one in results), 1e-12)
     both = zip(network.cards(), passed["begun"], passed["ended"], strict=True)
-    of_steps = [Card(card.name, card.bandwidth, 0.0, end[0] - start[0], end[1] - start[1]) for card, start, end in both]
+    of_steps = [
+        Card(card.name, card.bandwidth, busy=end[0] - start[0], nbytes=end[1] - start[1]) for card, start, end in both
+    ]
     cards = [(card, 100 * card.busy / took) for card in of_steps if card.nbytes]
     memory = [vectors + one.optimizer_bytes for vectors, one in zip(held, results, strict=True)]
     return DryRun(options, job.sizes, phases, results, memory, sorted(cards, key=lambda pair: -pair[1]))

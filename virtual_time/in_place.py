@@ -9,6 +9,8 @@ from virtual_time.ranks import Member
 class InPlace(Work):
     """A message that is read in its sender's memory, at least until its last byte has left."""
 
+    __slots__ = ("_dst", "_left", "_message", "_read_from", "_read_until", "_sender")
+
     def __init__(self, sender: Member, message: Message, dst: int) -> None:
         self._sender, self._dst = sender, dst
         self._left = math.inf  # not known before
@@ -42,6 +44,8 @@ class InPlace(Work):
         """See Work."""
         sender = self._sender
         t0 = sender.clock
+        if self._left <= t0 and self._read_until <= t0:
+            return
         while self._left == math.inf and self._message is not None:
             sender.wait_for(self._dst, (), self._message.tag)
         sender.clock = max(sender.clock, self._left)

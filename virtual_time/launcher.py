@@ -117,7 +117,7 @@ class VirtualTime:
                 world.stop()  # no rank needs what is still on the agenda
 
         def start(rank: int, life: int) -> None:
-            coroutines.append(world.start(partial(be, rank, life)))
+            coroutines.append(world.start(lambda: be(rank, life)))
 
         def mourn(rank: int) -> None:
             results[rank] = None  # its clock may have been at the end already
@@ -139,7 +139,7 @@ class VirtualTime:
 
         ranks.after_death = mourn
         ranks.returning = {death.rank for death in self.deaths if death.returns is not None}
-        with as_before(), _collecting_seldom():
+        with as_before(), _collecting_seldom(never=not self.compute):
             try:
                 for rank in range(world_size):
                     start(rank, life=0)
@@ -155,10 +155,13 @@ class VirtualTime:
 
 
 @contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """In the block, look for garbage in cycles less often: there are many objects here, and hardly any cycles."""
+def _collecting_seldom(never: bool) -> Iterator[None]:
+    """In the block, look for garbage in cycles less often: there are many objects here, and hardly any cycles.
+
+    `never`: there are none, as nothing is computed.
+    """
     thresholds = gc.get_threshold()
-    gc.set_threshold(100_000, 1000, 1000)
+    gc.set_threshold(*(0,) if never else (100_000, 1000, 1000))
     try:
         yield
     finally:

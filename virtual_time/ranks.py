@@ -1,9 +1,11 @@
 """The ranks of a world in virtual time: the clock of each, which rank waits for which, and which have left."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 
 import torch
 from greenlet import getcurrent
@@ -38,7 +40,8 @@ class Ranks:
         self.cores: Cores | None = None  # None: each rank has a core of its own
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
-        self.waiting: dict[int, dict[int, Member]] = {}  # ranks that wait, by the rank (or ANY) that they wait for
+        self.waiters: defaultdict[int, list[Member]] = defaultdict(list)  # who ever waits for a rank, or for ANY
+        self.waits = count()
         self.returning: set[int] = set()  # who will be started again after its death
         self.lives = [0] * world_size  # how often each was started again
         self.hosts: set[int] = set()  # who may let one in that was started again
@@ -48,8 +51,10 @@ class Ranks:
         """Note that a rank is gone, and what it has sent has arrived; wake the ranks that wait for it."""
         self.gone.append((rank, why, died))
         self.ever_gone.add(rank)
-        for transport in [*self.waiting.get(rank, {}).values(), *self.waiting.get(ANY, {}).values()]:
-            transport.wake(self.world.time)
+        for src in (rank, ANY):
+            waiting = [one for one in self.waiters[src] if one._wanted and one._wanted[0] == src]
+            for transport in sorted(waiting, key=lambda one: one._since):
+                transport.wake(self.world.time)
         if died:
             self.after_death(rank)
 
@@ -76,6 +81,8 @@ class Member(Transport):
         self.recorder.time_passes = self._compute
         # What it waits for: the rank, and the tags, or that this rank releases a message with this tag.
         self._wanted: tuple[int, Tags, str | None] | None = None
+        self._since = 0  # the number of its last wait
+        self._waited_for = set[int]()  # all that it ever waited for
         self._departures = len(ranks.gone)  # that this rank knows of
         self.bytes_allocated = 0
         for peer, why, _ in ranks.gone:
@@ -136,7 +143,7 @@ class Member(Transport):
             return
         self._closed = True
         self.clock = self.dies_at = max(self.clock, self.world.time)
-        self._waits_no_more()
+        self._wanted = None
         if not self.coroutine.dead:
             self.world.at(self.world.time, self.coroutine)
         self._leave(DIED)
@@ -177,9 +184,8 @@ class Member(Transport):
                 self._lose(peer, why, died)
 
     def arrived(self) -> None:
-        """Note that a message of this rank has arrived."""
-        self.on_the_way -= 1
-        if self._why_gone and not self.on_the_way:
+        """Note that a message has arrived of this rank, which has left."""
+        if not self.on_the_way:
             self.ranks.leave(self.rank, self._why_gone, self._why_gone == DIED)
 
     # Waiting
@@ -198,24 +204,21 @@ class Member(Transport):
     def wake(self, at: float) -> None:
         """Wake this rank, if it waits, to look again."""
         if self._wanted:
-            self._waits_no_more()
-            self.clock = max(self.clock, at)
-            self.world.at(self.clock, self.coroutine)
-
-    def _waits_no_more(self) -> None:
-        if self._wanted:
-            self.ranks.waiting[self._wanted[0]].pop(self.rank, None)
             self._wanted = None
+            if at > self.clock:
+                self.clock = at
+            self.world.at(self.clock, self.coroutine)
 
     def wait_for(self, src: int, tags: Tags, released: str | None = None) -> None:
         """Return when something of this kind has arrived, or a message is `released`, or somebody has gone."""
         self._wanted = (src, tags, released)
-        waiting = self.ranks.waiting.get(src)
-        if waiting is None:
-            waiting = self.ranks.waiting[src] = {}
-        waiting[self.rank] = self
+        self._since = next(self.ranks.waits)
+        if src not in self._waited_for:
+            self._waited_for.add(src)
+            self.ranks.waiters[src].append(self)
         self.world.wait()
-        self._check_alive()
+        if self.clock >= self.dies_at:
+            raise Killed
 
     @property
     def waits_for(self) -> str:

@@ -143,8 +143,7 @@ class Fair(Sharing):
         weight = 1 + spread * (2 * self._chance.random() - 1) if spread else 1.0
         new: list[Card] = []
         for card in flow.cards:
-            card.join(flow.nbytes, weight, time, flow)
-            end = card.next_end()
+            end = card.join(flow.nbytes, weight, time, flow)
             if end < card.due:
                 card.due = end
                 if new and new[-1].due != end:

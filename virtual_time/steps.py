@@ -105,7 +105,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     _meet(transport)
     report("begun")
     begun, ends = transport.now(), []
-    messages, nbytes = sum(transport.messages_sent), sum(transport.bytes_sent)
+    messages, nbytes = transport.messages_sent.total(), transport.bytes_sent.total()
     if roles[transport.rank] == "server":
         strategy.serve()
     else:
@@ -123,7 +123,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
             ends.append(transport.now())
     ended = transport.now()
     report("ended")
-    messages, nbytes = sum(transport.messages_sent) - messages, sum(transport.bytes_sent) - nbytes
+    messages, nbytes = transport.messages_sent.total() - messages, transport.bytes_sent.total() - nbytes
     strategy.finish()
     return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes)
 

@@ -22,6 +22,7 @@ from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, PeerLost, Work, as_vector
 from virtual_time.in_place import InPlace
 from virtual_time.ranks import Member, Ranks
+from virtual_time.vectors import zeros
 
 _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
 
@@ -37,7 +38,7 @@ class Simulated(Member):
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
-        vector = torch.zeros(numel, dtype=dtype, device=self.device)
+        vector = zeros(numel, dtype, self.device)
         self._allocated[vector.untyped_storage().data_ptr()] = vector  # on the meta device all have the same, 0
         self.bytes_allocated += vector.nbytes
         return vector
@@ -50,7 +51,8 @@ class Simulated(Member):
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self._check_alive()
-        self._notice(dst)
+        if self._departures < len(self.ranks.gone):
+            self._notice(dst)
         if dst in self.inbox.gone:
             raise PeerLost(dst, self.inbox.gone[dst])
         if isinstance(value, torch.Tensor):
@@ -82,7 +84,9 @@ class Simulated(Member):
     def _deliver(self, message: Message, dst: int, life: int) -> None:
         if self.ranks.lives[dst] == life:  # else it was sent to one that has died since
             self.ranks.transports[dst].take_in(message)
-        self.arrived()
+        self.on_the_way -= 1
+        if self._why_gone:
+            self.arrived()
 
     # Receiving
 
@@ -103,7 +107,8 @@ class Simulated(Member):
         if limited or src == ANY:
             self.catch_up()
         while (message := self.inbox.pop(src, tag)) is None:
-            self._notice(src)
+            if self._departures < len(self.ranks.gone):
+                self._notice(src)
             self.inbox.check(src, tag)
             if timeout == 0:
                 self.clock += _LOOK_S

@@ -59,8 +59,8 @@ class World:
 
     def run(self) -> None:
         """On the hub: let everything happen."""
-        while self._first()[1] is not None:  # a coroutine that has ended is false
-            self._next()
+        while self._agenda or self._due:
+            self._happen(self._take())
 
     def stop(self) -> None:
         """Drop all scheduled events, so that `run` ends."""
@@ -75,18 +75,24 @@ class World:
                 return
             if isinstance(event, greenlet) and not event.dead:
                 self.at(clock, getcurrent())
-                self._next()
+                self._switch(self._take())
                 return  # the coroutine that switched back here has run what was due
-            self._next()
+            self._happen(self._take())
 
     def wait(self) -> None:
         """Suspend the calling coroutine until another has scheduled it and its time has come."""
-        me = getcurrent()
-        while (event := self._first()[1]) is not None:
+        me, agenda, due = getcurrent(), self._agenda, self._due
+        while agenda or due:
+            if due and not (agenda and agenda[0][0] <= self.time):  # as _take and _happen, written here for speed
+                event = due.popleft()
+            else:
+                self.time, _, event = heappop(agenda)
             if event is me:
-                self._take()
                 return
-            if self._next():
+            if not isinstance(event, greenlet):
+                event()
+            elif not event.dead:
+                self._switch(event)
                 return
         self._switch(self._hub)  # which sees that nothing is left to happen
 
@@ -99,14 +105,14 @@ class World:
 
     def _take(self) -> Event:
         """Take what happens next off the agenda: it is its time."""
-        if self._due and not (self._agenda and self._agenda[0][0] <= self.time):
-            return self._due.popleft()
-        self.time, _, event = heappop(self._agenda)
+        agenda, due = self._agenda, self._due
+        if due and not (agenda and agenda[0][0] <= self.time):
+            return due.popleft()
+        self.time, _, event = heappop(agenda)
         return event
 
-    def _next(self) -> bool:
-        """Run the next event; return whether it was a coroutine, which has returned control meanwhile."""
-        event = self._take()
+    def _happen(self, event: Event) -> bool:
+        """Run an event; return whether it was a coroutine, which has returned control meanwhile."""
         if not isinstance(event, greenlet):
             event()
             return False

@@ -36,7 +36,7 @@ def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ri
     PeerLost.
     """
     N, r = transport.world_size, transport.rank
-    right, chunks = (r + 1) % N, torch.tensor_split(vector, N)
+    right, chunks = (r + 1) % N, vector.tensor_split(N)
     sent, total = [], n
     for s in range(N - 1):
         sent.append(transport.isend(chunks[(r - s) % N], right, tag, n=total))

@@ -69,7 +69,7 @@ class ShardedParamServer(Served):
 
     def cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the slices of a vector [n], by server."""
-        return torch.tensor_split(vector, self.servers)
+        return vector.tensor_split(self.servers)
 
     # Worker k
 

@@ -37,7 +37,7 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
     """Call one of them; report what came out and what was sent."""
     vector = transport.allocate(length, torch.float64)
     vector.copy_(first(transport.rank, length))
-    messages, nbytes = list(transport.messages_sent), list(transport.bytes_sent)
+    messages, nbytes = transport.messages_sent.copy(), transport.bytes_sent.copy()
     n = 7 + transport.rank
     works: list[Work] = []
     total = 0
@@ -57,8 +57,8 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
         "vector": vector.tolist(),
         "own": own_chunk(vector, transport).tolist(),
         "n": total,
-        "messages": [now - was for now, was in zip(transport.messages_sent, messages, strict=True)],
-        "bytes": [now - was for now, was in zip(transport.bytes_sent, nbytes, strict=True)],
+        "messages": [transport.messages_sent[k] - messages[k] for k in range(transport.world_size)],
+        "bytes": [transport.bytes_sent[k] - nbytes[k] for k in range(transport.world_size)],
     }
     transport.barrier()
     return found
@@ -148,7 +148,7 @@ def among_some(transport: Transport, ranks: list[int]) -> tuple[list[float], int
     if transport.rank in ranks:
         n = gather_and_add(added, transport, 7 + transport.rank, ranks)
         broadcast(told, transport, "any", ranks[-1], ranks)
-    return added.tolist(), n, told.tolist(), list(transport.messages_sent)
+    return added.tolist(), n, told.tolist(), [transport.messages_sent[k] for k in range(transport.world_size)]
 
 
 def test_some_ranks_add_and_hear_and_the_others_take_no_part() -> None:

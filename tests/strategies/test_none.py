@@ -20,7 +20,7 @@ def alone(transport: Transport, task: Task) -> tuple[list[float], list[float], l
     optimizer = OPTIMIZERS[task.optimizer](list(plain.parameters()))
     rank = Rank(transport, task)
     rank.strategy.descent.until = 47  # planned: nobody compares its steps
-    sent = sum(transport.messages_sent)
+    sent = transport.messages_sent.total()
     for step in range(4):
         rank.take(step)
         part = rank.plan.part(1, step, transport.rank)
@@ -28,7 +28,7 @@ def alone(transport: Transport, task: Task) -> tuple[list[float], list[float], l
         optimizer.step()
         optimizer.zero_grad()
     rank.strategy.finish()
-    sent = sum(transport.messages_sent) - sent
+    sent = transport.messages_sent.total() - sent
     plain_x = torch.cat([p.detach().reshape(-1) for p in plain.parameters()])
     found = rank.x().tolist(), plain_x.tolist(), rank.strategy.model().tolist(), sent
     rank.close()

@@ -72,8 +72,8 @@ def during_the_backward_pass(transport: Transport, announced: bool) -> list[int]
     model = Watched()
     rank = Rank(transport, Task(OverlappedRing(bucket_mb=8e-5), N, "plain"), model)  # 80 bytes: a layer each
     for weight in [p for p in model.parameters() if p.dim() == 2]:
-        weight.register_post_accumulate_grad_hook(lambda _: model.sent.append(sum(transport.messages_sent)))
-    before = sum(transport.messages_sent)
+        weight.register_post_accumulate_grad_hook(lambda _: model.sent.append(transport.messages_sent.total()))
+    before = transport.messages_sent.total()
     if announced:
         rank.strategy.begin_step(1)
     model(torch.ones(1, 4)).sum().backward()

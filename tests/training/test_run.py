@@ -121,7 +121,7 @@ def test_every_byte_that_a_transport_sends_is_on_record(
     passed, close = [], Simulated.close
 
     def closing(transport: Simulated) -> None:
-        passed.append(sum(transport.bytes_sent))
+        passed.append(transport.bytes_sent.total())
         close(transport)
 
     monkeypatch.setattr(Simulated, "close", closing)

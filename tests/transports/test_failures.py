@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from tests.pools import NEEDS_MPI
-from tests.ranks import LIMIT, outcome, run, run_with_deaths
+from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
 from tests.transports.samples import MILLION, die
 from transports.base import ANY, PeerLost, Transport
-from transports.headers import SIZE
+from transports.headers import SIZE, Header, Kind, pack
 from transports.remote import Remote
 
 
@@ -87,17 +87,40 @@ def fail(transport: Transport, src: int) -> object:
 
 
 def send_what_is_no_header(transport: Transport) -> object:
-    if transport.rank == 1:
-        dist.send(torch.full((SIZE,), 7, dtype=torch.uint8), 0, tag=0)
-        transport.timeout = 1.0  # rank 0 hears no goodbye any more
+    if transport.rank == 0:
+        dist.send(torch.full((SIZE,), 7, dtype=torch.uint8), 1, tag=0)
+        transport.timeout = 1.0  # rank 1 hears no goodbye any more
         return None
-    with pytest.raises(PeerLost, match="lost rank 1: what it has sent is not the header of a message") as caught:
-        transport.recv(1, "x")
+    with pytest.raises(PeerLost, match="lost rank 0: what it has sent is not the header of a message") as caught:
+        transport.recv(0, "x")
     return caught.value.rank
 
 
 def test_what_is_no_header_is_refused_and_its_sender_named() -> None:
-    assert run("process_group", send_what_is_no_header, 2)[0] == 1
+    assert run("process_group", send_what_is_no_header, 2)[1] == 0
+
+
+def send_only_a_header(transport: Transport) -> object:
+    """Rank 0 sends the payload when rank 2 has the message of rank 1, which was sent after the header."""
+    numel = MILLION  # so that it does not travel in one piece with its header
+    if transport.rank == 0:
+        raw = pack(Header(Kind.TENSOR, "x", torch.float32, numel))
+        dist.send(torch.frombuffer(bytearray(raw), dtype=torch.uint8), 2, tag=0)
+        transport.isend(None, 1, "header sent")
+        transport.recv(2, "go on")
+        dist.send(torch.ones(numel).view(torch.uint8), 2, tag=1)
+        return None
+    if transport.rank == 1:
+        transport.recv(0, "header sent")
+        transport.isend("whole", 2, "x")
+        return None
+    first = transport.recv(ANY, "x").object
+    transport.isend(None, 0, "go on")
+    return first, set(values(transport.recv(ANY, "x")))
+
+
+def test_a_message_that_stalls_holds_up_no_other_sender() -> None:
+    assert run("process_group", send_only_a_header, 3)[2] == ("whole", {1.0})
 
 
 @pytest.mark.parametrize("src", [1, ANY])

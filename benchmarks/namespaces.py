@@ -1,0 +1,138 @@
+"""Network namespaces of Linux, one a rank, joined by a bridge; the kernel shapes each link in both directions.
+
+A rank sends through the `tbf` of its own device and receives through the `tbf` of its port of the bridge. Both count
+whole Ethernet frames: TCP carries 1448 of 1514 bytes. GSO is limited to 4 frames (`gso_max_segs 4`). A bucket
+(`burst`) holds what the rate fills in 200 microseconds, at least two frames: so many bytes of a message pass for free
+(25 kB at 1 Gbit/s, 3 kB below 120 Mbit/s), and a timer that is later than that costs throughput. A queue (`limit`)
+holds 50 milliseconds. TCP's congestion control is cubic.
+
+What a killed run has left is removed by the next one.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from records.errors import RunFailed, UsageError
+from transports.timing import now, sleep
+
+_PREFIX, _SWITCH = "gradwire-", "gradwire-switch"
+_LOCK = Path("/run/gradwire-namespaces")
+_FRAME = 1514
+_BURST_S, _QUEUE_S = 200e-6, 50e-3
+DEVICE = "eth0"
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """The namespaces of `N` ranks."""
+
+    N: int
+
+    def address(self, rank: int) -> str:
+        """Return the IPv4 address of a rank."""
+        return f"10.77.0.{rank + 1}"
+
+    def shape(self, bandwidth: float) -> None:
+        """Let each rank send, and receive, `bandwidth` bytes a second at most."""
+        burst = max(2 * _FRAME, round(bandwidth * _BURST_S))
+        rule = f"root tbf rate {bandwidth * 8:.0f}bit burst {burst} limit {burst + round(bandwidth * _QUEUE_S)}"
+        for rank in range(self.N):
+            _call(f"tc -n {_PREFIX}{rank} qdisc replace dev {DEVICE} {rule}")
+            _call(f"tc -n {_SWITCH} qdisc replace dev port{rank} {rule}")
+
+    def run(self, commands: Sequence[Sequence[str]], timeout: float) -> list[str]:
+        """Run the command of each rank in its namespace; return what each has written to its standard output.
+
+        Raises RunFailed if one fails, or does not end in `timeout` seconds.
+        """
+        with ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2 * self.N)]
+            started = []
+            try:
+                for rank, command in enumerate(commands):
+                    whole = ["ip", "netns", "exec", f"{_PREFIX}{rank}", *command]
+                    stdout, stderr = files[2 * rank : 2 * rank + 2]
+                    started.append(subprocess.Popen(whole, stdout=stdout, stderr=stderr, start_new_session=True))
+                deadline = now() + timeout
+                while any(one.poll() is None for one in started) and not any(one.poll() for one in started):
+                    if now() > deadline:
+                        raise RunFailed(f"the ranks in namespaces did not end in {timeout:g} s")
+                    sleep(0.05)
+                codes = [one.poll() for one in started]
+            finally:
+                for rank, one in enumerate(started):
+                    one.kill()  # it may not have reached its namespace yet
+                    _kill(f"{_PREFIX}{rank}")
+                    one.wait()
+            for file in files:
+                file.seek(0)
+            for rank, code in enumerate(codes):
+                if code:
+                    raise RunFailed(f"rank {rank} ended with exit code {code}:\n{files[2 * rank + 1].read()}")
+            return [file.read() for file in files[::2]]
+
+
+@contextmanager
+def namespaces(N: int) -> Iterator[Namespaces]:
+    """In the block, there are namespaces for `N` ranks, without a limit until they are shaped; then all is removed.
+
+    Raises UsageError if this process may not make them, or another run has them.
+    """
+    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
+        raise UsageError("network namespaces need root, and the commands ip and tc: run as root, install iproute2")
+    with open(_LOCK, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError("another run has the network namespaces: wait until it has ended") from error
+        _remove()
+        try:
+            _make(N)
+            yield Namespaces(N)
+        finally:
+            _remove()
+
+
+def _make(N: int) -> None:
+    _call(f"ip netns add {_SWITCH}")
+    _call(f"ip -n {_SWITCH} link add bridge type bridge")
+    _call(f"ip -n {_SWITCH} link set bridge up")
+    for rank in range(N):
+        name, gso = f"{_PREFIX}{rank}", "gso_max_segs 4"
+        _call(f"ip netns add {name}")
+        _call(f"ip -n {_SWITCH} link add port{rank} {gso} type veth peer name {DEVICE} {gso} netns {name}")
+        _call(f"ip -n {_SWITCH} link set port{rank} master bridge up")
+        _call(f"ip -n {name} address add {Namespaces(N).address(rank)}/24 dev {DEVICE}")
+        _call(f"ip -n {name} link set {DEVICE} up")
+        _call(f"ip -n {name} link set lo up")
+        _call(f"ip -n {name} route replace 10.77.0.0/24 dev {DEVICE} congctl cubic")
+
+
+def _remove() -> None:
+    for line in _call("ip netns list").splitlines():
+        if (name := line.split()[0]).startswith(_PREFIX):
+            _kill(name)
+            _call(f"ip netns delete {name}")
+
+
+def _kill(name: str) -> None:
+    while pids := _call(f"ip netns pids {name}").split():
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        sleep(0.01)
+
+
+def _call(command: str) -> str:
+    done = subprocess.run(command.split(), capture_output=True, text=True, check=False, start_new_session=True)
+    if done.returncode:
+        raise RunFailed(f"{command}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,84 @@
+"""Vectors without elements: a run with them is that with torch's own meta tensors, to the last digit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from compression import CODECS, Codec
+from strategies import STRATEGIES, Strategy
+from tests.runs import IN_MEMORY, n_gpus_of
+from training.options import Options
+from virtual_time import transport
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run
+from virtual_time.vectors import Hollow, hollow
+
+IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
+CODED = [codec for codec in CODECS.values() if codec.on_meta and not codec.tensors_only]
+CASES: list[tuple[str, type[Codec], dict[str, Any]]] = [
+    (name, codec, changes)
+    for name, kind in IN_MESSAGES.items()
+    for codec in CODED
+    for changes in ([{}, {"optimizer": "adam", "clip_norm": 1.0}] if codec.name == "none" else [{}])
+    if codec.name == "none" or codec.kind in kind.traits.carries
+    if not (changes and kind().cost().code)  # which is of sgd
+]
+
+
+def told(strategy: Strategy, codec: Codec, changes: dict[str, Any]) -> Any:
+    """Return all that a dry run says of itself."""
+    n_gpus = n_gpus_of(strategy.name, 5)
+    options = Options(
+        strategy=strategy, codec=codec, n_gpus=n_gpus, device="cpu", bandwidth="1gbit", latency="1ms", batch_size=4,
+        slow=(f"{n_gpus - 1}:3",), **changes,
+    )  # fmt: skip
+    run = dry_run(options, ClusterOptions(compute="30ms"), 1003, 3, quiet=True)
+    return run.results, run.memory, run.cards
+
+
+@pytest.mark.parametrize(("name", "codec", "changes"), CASES)
+def test_a_run_is_that_with_metas_own_tensors(
+    name: str, codec: type[Codec], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = told(IN_MESSAGES[name](), codec(), changes)
+    monkeypatch.setattr(transport, "zeros", lambda n, dtype, device: torch.zeros(n, dtype=dtype, device=device))
+    assert made == told(IN_MESSAGES[name](), codec(), changes)
+
+
+@pytest.mark.parametrize("n", [0, 1, 10, 1003])
+def test_parts_are_as_long_as_torchs(n: int) -> None:
+    vector, of_torch = hollow(n, torch.float32), torch.zeros(n)
+    takes: list[Callable[[torch.Tensor], Any]] = [
+        lambda v: v.tensor_split(4), lambda v: v.tensor_split([2, 5]), lambda v: [v[2:7]], lambda v: [v[:-3]],
+        lambda v: [v[5:2]], lambda v: [v[::2]], lambda v: [v.view(v.shape)], lambda v: [v.view(-1, 1)],
+        lambda v: [v.view(torch.uint8)], lambda v: [v.clone()], lambda v: [v.mul_(3)], lambda v: [v.detach()],
+    ]  # fmt: skip
+    for take in takes:
+        found, right = take(vector), take(of_torch)
+        assert [(part.shape, part.dtype, part.nbytes) for part in found] == [
+            (part.shape, part.dtype, part.nbytes) for part in right
+        ]
+        assert all(part.is_meta for part in found)
+
+
+def test_what_does_not_fit_is_torchs_error() -> None:
+    vector = hollow(3, torch.float32)
+    for wrong in (hollow(4, torch.float32), torch.zeros(4, device="meta")):
+        for method in ("add_", "sub_", "mul_", "div_", "copy_"):
+            with pytest.raises(RuntimeError, match=r"shape|size|expand"):
+                getattr(vector, method)(wrong)
+    assert vector.copy_(hollow(3, torch.float64)).dtype == torch.float32
+    assert vector.shape == (3,)
+
+
+def test_a_parameter_is_an_object_of_its_own() -> None:
+    vector = hollow(3, torch.float32)
+    parameter = torch.nn.Parameter(vector)
+    parameter.grad = vector
+    assert isinstance(parameter, Hollow)
+    assert isinstance(parameter, torch.nn.Parameter)
+    assert vector is hollow(3, torch.float32)
+    assert vector.grad is None
+    assert not vector.requires_grad

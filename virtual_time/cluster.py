@@ -21,7 +21,7 @@ from virtual_time.launcher import Death
 from virtual_time.network import Network, OneSwitch, Racks
 from workloads.datasets import Data
 
-SPREAD = 0.05
+SPREAD = 0.3
 """Of the weights of messages that share a card fairly."""
 _SHOWN = 6  # cards
 _ROUNDING = 1e-9  # of the parts of a pass
@@ -57,7 +57,7 @@ class ClusterOptions:
         world_size, link = options.world_size, options.link
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
-        spread = SPREAD if options.strategy.traits.asynchronous else 0.0  # the others meet in each step anyway
+        spread = 0.0 if options.strategy.cost().path else SPREAD  # the others meet in each step anyway
         shared: dict[str, Any] = {"sharing": self.sharing, "spread": spread, "seed": options.seed}
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")

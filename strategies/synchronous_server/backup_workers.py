@@ -30,15 +30,13 @@ class BackupWorkers(Served):
     traits = replace(Served.traits, ranks=(3, None), deaths=SURVIVED)
 
     def cost(self, kind: str | None = None) -> Cost:
-        """As with one server that waits for all: of workers that are alike none is late where they share cards fairly.
+        """As with one server that waits for all. Who is late, and what that saves, depends on how they share cards.
 
         In order, one gradient passes while the server sends, however many are dropped. With a codec, x for the late
         may take longer on its way than the step: then nothing is predicted.
         """
-        if kind:
-            return super().cost(kind)
-        in_order = Traffic("2", "(N - min(1, n_backup)) P")
-        return replace(super().cost(), path=Traffic("2", "2 (N - 1) P"), in_order=in_order)
+        in_order = None if kind else Traffic("2", "(N - min(1, n_backup)) P")
+        return replace(super().cost(kind), in_order=in_order)
 
     def check(self, run: RunSize) -> None:
         """A step waits for at least one worker."""

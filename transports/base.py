@@ -1,8 +1,7 @@
 """What every transport promises: one rank's view of the world, and messages between ranks.
 
 A transport moves vectors and small Python objects; it does all the waiting of a strategy, bounds every wait, notices
-dead peers, and records every message. How bytes get across is decided by its kinds: see `shared_memory.py` and
-`process_group.py`.
+dead peers, and records every message. Its kinds decide how bytes get across, such as `process_group.py`.
 """
 
 import pickle
@@ -33,18 +32,15 @@ class Transport(ABC):
 
     `rank`, `world_size` and `device` say who this is and where its vectors live; `recorder` gets every message;
     `timeout` (seconds) bounds every wait that is given no limit of its own; with a `link`, messages are held back.
-    `messages_sent[dst]` and `bytes_sent[dst]` count what was sent, in bytes of payload as they would travel between
-    machines.
-    `rejoined` says that this rank was started again in the middle of a run, and sees only those who may let it in.
-    `owes` is what this rank must still call before its work ends: the launchers look at it. `steps` are those that it
-    has begun, where all ranks take the same number: waiting for a rank that has ended with fewer raises RunFailed.
-    `inbox.arrivals` are the ranks whose messages `recv` took from ANY, in that order, polls left out: all that two runs
-    of an asynchronous algorithm differ in. With `inbox.replay`, such an order, messages are taken in that order again.
+    `messages_sent[dst]` and `bytes_sent[dst]` count what was sent, in bytes of payload.
+    `rejoined`: this rank was started again in the middle of a run, and sees only those who may let it in. `owes`: what
+    it must still call before its work ends; the launchers look at it. `steps`: those that it has begun, where all ranks
+    take the same number; waiting for a rank that has ended with fewer raises RunFailed. `inbox.arrivals`: the ranks
+    whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an asynchronous algorithm
+    differ in. With `inbox.replay`, such an order, messages are taken in that order again.
     The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
-    `now`, among those that have arrived completely when `recv` looks. What is still on its way cannot be chosen. Ranks
-    whose clocks differ are the concern of each kind of transport.
-    Time is the transport's: every deadline and every event, the recorder's own included, is timed by `now`. The time in
-    which this process was stopped does not count towards a limit.
+    `now`, among those that have arrived completely when `recv` looks. What is still on its way cannot be chosen.
+    All is timed by `now`. The time in which this process was stopped counts towards no limit.
     """
 
     rejoined = False
@@ -170,8 +166,7 @@ class Transport(ABC):
         one (source, tag) arrive in the order they were sent. `n` counts as no bytes. Raises PeerLost.
         """
         t0 = self.now()
-        if self._closed:
-            self._check_open()
+        self._check_open()
         if dst in self.inbox.gone:
             raise PeerLost(dst, self.inbox.gone[dst])
         if dst == self.rank or not 0 <= dst < self.world_size:
@@ -198,8 +193,7 @@ class Transport(ABC):
         PeerLost (for ANY: once a dead peer, and when no peer is left), PeerReturned (for ANY), WaitTimeout.
         """
         t0 = self.now()
-        if self._closed:
-            self._check_open()
+        self._check_open()
         if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
             raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
         from_any = src == ANY and timeout != 0
@@ -274,8 +268,7 @@ class Transport(ABC):
 
     def _note(self, message: Message, t0: float) -> None:
         """Record a received message: its span ends when its receipt is logged or it is released, being read so far."""
-        if self._on_gpu:
-            self._synchronize()
+        self._synchronize()
         if self.recorder.enabled:
             self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
 

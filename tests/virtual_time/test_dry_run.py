@@ -132,6 +132,8 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec
         options = resolve(options_of(strategy, n_gpus, device="cpu", **coding))
         for parameters in (10**7,) if codec else (10**3, 10**8):  # the latency is the wall, or the bandwidth
             layout = Layout(("x",), ((parameters,),))
+            if sharing == FAIR and strategy.cost().path is None:
+                continue
             predicted = predict(
                 strategy, n_gpus, 4 * parameters, 0.3, GBIT, 1e-3, options.coded(layout), sharing=sharing
             )
@@ -177,7 +179,8 @@ def test_what_a_model_by_name_sends_coded_is_that_of_its_tensors(
 @pytest.mark.of_every_strategy
 def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
     for kind in STRATEGIES.values():
-        assert (predict(kind(), 4, 1000, 0.1, 1e9, 1e-4) is None) == kind.traits.asynchronous
+        without = kind.traits.asynchronous or kind is BackupWorkers  # who is late has no simple form
+        assert (predict(kind(), 4, 1000, 0.1, 1e9, 1e-4) is None) == without
     assert predict(NaiveAllReduce(), 1, 1000, 0.1, 1e9, 1e-4) == 0.1, "nobody is there to send to"
 
 

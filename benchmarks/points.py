@@ -1,0 +1,93 @@
+"""The points of `accuracy.py`: what is trained, how, by how many ranks; and one rank of them, started by torchrun.
+
+As a script: argv is a file of jobs, and where the results go.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.networks import INPUT_SHAPE, N_CLASSES, cnn, new_batch
+from launchers.devices import usable_cores
+from launchers.launcher import Job
+from launchers.torchrun import launcher
+from strategies import Strategy
+from training.checks import resolve
+from training.options import Options
+from transports.base import Transport
+from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
+
+LIMIT_S = 300.0
+BATCH = 16
+
+
+def small_mlp(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return two hidden layers of 512: 0.7 million parameters for 28 x 28 pixels."""
+    first, second = nn.Linear(784, 512), nn.Linear(512, 512)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(512, n_classes))
+
+
+def pictures() -> tuple[torch.Tensor, ...]:
+    """Return a data set of noise: batches for the calibration."""
+    return *new_batch(0, 10 * BATCH), *new_batch(1, BATCH)
+
+
+NETWORKS = {"cnn": cnn, "mlp": small_mlp}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell of the grid."""
+
+    strategy: Strategy
+    network: str
+    n: int
+    mbit: int
+
+    @property
+    def options(self) -> Options:
+        """The run."""
+        model = f"benchmarks.points:{'cnn' if self.network == 'cnn' else 'small_mlp'}"
+        return resolve(Options(
+            strategy=self.strategy, n_gpus=self.n, device="cpu", batch_size=BATCH, model=model, momentum=0.9, lr=0.01,
+            dataset="benchmarks.points:pictures", bandwidth=f"{self.mbit}mbit", latency="0s",
+        ))  # fmt: skip
+
+    def job(self, steps: int) -> StepsJob:
+        """Return the steps as real ranks take them."""
+        return StepsJob(self.options, Sizes(1), BATCH, steps, network=partial(build, self.network),
+                        batch=partial(new_batch, batch_size=BATCH))  # fmt: skip
+
+
+def build(network: str) -> nn.Module:
+    """Return a network, its parameters the same in every process."""
+    torch.manual_seed(0)
+    return NETWORKS[network](INPUT_SHAPE, N_CLASSES)
+
+
+def on_rank(transport: Transport, report: Callable[[str], None], jobs: list[StepsJob]) -> list[Steps]:
+    """Take the steps of all points, one point after the other."""
+    torch.set_num_threads(1)
+    done = []
+    for job in jobs:
+        torch.set_num_threads(max(1, len(usable_cores()) // transport.world_size))
+        done.append(take_steps(transport, report, job))
+        transport.barrier()
+    return done
+
+
+if __name__ == "__main__":
+    jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
+    torchrun = launcher()
+    job = Job(on_rank, torchrun.world_size or 1, (jobs,), timeout=LIMIT_S, on_report=lambda *_: None)
+    results = torchrun.launch(job)
+    if torchrun.is_first:
+        Path(sys.argv[2]).write_bytes(pickle.dumps(results))

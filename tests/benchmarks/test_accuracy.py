@@ -1,0 +1,70 @@
+"""Virtual time against the kernel's network: what is calibrated, compared and drawn."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy import CALIBRATED, Clock, calibrate_network, compare, measure_kernel, summary
+from benchmarks.draw_accuracy import Settings, draw
+from benchmarks.points import Point
+from launchers.devices import usable_cores
+from records.errors import UsageError
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.synchronous_server.param_server import ParamServer
+
+PHASES = {"forward": 1e-3, "backward": 2e-3, "update": 1e-4}
+CLOCK = Clock({f"mlp {one.name}": PHASES for one in (RingAllReduce, ParamServer, AsyncParamServer)})
+SERVER, RING = Point(ParamServer(), "mlp", 2, 1000), Point(RingAllReduce(), "mlp", 2, 1000)
+SEEN = Point(ParamServer(), "mlp", *CALIBRATED), Point(RingAllReduce(), "mlp", *CALIBRATED)
+
+
+def test_without_what_a_machine_adds_a_step_takes_what_its_closed_form_says() -> None:
+    for point in (SERVER, RING, Point(RingAllReduce(), "mlp", 3, 100)):
+        shared = max(1, point.n / len(usable_cores()))  # ranks compute on a core
+        predicted = CLOCK.predict(point)
+        assert predicted is not None
+        passes = 3 * (shared - 1)
+        assert 1e3 * CLOCK.simulate(point, 5) == pytest.approx(predicted + passes, rel=0.01)
+
+
+def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out() -> None:
+    truth = Clock(CLOCK.phases, latency=4e-4, copying=6e-9)
+    unseen = Point(AsyncParamServer(), "mlp", 3, 100)
+    measured = [(point, truth.simulate(point, 9), [1.0]) for point in (*SEEN, unseen)]
+    found = calibrate_network(CLOCK, measured)
+    assert found.copying == pytest.approx(truth.copying, rel=0.3)
+    rows = list(compare(CLOCK, measured))
+    assert [row["held_out"] for row in rows] == ["no", "no", "yes"]
+    assert [row["error"] for row in rows[:2]] == pytest.approx([0, 0], abs=3)
+    assert rows[2]["predicted_ms"] is None
+    assert summary(rows).startswith("held out: 1 points, mean absolute error ")
+
+
+def test_the_picture_is_of_the_kept_figures(tmp_path: Path) -> None:
+    row = {"network": "cnn", "ranks": 2, "predicted_ms": 1.0, "simulated_ms": 1.1, "measured_ms": 1.0, "error": 10.0}
+    rows = [
+        {**row, "strategy": name, "mbit": mbit, "held_out": held_out}
+        for name in ("ring", "server")
+        for mbit, held_out in ((10, "yes"), (100, "yes"), (1000, "no"), (1000, "yes"))
+    ]
+    kept, out = tmp_path / "accuracy.json", tmp_path / "accuracy.png"
+    kept.write_text(json.dumps({"rows": [*rows, {**rows[0], "strategy": "gossip", "predicted_ms": None}]}))
+    draw(Settings(kept, out))
+    assert out.read_bytes().startswith(b"\x89PNG")
+    kept.write_text("{}")
+    with pytest.raises(UsageError, match="no figures of the benchmark"):
+        draw(Settings(kept, out))
+
+
+@pytest.mark.end_to_end
+@pytest.mark.xdist_group("namespaces")  # a machine has one set of them
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root, ip and tc")
+def test_ranks_in_namespaces_train_for_some_steps() -> None:
+    (results,) = measure_kernel([RING], [3])
+    assert [len(one.ends) for one in results] == [3, 3]
+    nbytes = 4 * (784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
+    assert [one.nbytes for one in results] == [3 * nbytes] * 2

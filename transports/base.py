@@ -38,8 +38,7 @@ class Transport(ABC):
     take the same number; waiting for a rank that has ended with fewer raises RunFailed. `inbox.arrivals`: the ranks
     whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an asynchronous algorithm
     differ in. With `inbox.replay`, such an order, messages are taken in that order again.
-    The first of the messages that `recv` may take is the one that was sent first: whose `isend` was called first, by
-    `now`, among those that have arrived completely when `recv` looks. What is still on its way cannot be chosen.
+    `recv` takes the message that was sent first, by `now`, among those that have arrived completely when it looks.
     All is timed by `now`. The time in which this process was stopped counts towards no limit.
     """
 

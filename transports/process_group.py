@@ -89,6 +89,7 @@ class ProcessGroup(Remote):
             while thread.is_alive() and (remaining := deadline - self._running()) > 0:
                 thread.join(min(remaining, SLICE_S))
         dist.destroy_process_group()
+        self._ways = self._groups = ()  # whose connections close with the last reference
 
     # Sending
 

@@ -143,7 +143,7 @@ class Fair(Sharing):
         weight = 1 + spread * (2 * self._chance.random() - 1) if spread else 1.0
         new: list[Card] = []
         for card in flow.cards:
-            end = card.join(flow.nbytes, weight, time, flow)
+            end = card.join(flow.nbytes, 1.0 if card.least else weight, time, flow)  # cores are no network
             if end < card.due:
                 card.due = end
                 if new and new[-1].due != end:

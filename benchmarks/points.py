@@ -55,7 +55,7 @@ class Point:
     @property
     def options(self) -> Options:
         """The run."""
-        model = f"benchmarks.points:{'cnn' if self.network == 'cnn' else 'small_mlp'}"
+        model = f"benchmarks.points:{NETWORKS[self.network].__name__}"
         return resolve(Options(
             strategy=self.strategy, n_gpus=self.n, device="cpu", batch_size=BATCH, model=model, momentum=0.9, lr=0.01,
             dataset="benchmarks.points:pictures", bandwidth=f"{self.mbit}mbit", latency="0s",
@@ -63,8 +63,7 @@ class Point:
 
     def job(self, steps: int) -> StepsJob:
         """Return the steps as real ranks take them."""
-        return StepsJob(self.options, Sizes(1), BATCH, steps, network=partial(build, self.network),
-                        batch=partial(new_batch, batch_size=BATCH))  # fmt: skip
+        return StepsJob(self.options, Sizes(1), BATCH, steps, passes=partial(passes_of, self.network))
 
 
 def build(network: str) -> nn.Module:
@@ -73,12 +72,16 @@ def build(network: str) -> nn.Module:
     return NETWORKS[network](INPUT_SHAPE, N_CLASSES)
 
 
+def passes_of(network: str, rank: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Return the network and the batch of a rank."""
+    return build(network), *new_batch(rank, BATCH)
+
+
 def on_rank(transport: Transport, report: Callable[[str], None], jobs: list[StepsJob]) -> list[Steps]:
     """Take the steps of all points, one point after the other."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(max(1, len(usable_cores()) // transport.world_size))  # each namespace counts as a machine
     done = []
     for job in jobs:
-        torch.set_num_threads(max(1, len(usable_cores()) // transport.world_size))
         done.append(take_steps(transport, report, job))
         transport.barrier()
     return done

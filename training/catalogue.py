@@ -71,7 +71,9 @@ def _block(strategy: type[Strategy], row: tuple[str, ...]) -> list[str]:
     kinds = ("" if synchronous == "yes" else "not ") + "synchronous, " + ("a" if server == "yes" else "no") + " server"
     lines = [f"{name}  ({kinds})", f"    {description}"]
     lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
-    if path := strategy().cost().path:
-        when = ", while it computes" if path.while_computing else ""
-        lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes{when}"]
+    cost = strategy().cost()
+    for path, how in ((cost.path, ""), (cost.in_order, ", where cards pass messages in order")):
+        if path:
+            when = ", while it computes" if path.while_computing else ""
+            lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes{when}{how}"]
     return lines

@@ -37,7 +37,8 @@ class ClusterOptions:
     rack_bandwidth: str | None = None
     """Of each rack's uplink, for each direction. Default: a card's bandwidth."""
     sharing: Literal["fair", "in_order"] = FAIR
-    """How messages share a card: all at once, as TCP shares it, or one after the other."""
+    """How messages share a card: all at once, as with TCP, or one after the other, as train.py --bandwidth holds them
+    back."""
     compute: str | None = None
     """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
     Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
@@ -46,9 +47,10 @@ class ClusterOptions:
     flops: float | None = None
     """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
     cores: int | None = None
-    """Put all ranks on one machine with so many cores, which those that compute share. Default: a machine for each."""
+    """Run all ranks on one machine with this many cores, which they share. Default: each rank has a machine."""
     copying: str | None = None
-    """With --cores: at what rate a core passes on what is sent, and another what is received: 1GB/s. Default: none."""
+    """With --cores: the bytes a second that a core copies, one where a message is sent, one where it is received, such
+    as 1GB/s. Default: copying takes no time."""
     kill: tuple[str, ...] = ()
     """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
@@ -75,6 +77,8 @@ class ClusterOptions:
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
         deaths: list[Death] = []
+        if self.kill and self.cores is not None:
+            raise UsageError("--kill: the cores of --cores do not notice a death; leave one out")
         if self.kill and not strategy.traits.workers_may_die:
             able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_die]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")

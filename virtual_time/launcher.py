@@ -82,6 +82,8 @@ class VirtualTime:
         self.world = world = World(self.network, self.compute)
         self.ranks = ranks = Ranks(world, world_size)
         ranks.seconds = self.seconds
+        if self.copying and not (self.cores and isinstance(world.sharing, Fair)):
+            raise ValueError("copying: a part of cores, where messages share cards fairly")
         if self.cores:
             fair = world.sharing if isinstance(world.sharing, Fair) else Fair(world)
             ranks.cores = Cores(fair, self.cores, self.copying)

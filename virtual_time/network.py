@@ -7,6 +7,7 @@ takes latency + bytes / bandwidth.
 A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,11 +30,14 @@ class Network(ABC):
     receives: list[Card] = field(init=False)
 
     def __post_init__(self) -> None:
+        if not 0 < self.bandwidth < math.inf:
+            raise ValueError(f"a network of {self.bandwidth} bytes a second: must be finite, and above 0")
         self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in range(self.world_size)]
         self.receives = [Card(f"rank {rank} receives", self.bandwidth) for rank in range(self.world_size)]
 
     def share(self, agenda: Agenda) -> Sharing:
-        """Return what lets messages pass the cards, by the agenda of a run."""
+        """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""
+        self.__post_init__()
         if self.sharing == IN_ORDER:
             return InOrder(agenda, self.latency)
         return Fair(agenda, self.latency, self.spread, self.seed)

@@ -1,9 +1,9 @@
 """How the messages of a network share its cards: fairly, as TCP does, or in order.
 
 **Fair**: all messages that pass a card share its bandwidth, and each passes all cards of its path at once; it has
-arrived `latency` seconds after the last card has let it pass. Messages from one rank to another wait for each other, as
-on one connection. No two connections are quite alike: the weight of a message is drawn, between 1 - spread and
-1 + spread. Otherwise ranks that do the same would do it for ever at the same time.
+arrived `latency` seconds after it has passed the last card. Messages from one rank to another wait for each other, as
+on one connection. The weight of a message is drawn between 1 - spread and 1 + spread: with equal weights, ranks that
+take the same steps would stay in lock-step, which connections of TCP do not.
 
 **In order**: a card passes one message after the other, in the order in which they reach it, at its whole bandwidth,
 and begins to pass one on while it still comes in (cut-through).
@@ -29,65 +29,11 @@ class Agenda(Protocol):
         """See World."""
 
 
-class Sharing(ABC):
-    """The messages that are on their way. `latency` in seconds."""
+class Flow:
+    """A message from one rank to another: the cards of its path, and what happens on its way.
 
-    def __init__(self, agenda: Agenda, latency: float) -> None:
-        self._agenda, self._latency = agenda, latency
-
-    @abstractmethod
-    def send(
-        self,
-        way: tuple[int, int],
-        cards: Sequence[Card],
-        nbytes: float,
-        at: float,
-        left: Callable[[float], None] | None,
-        arrive: Callable[[], None],
-    ) -> None:
-        """Send a message from one rank to another, by these cards, `at` a time that may be later than now.
-
-        `left` is called, now or then, with the time at which its last byte has passed the first card.
-        """
-
-
-class InOrder(Sharing):
-    """A card passes one message after the other."""
-
-    def send(
-        self,
-        way: tuple[int, int],
-        cards: Sequence[Card],
-        nbytes: float,
-        at: float,
-        left: Callable[[float], None] | None,
-        arrive: Callable[[], None],
-    ) -> None:
-        """See Sharing."""
-        start, end = cards[0].take(nbytes, at, at)
-        if left:
-            left(end)
-        if start > self._agenda.time:
-            self._agenda.at(start, partial(self._travel, nbytes, cards, 1, start, end, arrive))
-        else:
-            self._travel(nbytes, cards, 1, start, end, arrive)
-
-    def _travel(
-        self, nbytes: float, cards: Sequence[Card], i: int, first: float, last: float, arrive: Callable[[], None]
-    ) -> None:
-        """Let a message, whose first byte is at `cards[i]` now, pass it and those behind it, and `arrive`."""
-        while i < len(cards):
-            start, last = cards[i].take(nbytes, first, last)
-            i += 1
-            if start > first and i < len(cards):
-                self._agenda.at(start, partial(self._travel, nbytes, cards, i, start, last, arrive))
-                return
-            first = start
-        self._agenda.at(last + self._latency, arrive)
-
-
-class _Flow:
-    """A message on its way: the cards that it has not passed yet, and what happens when it has."""
+    `left` is called with the time at which its last byte has passed the first card, `arrive` when it has arrived.
+    """
 
     __slots__ = ("arrive", "cards", "left", "nbytes", "passing", "way")
 
@@ -100,7 +46,43 @@ class _Flow:
         arrive: Callable[[], None],
     ) -> None:
         self.way, self.cards, self.nbytes, self.left, self.arrive = way, cards, nbytes, left, arrive
-        self.passing = len(cards)
+        self.passing = len(cards)  # that it has not passed yet
+
+
+class Sharing(ABC):
+    """The messages that are on their way. `latency` in seconds."""
+
+    def __init__(self, agenda: Agenda, latency: float) -> None:
+        self._agenda, self._latency = agenda, latency
+
+    @abstractmethod
+    def send(self, flow: Flow, at: float) -> None:
+        """Send a message at a time that may be later than now."""
+
+
+class InOrder(Sharing):
+    """A card passes one message after the other."""
+
+    def send(self, flow: Flow, at: float) -> None:
+        """See Sharing."""
+        start, end = flow.cards[0].take(flow.nbytes, at, at)
+        if flow.left:
+            flow.left(end)
+        if start > self._agenda.time:
+            self._agenda.at(start, partial(self._travel, flow, 1, start, end))
+        else:
+            self._travel(flow, 1, start, end)
+
+    def _travel(self, flow: Flow, i: int, first: float, last: float) -> None:
+        """Let a message, whose first byte is at its card `i` now, pass it and those behind it, and arrive."""
+        while i < len(flow.cards):
+            start, last = flow.cards[i].take(flow.nbytes, first, last)
+            i += 1
+            if start > first and i < len(flow.cards):
+                self._agenda.at(start, partial(self._travel, flow, i, start, last))
+                return
+            first = start
+        self._agenda.at(last + self._latency, flow.arrive)
 
 
 class Fair(Sharing):
@@ -109,25 +91,16 @@ class Fair(Sharing):
     def __init__(self, agenda: Agenda, latency: float = 0.0, spread: float = 0.0, seed: int = 0) -> None:
         super().__init__(agenda, latency)
         self._spread, self._chance = spread, Random(seed)
-        self._ways: dict[tuple[int, int], deque[_Flow] | None] = {}  # that are busy, and what waits for each
+        self._ways: dict[tuple[int, int], deque[Flow] | None] = {}  # that are busy, and what waits for each
 
-    def send(
-        self,
-        way: tuple[int, int],
-        cards: Sequence[Card],
-        nbytes: float,
-        at: float,
-        left: Callable[[float], None] | None,
-        arrive: Callable[[], None],
-    ) -> None:
+    def send(self, flow: Flow, at: float) -> None:
         """See Sharing."""
-        flow = _Flow(way, cards, nbytes, left, arrive)
         if at > self._agenda.time:
             self._agenda.at(at, partial(self._enter, flow))
         else:
             self._enter(flow)
 
-    def _enter(self, flow: _Flow) -> None:
+    def _enter(self, flow: Flow) -> None:
         way = flow.way
         if way not in self._ways:
             self._ways[way] = None
@@ -137,7 +110,7 @@ class Fair(Sharing):
         else:
             waiting.append(flow)
 
-    def _begin(self, flow: _Flow) -> None:
+    def _begin(self, flow: Flow) -> None:
         """Let a message enter all its cards."""
         time, spread = self._agenda.time, self._spread
         weight = 1 + spread * (2 * self._chance.random() - 1) if spread else 1.0
@@ -165,7 +138,7 @@ class Fair(Sharing):
             if end < math.inf:
                 self._agenda.at(end, partial(self._look, (card,)))
 
-    def _leave(self, flow: _Flow, card: Card) -> None:
+    def _leave(self, flow: Flow, card: Card) -> None:
         if flow.left and card is flow.cards[0]:
             flow.left(self._agenda.time)
         flow.passing -= 1
@@ -194,4 +167,4 @@ class Cores:
 
     def compute(self, rank: int, seconds: float, at: float, done: Callable[[float], None]) -> None:
         """Compute on a core for so many seconds, from a time on that may be later than now; then call `done`."""
-        self._fair.send((rank, rank), (self._card,), seconds / self._unit, at, done, lambda: None)
+        self._fair.send(Flow((rank, rank), (self._card,), seconds / self._unit, done, lambda: None), at)

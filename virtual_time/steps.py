@@ -42,8 +42,8 @@ class StepsJob:
     samples: int  # of a worker in a step
     steps: int
     phases: dict[str, float] | None = None
-    network: Callable[[], nn.Module] | None = None  # whose passes are computed, where they are
-    batch: Callable[[int], tuple[torch.Tensor, torch.Tensor]] | None = None  # of a rank: inputs and classes
+    passes: Callable[[int], tuple[nn.Module, torch.Tensor, torch.Tensor]] | None = None
+    """Return the network of a rank, its inputs and their classes, where the passes are computed."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Hollow(nn.Module):
 
 
 def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
-    """Run one rank for some steps; both passes only let virtual time pass, unless the job has a network.
+    """Run one rank for some steps; both passes only let virtual time pass, unless the job has `passes`.
 
     `report` is called when they have "begun" and when they have "ended".
     """
@@ -92,8 +92,9 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         recorder.time_passes = lambda name, part: transport.sleep(phases.get(name, 0.0) * part)
     strategy = dataclasses.replace(options.strategy)
     roles = options.roles
-    if job.network and job.batch:
-        replica, (x, y) = Replica(job.network(), transport), job.batch(transport.rank)
+    if job.passes:
+        network, x, y = job.passes(transport.rank)
+        replica = Replica(network, transport)
     else:
         replica = HollowReplica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
         replica.layout = job.sizes.layout
@@ -112,7 +113,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         for i in strategy.steps_of_epoch(0, job.steps):
             recorder.step = i
             with recorder.phase("forward"):
-                loss = F.cross_entropy(replica.module(x), y) if job.network else None
+                loss = F.cross_entropy(replica.module(x), y) if job.passes else None
             strategy.begin_step(job.samples)
             with recorder.phase("backward"):
                 if loss is None:

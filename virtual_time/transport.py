@@ -22,6 +22,7 @@ from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, PeerLost, Work, as_vector
 from virtual_time.in_place import InPlace
 from virtual_time.ranks import Member, Ranks
+from virtual_time.sharing import Flow
 from virtual_time.vectors import Hollow, zeros
 
 _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
@@ -81,7 +82,7 @@ class Simulated(Member):
         cards: Sequence[Card] = self.network.path(self.rank, dst)
         if self.ranks.cores:
             cards = (*cards, *self.ranks.cores.copies)
-        self.world.sharing.send((self.rank, dst), cards, nbytes, self.clock, left, arrive)
+        self.world.sharing.send(Flow((self.rank, dst), cards, nbytes, left, arrive), self.clock)
         return work, nbytes
 
     def _deliver(self, message: Message, dst: int, life: int) -> None:

@@ -111,15 +111,12 @@ class World:
         self.time, _, event = heappop(agenda)
         return event
 
-    def _happen(self, event: Event) -> bool:
-        """Run an event; return whether it was a coroutine, which has returned control meanwhile."""
+    def _happen(self, event: Event) -> None:
+        """Run an event; if it is a coroutine, this returns when that has returned control."""
         if not isinstance(event, greenlet):
             event()
-            return False
-        if event.dead:
-            return False
-        self._switch(event)
-        return True
+        elif not event.dead:
+            self._switch(event)
 
 
 def _switch(coroutine: greenlet) -> None:

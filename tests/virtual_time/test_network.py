@@ -52,6 +52,12 @@ def test_a_message_leaves_a_fast_card_no_earlier_than_its_last_byte_has_come() -
     assert Card("fast", 1e9).take(1000, 5.0, 7.0) == (5.0, 7.0)
 
 
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_network_needs_a_bandwidth(bandwidth: float) -> None:
+    with pytest.raises(ValueError, match="bytes a second: must be finite, and above 0"):
+        OneSwitch(2, bandwidth, 0.0)
+
+
 # Ways
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from transports.card import Card
 from virtual_time.network import Network, OneSwitch, Racks
-from virtual_time.sharing import Fair
+from virtual_time.sharing import Fair, Flow
 from virtual_time.world import World
 
 BANDWIDTH, LATENCY = 1000.0, 0.5  # bytes a second, seconds
@@ -50,15 +50,23 @@ def reference(network: Network, plan: list[Send]) -> list[float]:
 
 
 def arrivals(network: Network, plan: list[Send]) -> list[float]:
-    world, found = World(network), [math.inf] * len(plan)
+    return [arrived for _, arrived in ends(network, plan)]
+
+
+def ends(network: Network, plan: list[Send]) -> list[tuple[float, float]]:
+    """Return when each message has left its sender's card, and when it arrives."""
+    world, found, left = World(network), [math.inf] * len(plan), [math.inf] * len(plan)
+
+    def leave(i: int, at: float) -> None:
+        left[i] = at
 
     def arrive(i: int) -> None:
         found[i] = world.time
 
     for i, (at, src, dst, nbytes) in enumerate(plan):
-        world.sharing.send((src, dst), network.path(src, dst), nbytes, at, None, partial(arrive, i))
+        world.sharing.send(Flow((src, dst), network.path(src, dst), nbytes, partial(leave, i), partial(arrive, i)), at)
     world.run()
-    return found
+    return [*zip(left, found, strict=True)]
 
 
 @settings(deadline=None)
@@ -82,6 +90,24 @@ def test_a_card_is_busy_until_all_is_through_whatever_the_weights(flows: list[tu
     first = min(range(len(flows)), key=lambda i: flows[i][0] / flows[i][1])
     share = flows[first][1] / sum(weight for _, weight in flows)
     assert left[0][0] == pytest.approx(1 + flows[first][0] / (BANDWIDTH * share))
+
+
+def test_a_message_has_left_its_sender_when_that_one_card_is_through() -> None:
+    plan = [(0.0, 1, 0, 300), (0.0, 2, 0, 300), (0.1, 1, 3, 100)]
+    sent, shared, later = ends(OneSwitch(4, BANDWIDTH, LATENCY), plan)
+    assert sent == pytest.approx((0.4, 0.6 + LATENCY)), "its card was shared with the third"
+    assert shared == pytest.approx((0.3, 0.6 + LATENCY))
+    assert later == pytest.approx((0.3, 0.3 + LATENCY))
+
+
+def test_a_network_is_as_new_in_every_launch() -> None:
+    network = OneSwitch(4, BANDWIDTH, LATENCY)
+    first = World(network)
+    first.sharing.send(Flow((1, 0), network.path(1, 0), 10_000, None, lambda: None), 0.0)
+    first.stop()
+    plan = [(0.0, 1, 0, 100), (0.0, 2, 0, 100)]
+    assert arrivals(network, plan) == pytest.approx([0.2 + LATENCY] * 2)
+    assert network.receives[0].nbytes == 200
 
 
 def test_weights_differ_by_the_seed_and_are_the_same_in_every_run() -> None:

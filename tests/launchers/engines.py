@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -86,7 +86,7 @@ class Dask(LauncherEngine):
 
     def belongings(self) -> set[tuple[Any, ...]]:
         """What its workers have."""
-        return {(worker, *one) for worker, has in dask_client().run(of_worker).items() for one in has.items()}
+        return {one for worker, has in dask_client().run(of_worker).items() for one in _each(worker, has)}
 
 
 class Members(LauncherEngine):
@@ -106,7 +106,7 @@ class Members(LauncherEngine):
     def belongings(self) -> set[tuple[Any, ...]]:
         """What the ranks have."""
         ranks = Pool.running(self.name).run(self.n, of_process)
-        return {(rank, *one) for rank, has in enumerate(ranks) for one in has.items()}
+        return {one for rank, has in enumerate(ranks) for one in _each(rank, has)}
 
 
 def _as_a_member(work: Callable[..., Any], n: int, args: tuple[Any, ...], options: dict[str, Any]) -> Outcome:
@@ -152,6 +152,12 @@ def belongings() -> set[tuple[str, Any]]:
         *(("shared memory", path.name) for path in Path("/dev/shm").glob(f"torch_{this.pid}_*")),
         *(("shared memory", name) for name in left_in_shared_memory()),
     }
+
+
+def _each(owner: Any, has: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield each thing that an owner has, so that it may have fewer later: Dask frees what is done after a while."""
+    for name, value in has.items():
+        yield from ((owner, name, i) for i in (range(value) if isinstance(value, int) else [value]))
 
 
 def of_process() -> dict[str, Any]:

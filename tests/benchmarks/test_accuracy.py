@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import CALIBRATED, Clock, calibrate_network, compare, measure_kernel, summary
+from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
 from benchmarks.draw_accuracy import Settings, draw
 from benchmarks.points import Point
 from launchers.devices import usable_cores
@@ -35,8 +35,6 @@ def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out() -> 
     truth = Clock(CLOCK.phases, latency=4e-4, copying=6e-9)
     unseen = Point(AsyncParamServer(), "mlp", 3, 100)
     measured = [(point, truth.simulate(point, 9), [1.0]) for point in (*SEEN, unseen)]
-    found = calibrate_network(CLOCK, measured)
-    assert found.copying == pytest.approx(truth.copying, rel=0.3)
     rows = list(compare(CLOCK, measured))
     assert [row["held_out"] for row in rows] == ["no", "no", "yes"]
     assert [row["error"] for row in rows[:2]] == pytest.approx([0, 0], abs=3)

@@ -56,17 +56,20 @@ def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
 def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
     """Hold the name of a run, and yield its folder, which is removed after the block.
 
-    What killed runs have left in `directory` is removed. Raises OSError; UsageError if the name is taken.
+    What killed runs have left in `directory` is removed. Raises UsageError if the name is taken, or cannot be held.
     """
     folder = folder_of(directory, run_name)
-    with _alone(Path(directory)):
-        check_name(directory, run_name)
-        for other in Path(directory).glob(f".*{_UNFINISHED}*"):
-            if not _is_running(other):
-                _remove_with_records(other)
-        folder.mkdir()
-        lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open until the run ends
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        with _alone(Path(directory)):
+            check_name(directory, run_name)
+            for other in Path(directory).glob(f".*{_UNFINISHED}*"):
+                if not _is_running(other):
+                    _remove_with_records(other)
+            folder.mkdir()
+            lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open until the run ends
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
     with lock:
         try:
             yield folder

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from tqdm import tqdm
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Job, Launcher, find_launcher
-from records.errors import UsageError
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
@@ -57,8 +56,8 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         if not launcher.is_first:
             return pd.DataFrame()
         results = [result for result in everything if result is not None]
-        table = write(options, results, data.n_train, launcher)
-        conclude(options, results, table, data.n_train, quiet, launcher)
+        table, facts = write(options, results, data.n_train, launcher)
+        conclude(options, table, facts, data.n_train, quiet, launcher)
         evaluator.finish(quiet)
     return table
 
@@ -70,12 +69,7 @@ def _claimed(options: Options, launcher: Launcher) -> Iterator[Path]:
     if not launcher.is_first:
         yield Path()
         return
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(claimed(options.results_dir, options.run_name))
-        except OSError as error:
-            why = error.strerror or error
-            raise UsageError(f"--results_dir: cannot write in {options.results_dir}: {why}") from error
+    with claimed(options.results_dir, options.run_name) as folder:
         yield folder.absolute()
 
 
@@ -112,12 +106,12 @@ def _writing(options: Options, evaluator: Evaluator, launcher: Launcher) -> Iter
         yield
 
 
-class _Progress:
-    """One progress bar, in the process that gets the results, for all ranks."""
+class _Progress(tqdm):
+    """One progress bar, in the process that gets the results, for all ranks; called with what a rank reports."""
 
     def __init__(self, options: Options, n_train: int, quiet: bool, launcher: Launcher) -> None:
         total, disable = options.epochs * options.plan(n_train).n_steps, quiet or not launcher.is_first
-        self._bar = tqdm(total=total, unit="step", disable=disable, leave=False, desc=options.strategy.name)
+        super().__init__(total=total, unit="step", disable=disable, leave=False, desc=options.strategy.name)
         self._clock = launcher.clock
         self._accuracy = ""
 
@@ -126,14 +120,8 @@ class _Progress:
         if kind == "accuracy":
             self._accuracy = f"test accuracy {amount:.4f}"
         time = [f"{self._clock():.3g} virtual s"] if self._clock else []
-        self._bar.set_postfix_str(", ".join([*time, *filter(None, [self._accuracy])]), refresh=False)
+        self.set_postfix_str(", ".join([*time, *filter(None, [self._accuracy])]), refresh=False)
         if kind == "step":
-            self._bar.update(amount - self._bar.n)
+            self.update(amount - self.n)
         else:
-            self._bar.refresh()
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
+            self.refresh()

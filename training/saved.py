@@ -1,7 +1,5 @@
 """What one rank writes into checkpoints, and continues from: its strategy's state, and where it was in the run."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,12 @@ import torch
 
 from checkpoints import files
 from checkpoints.folder import latest
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed
 from strategies import Strategy
 from training.evaluation import REPORTER
 from training.options import Options
 from transports.base import Transport
-from transports.messages import PeerLost, WaitTimeout
-
-_NOT_OF_THIS_RUN = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)
+from transports.messages import WaitTimeout
 
 
 @dataclass
@@ -82,31 +78,17 @@ class Saved:
     def load(self) -> dict[str, Any] | None:
         """Take over this rank's position in the checkpoint to resume from; return its strategy's state.
 
-        None if this rank has none. Raises UsageError.
+        None if this rank has none. Raises UsageError if its file is damaged.
         """
         path, transport = self._options.resume, self._transport
         if not path or transport.rejoined or transport.rank not in self._ranks:
             return None
         state = files.load_rank(latest(path), transport.rank)
-        with self.checked(state):
-            position, samples = state["position"], state["position"]["samples"]
-            self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
-            transport.recorder.epoch = position["epoch"]
-            torch.set_rng_state(state["random"])
-            if state["random_cuda"] is not None and transport.device.type == "cuda":
-                torch.cuda.set_rng_state(state["random_cuda"], transport.device)
-            found: dict[str, Any] = state["strategy"]
+        position, samples = state["position"], state["position"]["samples"]
+        self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
+        transport.recorder.epoch = position["epoch"]
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] is not None and transport.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"], transport.device)
+        found: dict[str, Any] = state["strategy"]
         return found
-
-    @contextmanager
-    def checked(self, state: dict[str, Any] | None) -> Iterator[None]:
-        """In the block `state` is used, if there is one: what it lacks is an error of the checkpoint, a UsageError."""
-        try:
-            yield
-        except _NOT_OF_THIS_RUN as error:
-            if state is None or isinstance(error, PeerLost):
-                raise
-            raise UsageError(
-                f"--resume {self._options.resume}: rank-{self._transport.rank}.pt is not of this run "
-                f"({one_line(error)})"
-            ) from error

@@ -57,8 +57,7 @@ def test_a_synchronous_run_has_nothing_to_be_repeated(results: Path) -> None:
 def test_a_record_that_was_changed_is_refused_in_one_line(results: Path, tmp_path: Path) -> None:
     record = json.loads((results / "downpour.json").read_text())
     changes: list[dict[str, Any]] = [
-        {"arrivals": "1 2 9"}, {"arrivals": "0 1"}, {"arrivals": "one"}, {"arrivals": None}, {"parameter_hash": {}},
-        {"options": None}, {"n_gpus": "many"},
+        {"arrivals": "one"}, {"arrivals": None}, {"parameter_hash": {}}, {"options": None},
     ]  # fmt: skip
     for text in (*(json.dumps(record | change) for change in changes), "", "[]", "{}", "{"):
         (tmp_path / "run.json").write_text(text)

@@ -133,8 +133,11 @@ def _command_line(default: Options, more: type[Any]) -> type[Any]:
 
 
 def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
-    kind = Annotated[type(options), OmitArgPrefixes, arg(name=title)]
-    return name, kind, dataclasses.field(default_factory=lambda: options)
+    return name, _titled(type(options), title), dataclasses.field(default_factory=lambda: options)
+
+
+def _titled(kind: type[Any], title: str) -> Any:
+    return Annotated[kind, OmitArgPrefixes, arg(name=title)]
 
 
 def _about(default: Options) -> str:

@@ -20,6 +20,7 @@ from training.optimizers import OPTIMIZERS
 from training.options import DTYPES, Options
 from training.schedules import SCHEDULES
 from workloads.loading import LOADERS
+from workloads.options import DataOptions
 
 _MOST_RANKS = 100
 _MOST = 1e30  # more than a float32 holds, torch refuses
@@ -54,7 +55,7 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     if n_gpus > _MOST_RANKS and launcher.processes:
         raise UsageError(f"--n_gpus {n_gpus}: one machine, at most {_MOST_RANKS} processes")
     _check_stragglers(options, strategy.roles(n_gpus))
-    _check_restarts(options, launcher)
+    _check_restarts(options.restarts, strategy, launcher)
     _check_loader(options, launcher)
     run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     return dataclasses.replace(
@@ -88,19 +89,18 @@ def _device(device: str) -> str:
     return device
 
 
-def _check_restarts(options: Options, launcher: Launcher) -> None:
-    if options.restarts and not options.strategy.traits.workers_may_return:
+def _check_restarts(restarts: int, strategy: Strategy, launcher: Launcher) -> None:
+    if restarts and not strategy.traits.workers_may_return:
         able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_return]
         raise UsageError(
-            f"--restarts {options.restarts}: --strategy {options.strategy.name} lets no worker in again; "
-            f"{', '.join(able)} do"
+            f"--restarts {restarts}: --strategy {strategy.name} lets no worker in again; {', '.join(able)} do"
         )
-    if options.restarts and not launcher.restarts:
+    if restarts and not launcher.restarts:
         raise UsageError(f"--restarts: only with the local launcher; run it without {launcher.name}")
 
 
-def _check_loader(options: Options, launcher: Launcher) -> None:
-    default = Options()
+def _check_loader(options: DataOptions, launcher: Launcher) -> None:
+    default = DataOptions()
     for name in ("loader", "loader_workers"):
         if not launcher.processes and getattr(options, name) != getattr(default, name):
             raise UsageError(

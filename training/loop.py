@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from checkpoints import replay
+from checkpoints import files, replay
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 from strategies.common.builtin import replica_of
@@ -81,7 +81,8 @@ class _Rank:
         self.part = None if transport.world_size == 1 else roles[: transport.rank].count("worker")
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         self.counts_samples = self.is_server and "server" not in roles[: transport.rank]  # the first of all servers
-        self.saved = Saved(transport, self.strategy, options, task.checkpoints)
+        target = files.Target(task.checkpoints, options.checkpoint_keep, options.recorded(), roles)
+        self.saved = Saved(transport, self.strategy, target, options.resume)
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
@@ -104,7 +105,8 @@ class _Rank:
         self.replica = replica = replica_of(strategy, self.model, transport, options.n_gpus or 1)
         strategy.start(
             replica, transport, options.make_optimizer(), options.clip_norm,
-            options.make_schedule(self.data.n_train), state, self.after_update, options.make_codec(), options.seed,
+            options.make_schedule(self.data.n_train), state, lambda: self.after_step(strategy.descent.version),
+            options.make_codec(), options.seed,
         )  # fmt: skip
         if self.straggler.is_slow and not self.recorder.time_passes:
             replica.interruption = self.straggler.interrupted
@@ -195,10 +197,6 @@ class _Rank:
             with phase("backward"), self.straggler.stretched():
                 replica.backward(loss)
         return total, n
-
-    def after_update(self) -> None:
-        """Do what follows each update of a server."""
-        self.after_step(self.strategy.descent.version)
 
     def after_step(self, step: int) -> None:
         """Write a checkpoint if one is due; report the progress, at intervals."""

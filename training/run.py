@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tqdm import tqdm
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Job, Launcher, find_launcher
+from records.options import RecordOptions
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
@@ -39,11 +40,12 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         print("\n".join([describe_place(options, launcher), *remarks(options, launcher)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
+    n_steps = options.epochs * options.plan(data.n_train).n_steps
     evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
     with _telling_what_is_written(options), evaluator, _claimed(options, launcher) as folder:
         with (
             _writing(options, evaluator, launcher),
-            _Progress(options, data.n_train, quiet, launcher) as progress,
+            _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
             everything = launcher.launch(
                 Job(
@@ -63,7 +65,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
 
 
 @contextmanager
-def _claimed(options: Options, launcher: Launcher) -> Iterator[Path]:
+def _claimed(options: RecordOptions, launcher: Launcher) -> Iterator[Path]:
     """Hold the name of the run; yield the folder of what is not finished, the first process's for all ranks."""
     assert options.run_name is not None
     if not launcher.is_first:
@@ -109,10 +111,9 @@ def _writing(options: Options, evaluator: Evaluator, launcher: Launcher) -> Iter
 class _Progress(tqdm):
     """One progress bar, in the process that gets the results, for all ranks; called with what a rank reports."""
 
-    def __init__(self, options: Options, n_train: int, quiet: bool, launcher: Launcher) -> None:
-        total, disable = options.epochs * options.plan(n_train).n_steps, quiet or not launcher.is_first
-        super().__init__(total=total, unit="step", disable=disable, leave=False, desc=options.strategy.name)
-        self._clock = launcher.clock
+    def __init__(self, n_steps: int, name: str, clock: Callable[[], float] | None, quiet: bool) -> None:
+        super().__init__(total=n_steps, unit="step", disable=quiet, leave=False, desc=name)
+        self._clock = clock
         self._accuracy = ""
 
     def __call__(self, rank: int, value: tuple[str, Any]) -> None:

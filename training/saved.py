@@ -1,7 +1,6 @@
 """What one rank writes into checkpoints, and continues from: its strategy's state, and where it was in the run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from checkpoints.folder import latest
 from records.errors import RunFailed
 from strategies import Strategy
 from training.evaluation import REPORTER
-from training.options import Options
 from transports.base import Transport
 from transports.messages import WaitTimeout
 
@@ -32,19 +30,19 @@ class Position:
 
 
 class Saved:
-    """The checkpoints of one rank."""
+    """The checkpoints of one rank, to write and, if it is resumed, to continue from."""
 
-    def __init__(self, transport: Transport, strategy: Strategy, options: Options, folder: Path) -> None:
-        self._transport, self._strategy, self._options, self._folder = transport, strategy, options, folder
-        serving = [rank for rank, role in enumerate(options.roles) if role == "server"]
+    def __init__(self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None) -> None:
+        self._transport, self._strategy, self._target, self._resume = transport, strategy, target, resume
+        serving = [rank for rank, role in enumerate(target.roles) if role == "server"]
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
         self._few_have_state = strategy.traits.workers_may_die or strategy.traits.asynchronous
-        self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(options.roles)))
+        self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(target.roles)))
         self.position = Position()
 
     def write(self, step: int) -> None:
         """Write a checkpoint after `step` steps. Raises RunFailed if it cannot be written."""
-        options, transport = self._options, self._transport
+        transport = self._transport
         if transport.rank not in self._ranks:
             return
         own, model = self._strategy.state_dict(), None
@@ -65,14 +63,13 @@ class Saved:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(transport.device) if on_gpu else None,
         }
-        target = files.Target(self._folder, options.checkpoint_keep, options.recorded(), options.roles)
         with transport.recorder.evaluating():
             try:
-                files.save(transport, target, step, state, self._ranks)
+                files.save(transport, self._target, step, state, self._ranks)
             except WaitTimeout:  # which is an OSError too, and says more of its cause
                 raise
             except OSError as error:
-                where = error.filename or self._folder
+                where = error.filename or self._target.folder
                 raise RunFailed(f"cannot write the checkpoint {where}: {error.strerror}") from error
 
     def load(self) -> dict[str, Any] | None:
@@ -80,7 +77,7 @@ class Saved:
 
         None if this rank has none. Raises UsageError if its file is damaged.
         """
-        path, transport = self._options.resume, self._transport
+        path, transport = self._resume, self._transport
         if not path or transport.rejoined or transport.rank not in self._ranks:
             return None
         state = files.load_rank(latest(path), transport.rank)

@@ -20,7 +20,9 @@ from training import run
 from training.checks import resolve
 
 
-@pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server", "ring_all_reduce_builtin"])
+@pytest.mark.parametrize(
+    "strategy", ["ring_all_reduce", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
+)
 def test_a_resumed_run_has_the_counts_among_the_buffers_and_counts_its_own_samples(
     tmp_path: Path, strategy: str
 ) -> None:

@@ -137,6 +137,9 @@ def test_a_folder_is_counted_and_a_part_of_it_taken(folder: Path) -> None:
     data = load(folder)
     assert (data.n_train, data.n_test, data.n_classes) == (N_CLASSES * PER_CLASS, N_CLASSES * 3, N_CLASSES)
     assert data.input_shape == (3, SIZE, SIZE)
+    mean, std = (torch.tensor(three).view(3, 1, 1) for three in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    stored, fetched = data.test.raw(every(4), 0)[0], data.fetch(every(4), "test")[0]
+    torch.testing.assert_close(fetched, (stored / 255 - mean) / std)
     some = pictures(load(folder, train_size=5).train)
     assert len(some) == 5
     for i in range(5):

@@ -26,6 +26,7 @@ from checkpoints import files, folder
 from launchers.parent import die_with_parent
 from records.atomic import check_writable_by, write_atomically
 from records.errors import RunFailed, UsageError, one_line
+from records.locks import locked
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
@@ -65,7 +66,7 @@ def main(settings: Settings) -> None:
     if not settings.attached:
         _wait_for_training(directory, settings.wait)
     refusal = f"--output {output}: another evaluate.py is writing it"
-    with folder.locked(output.with_name(f".{output.name}.lock"), refusal):
+    with locked(output.with_name(f".{output.name}.lock"), refusal):
         scores = Scores(output, quiet=settings.attached)
         training = True
         while training:

@@ -16,6 +16,7 @@ from checkpoints import files
 from checkpoints import folder as folder_of
 from records.errors import RunFailed, UsageError
 from records.files import load_table
+from records.locks import locked
 from strategies import Replica
 from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
@@ -129,7 +130,7 @@ def test_no_training_and_no_place_to_write_are_told_in_one_line(tmp_path: Path) 
     with pytest.raises(UsageError, match=r"^--checkpoint_dir: cannot write in"):
         score_here(tmp_path / "file")
     with (
-        folder_of.locked(tmp_path / "c" / ".evaluation.csv.lock", ""),
+        locked(tmp_path / "c" / ".evaluation.csv.lock", ""),
         folder_of.in_training(tmp_path / "c"),
         pytest.raises(UsageError, match="another evaluate"),
     ):

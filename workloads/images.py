@@ -6,7 +6,8 @@ Functions of this file decide what is cut, for every decoder: the rank, a loader
 import math
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -113,7 +114,8 @@ class Pictures(Samples):
         path = self.path(i)
         with opened(path) as file:
             cut = self.cut(i, epoch, file)
-            image = _decoded(file, path)
+            with _readable(path):
+                image = file.convert("RGB")
         image = image.crop((cut.left, cut.top, cut.left + cut.width, cut.top + cut.height))
         image = image.resize((cut.new_width, cut.new_height), _BILINEAR)
         pixels = np.asarray(image)[cut.y : cut.y + self.size, cut.x : cut.x + self.size]
@@ -150,18 +152,16 @@ def opened(path: str) -> Any:
     """Open a picture: its header is read, its pixels are not yet. Raises UsageError."""
     from PIL import Image  # which a run on other data does without
 
-    try:
+    with _readable(path):
         return Image.open(path)
-    except Exception as error:
-        raise _unreadable(path, error) from error
 
 
-def _decoded(file: Any, path: str) -> Any:
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Make whatever PIL raises in the block a UsageError."""
     try:
-        return file.convert("RGB")
+        yield
     except Exception as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: Exception) -> UsageError:
-    return UsageError(f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it")
+        raise UsageError(
+            f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it"
+        ) from error

@@ -16,9 +16,6 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
     end_while_loading("the scores so far are written")
 
 import csv
-import os
-import signal
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,21 +24,19 @@ import torch
 
 from checkpoints import files, folder
 from launchers.parent import die_with_parent
-from records.atomic import check_writable, write_atomically
+from records.atomic import check_writable_by, write_atomically
 from records.errors import RunFailed, UsageError, one_line
+from records.locks import locked
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
-from training.made import build_model
-from training.options import DTYPES, Options
-from training.recorded import check_recorded
+from training.options import Options
 from transports.timing import RunningClock, sleep
-from workloads import datasets
+from workloads import datasets, models
 from workloads.loading import batches_of_test
 
 COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
 _POLL_S = 0.2
-_BEAT_S = 0.5
 _LINGER_S = 1.0  # the ranks of a killed launcher live on for half a second
 
 
@@ -56,27 +51,22 @@ class Settings:
     wait: float = 600.0
     """Seconds to wait for the training to begin."""
     attached: bool = False
-    """As train.py --evaluator starts it: print only that it is alive, and end when its reader ends."""
+    """As train.py --evaluator starts it: print no scores, and end with the process that has started it."""
 
 
 def main(settings: Settings) -> None:
     """Score checkpoints until the training has ended. Raises UsageError; RunFailed if one could not be scored."""
     torch.set_num_threads(1)
     if settings.attached:
-        die_with_parent()  # also if it is stopped
-        threading.Thread(target=_beat, daemon=True).start()
+        die_with_parent()
     directory = Path(settings.checkpoint_dir)
     output = Path(settings.output or directory / folder.SCORES)
-    try:
-        check_writable(output.parent)
-    except OSError as error:
-        option = "output" if settings.output else "checkpoint_dir"
-        raise UsageError(f"--{option}: cannot write in {output.parent}: {error.strerror or error}") from error
+    check_writable_by("output" if settings.output else "checkpoint_dir", output.parent)
     load_scores(output)  # what is wrong with it is said before any waiting
     if not settings.attached:
         _wait_for_training(directory, settings.wait)
     refusal = f"--output {output}: another evaluate.py is writing it"
-    with folder.locked(output.with_name(f".{output.name}.lock"), refusal):
+    with locked(output.with_name(f".{output.name}.lock"), refusal):
         scores = Scores(output, quiet=settings.attached)
         training = True
         while training:
@@ -101,16 +91,6 @@ def _wait_for_training(directory: Path, limit: float) -> None:
         sleep(_POLL_S)
 
 
-def _beat() -> None:
-    """Report at intervals that this process is alive; end it when the reader has gone."""
-    try:
-        while True:
-            os.write(sys.stdout.fileno(), b".")
-            sleep(_BEAT_S)
-    except OSError:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 class Scores:
     """The table of scores, in memory and on disk, and what is in no need of scoring."""
 
@@ -120,43 +100,29 @@ class Scores:
         for torn in output.parent.glob(f".[0-9]*.{output.name}"):  # of one that was killed
             torn.unlink(missing_ok=True)
         self.rows = load_scores(output)
-        self.refused: set[tuple[str, int]] = set()
-        self._known: set[tuple[str, int]] = set()
+        self.refused: set[tuple[str, str]] = set()
         self._scorer: Scorer | None = None
 
     def unscored(self, directory: Path) -> list[Path]:
         """Return the checkpoints in `directory` that are not in the table and have not been refused."""
-        found = []
-        for path in folder.listed(directory):
-            mark = _mark(path)
-            if mark is not None and mark not in self._known | self.refused:
-                found.append(path)
-        return found
+        known = {(row["checkpoint"], row["id"]) for row in self.rows} | self.refused
+        return [path for path in folder.listed(directory) if (path.name, _id_of(path)) not in known]
 
     def score(self, checkpoint: Path) -> None:
-        """Add the row of a checkpoint, if it has none yet; say so if it cannot be scored. Raises RunFailed."""
-        mark = _mark(checkpoint)
+        """Add the row of a checkpoint; say so if it cannot be scored. Raises RunFailed."""
+        mark = checkpoint.name, _id_of(checkpoint)
         try:
-            run = files.load_run(checkpoint)
-            if not any((row["checkpoint"], row["id"]) == (checkpoint.name, run["id"]) for row in self.rows):
-                self._scorer = self._scorer or Scorer(checkpoint)
-                if not self._scorer.fits(checkpoint):
-                    self._scorer = Scorer(checkpoint)
-                self._add(self._scorer.score(checkpoint))
+            if self._scorer is None or not self._scorer.fits(checkpoint):
+                self._scorer = Scorer(checkpoint)
+            self._add(self._scorer.score(checkpoint))
         except UsageError as error:
-            if mark is not None and checkpoint.exists():  # otherwise it was an old one, and removed
+            if checkpoint.exists():  # otherwise it was an old one, and removed
                 self.refused.add(mark)
                 print(f"refused: {error}", file=sys.stderr)
-            return
-        if mark is not None:
-            self._known.add(mark)
 
     def _add(self, row: dict[str, Any]) -> None:
         # What the table has of this step and later ones is of a course that the run has left: it was resumed earlier.
-        if any(old["step"] >= row["step"] for old in self.rows):
-            self.rows = [old for old in self.rows if old["step"] < row["step"]]
-            self._known.clear()
-        self.rows.append(row)
+        self.rows = [*(old for old in self.rows if old["step"] < row["step"]), row]
         try:
             with write_atomically(self.output) as temporary, temporary.open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
@@ -166,6 +132,14 @@ class Scores:
             raise RunFailed(f"cannot write {self.output}: {error.strerror}") from error
         if not self.quiet:
             print("step {step:>8}  loss {loss:.4f}  top-1 {top1:.4f}  top-5 {top5:.4f}".format(**row), flush=True)
+
+
+def _id_of(checkpoint: Path) -> str:
+    """Return what distinguishes a checkpoint from a later one of the same name; "" if it does not say so."""
+    try:
+        return str(files.load_run(checkpoint)["id"])
+    except UsageError:
+        return ""
 
 
 def load_scores(path: Path) -> list[dict[str, Any]]:
@@ -184,25 +158,16 @@ def load_scores(path: Path) -> list[dict[str, Any]]:
         ) from error
 
 
-def _mark(checkpoint: Path) -> tuple[str, int] | None:
-    """Return what distinguishes a checkpoint from a later one of the same name; None if there is none."""
-    try:
-        return checkpoint.name, os.stat(checkpoint / "run.json").st_mtime_ns
-    except OSError:
-        return None
-
-
 class Scorer:
     """The model and the held-out set of a run."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.made_for = _what_is_scored(checkpoint)
         options = Options(**self.made_for)
-        if options.dtype not in DTYPES:
-            raise UsageError(f"{checkpoint}: run.json has {options.dtype!r} for --dtype")
         self.data = datasets.load(options, options.seed)
         self.dtype = options.torch_dtype
-        self.model = build_model(options, self.data)  # frozen parameters are those of the seed
+        # Frozen parameters are those of the seed.
+        self.model = models.seeded(options.model, self.data, options.seed, self.dtype)
         self.parameters = trained(self.model)
         self.buffers = float_buffers(self.model)
         self.counts = integer_buffers(self.model)
@@ -235,8 +200,8 @@ class Scorer:
 
 def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
     names = ("dataset", "data_dir", "train_size", "image_size", "seed", "model", "dtype")
-    recorded = check_recorded(files.load_run(checkpoint)["options"], checkpoint / "run.json")
-    return {name: value for name, value in recorded.items() if name in names}
+    recorded = files.load_run(checkpoint)["options"]
+    return {name: recorded[name] for name in names if name in recorded}
 
 
 if __name__ == "__main__":

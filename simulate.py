@@ -32,9 +32,9 @@ from tqdm import tqdm
 from tyro.conf import UseAppendAction
 
 from records import tables
-from records.atomic import check_writable, write_atomically
+from records.atomic import check_writable_by, write_atomically
 from records.errors import UsageError
-from training.checks import resolve
+from training.checks import default_n_gpus, resolve
 from training.command_line import guarded, parse_with
 from training.options import Options
 from training.preflight import prepare
@@ -47,7 +47,7 @@ from virtual_time.dry_run import DryRun, dry_run
 from virtual_time.dry_run import check as check_dry
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import Network
-from workloads.datasets import Data
+from workloads.data import Data
 
 BANDWIDTH, LATENCY = "10gbit", "50us"  # a simulation's defaults
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
@@ -171,15 +171,12 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    least, most = options.strategy.traits.ranks
-    n_gpus = options.n_gpus or min(max(2, least), most or max(2, least))
-    options = dataclasses.replace(
-        options,
-        device="cpu",
-        n_gpus=n_gpus,
-        bandwidth=BANDWIDTH if options.bandwidth is None else options.bandwidth,
-        latency=LATENCY if options.latency is None else options.latency,
-    )
+    link: dict[str, Any] = {
+        "bandwidth": BANDWIDTH if options.bandwidth is None else options.bandwidth,
+        "latency": LATENCY if options.latency is None else options.latency,
+    }
+    n_gpus = options.n_gpus or default_n_gpus(options.strategy, "cpu")
+    options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, **link)
     clusters.check_memory(options)
     return options
 
@@ -196,10 +193,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
     folder = Path(runs[0][0].results_dir)
-    try:
-        check_writable(str(folder))
-    except OSError as error:
-        raise UsageError(f"--results_dir: cannot write in {folder}: {error.strerror or error}") from error
+    check_writable_by("results_dir", folder)
     rows = []
     for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
         rows.append({"strategy": options.strategy.name, **one, **_run(options, chosen, quiet=True).figures()})

@@ -5,9 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from checkpoints.folder import SCORES
@@ -24,16 +22,12 @@ class Evaluator:
     """The process, if one is `wanted`, that scores the checkpoints in `directory`.
 
     It ends with the `with` block, and with the process that this is in.
-
-    It says all the time that it lives, into a pipe that only this process reads: when writing there fails, it ends.
     """
 
     def __init__(self, wanted: bool, directory: Path, timeout: float) -> None:
         self._wanted = wanted
         self._directory = directory
         self._timeout = timeout
-        self._limit = max(timeout, _LONGEST_START_S)  # until its first report
-        self._running = RunningClock()
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
 
@@ -47,23 +41,15 @@ class Evaluator:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # for data and models of the user's own
         }
-        self._heard = self._running()
         try:
             with interrupts_wait():  # until it is known here, so that it can be ended
                 self._process = subprocess.Popen(
                     [sys.executable, str(_SCRIPT), f"--checkpoint_dir={self._directory}", "--attached"],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=environment,
                     process_group=0,  # Ctrl-C is for the launcher, which ends it
                 )  # fmt: skip
         except OSError as error:
             self._failure = f"could not be started: {error.strerror}"
-            return
-        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-
-    def _listen(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            while os.read(pipe.fileno(), 4096):
-                self._limit, self._heard = self._timeout, self._running()
 
     def finish(self, quiet: bool) -> None:
         """Wait until it has scored what is left, and say where the scores are, or why they are not all there.
@@ -92,14 +78,14 @@ class Evaluator:
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> str:
         """Wait for the end, for each score as long as --timeout; return what went wrong."""
-        size, since = self._size(), self._running()
+        running, size, since = RunningClock(), self._size(), 0.0
+        limit = max(self._timeout, _LONGEST_START_S)  # until it has scored one
         while process.poll() is None:
             if (grown := self._size()) != size:
-                size, since = grown, self._running()
-            for what, begun in (("answered", self._heard), ("scored anything", since)):
-                if self._running() - begun > self._limit:
-                    process.kill()  # one that is stopped takes notice of nothing else
-                    return f"has not {what} for more than {self._limit:g} s (--timeout)"
+                size, since, limit = grown, running(), self._timeout
+            elif running() - since > limit:
+                process.kill()  # one that is stopped takes notice of nothing else
+                return f"has not scored anything for more than {limit:g} s (--timeout)"
             sleep(0.05)
         if process.returncode == 0:
             return ""
@@ -126,9 +112,7 @@ class Evaluator:
     def __enter__(self) -> "Evaluator":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
         if self._process:
             self._errors.close()

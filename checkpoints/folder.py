@@ -1,23 +1,20 @@
 """The folder of a run's checkpoints: which are there, and that one run at a time writes to it."""
 
 import ctypes
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from records.atomic import sync
 from records.errors import UsageError
-from transports.timing import RunningClock, sleep
+from records.locks import is_locked, locked
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 PREFIX = "step-"
 _LOCK = ".training"
-_LOCK_PATIENCE_S = 1.0
 _FORMER = ".former"
 
 
@@ -95,6 +92,7 @@ def in_training(directory: Path) -> Iterator[None]:
 
     What a killed run left half-written there is removed. Raises UsageError if another run is writing there.
     """
+    make_folder(directory)
     with locked(directory / _LOCK, f"--checkpoint_dir {directory}: another run is writing there; take another"):
         _remove_unfinished(directory)
         try:
@@ -103,36 +101,9 @@ def in_training(directory: Path) -> Iterator[None]:
             _remove_unfinished(directory)
 
 
-@contextmanager
-def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock on the file at `path`; raise UsageError with `refusal` if another process does."""
-    make_folder(path.parent)
-    with open(path, "w") as file:
-        running = RunningClock()
-        give_up = running() + _LOCK_PATIENCE_S
-        # Tried for a while, since `is_training` takes the lock for a moment in order to look.
-        while not _take(file, fcntl.LOCK_EX):
-            if running() > give_up:
-                raise UsageError(refusal)
-            sleep(0.02)
-        yield
-
-
 def is_training(directory: Path) -> bool:
     """Return whether a run is writing to `directory`; when its launcher has died, however it did, none is."""
-    try:
-        with open(directory / _LOCK) as file:
-            return not _take(file, fcntl.LOCK_SH)
-    except FileNotFoundError:
-        return False
-
-
-def _take(file: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return is_locked(directory / _LOCK)
 
 
 def _remove_unfinished(directory: Path) -> None:

@@ -39,7 +39,7 @@ from experiments.simulated import Rows
 from experiments.store import Store
 from experiments.tables import methods_table
 from experiments.virtual_cases import CODED, METHODS
-from records.atomic import check_writable
+from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
 from records.machine import machine
 from records.tables import aligned
@@ -126,11 +126,8 @@ def main(settings: Settings) -> None:
     directory = Path(settings.results_dir or Path("results") / ("quick" if quick else hardware(device)))
     dataset = "digits" if quick else "fashion_mnist"
     datasets.load(DataOptions(dataset=dataset, data_dir=settings.data_dir, download=settings.download))
-    try:
-        check_writable(directory)
-        shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
-    except OSError as error:
-        raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
+    check_writable_by("results_dir", directory)
+    shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
     kept = {name: one.open(directory, quick) for name, one in EXPERIMENTS.items() if name in (*COMPARED, *chosen)}
     stores: dict[str, Store] = {name: one for name, one in kept.items() if isinstance(one, Store)}
     for name in chosen:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from records.errors import UsageError
 from records.interrupts import interrupts_wait
 
 AnyPath = str | os.PathLike[str]
@@ -19,6 +20,14 @@ def check_writable(directory: AnyPath) -> None:
     # Only writing tells: permission bits say nothing about root, full disks or read-only mounts.
     with tempfile.TemporaryFile(dir=directory) as file:
         file.write(b"?")
+
+
+def check_writable_by(option: str, directory: AnyPath) -> None:
+    """`check_writable` of the directory that an option names. Raises UsageError."""
+    try:
+        check_writable(directory)
+    except OSError as error:
+        raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
 
 
 def check_output(path: AnyPath) -> None:

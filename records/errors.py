@@ -43,6 +43,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {found[0]}? " if found else ""
 
 
+def unknown(option: str, name: str, known: Iterable[str], own: str = "") -> UsageError:
+    """Make the error for a name that is not among the known ones; `own`: how one of the user's own is written."""
+    known = list(known)
+    others = f", and {own}" if own else ""
+    return UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{others}")
+
+
 @contextmanager
 def in_python(names: Mapping[str, str]) -> Iterator[None]:
     """Make a UsageError of the block name arguments as Python does: codec=topk, not --codec topk.
@@ -77,4 +84,4 @@ def one_of(options: Any, option: str, known: Iterable[str]) -> None:
     """Check that the option of a dataclass is one of the `known` words. Raises UsageError."""
     value, known = getattr(options, option), list(known)
     if value not in known:
-        raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}there are {', '.join(known)}")
+        raise unknown(f"--{option}", value, known)

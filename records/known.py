@@ -6,7 +6,7 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
-from records.errors import UsageError, nearest
+from records.errors import unknown
 
 _PROJECT = Path(__file__).resolve().parent.parent
 CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
@@ -40,8 +40,7 @@ def check_names(arguments: Sequence[str]) -> None:
 def check_name(option: str, name: str, known: Sequence[str], or_own: bool) -> None:
     """Check that `name` is `known`, or, with `or_own`, like yourmodule:YourClass. Raises UsageError."""
     if name not in known and not (or_own and ":" in name):
-        own = ", and yourmodule:YourClass" if or_own else ""
-        raise UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{own}")
+        raise unknown(option, name, known, "yourmodule:YourClass" if or_own else "")
 
 
 def listed() -> str | None:

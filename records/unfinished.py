@@ -10,13 +10,13 @@ that was killed has left, the next run removes.
 import fcntl
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from records.errors import UsageError
+from records.locks import is_locked, locked
 
 EVENTS_SUFFIX = ".events.csv.gz"
 SUFFIXES = (EVENTS_SUFFIX, ".csv", ".json")  # of a run's files
@@ -56,17 +56,21 @@ def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
 def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
     """Hold the name of a run, and yield its folder, which is removed after the block.
 
-    What killed runs have left in `directory` is removed. Raises OSError; UsageError if the name is taken.
+    What killed runs have left in `directory` is removed. Raises UsageError if the name is taken, or cannot be held.
     """
     folder = folder_of(directory, run_name)
-    with _alone(Path(directory)):
-        check_name(directory, run_name)
-        for other in Path(directory).glob(f".*{_UNFINISHED}*"):
-            if not _is_running(other):
-                _remove_with_records(other)
-        folder.mkdir()
-        lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open until the run ends
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    refusal = f"--results_dir {directory}: another process holds a lock on it"
+    try:
+        with locked(Path(directory), refusal, _PATIENCE_S):  # so that one run at a time looks which names are free
+            check_name(directory, run_name)
+            for other in Path(directory).glob(f".*{_UNFINISHED}*"):
+                if not _is_running(other):
+                    _remove_with_records(other)
+            folder.mkdir()
+            lock = open(folder / _LOCK, "w")  # noqa: SIM115 - open until the run ends
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UsageError(f"--results_dir: cannot write in {directory}: {error.strerror or error}") from error
     with lock:
         try:
             yield folder
@@ -117,32 +121,4 @@ def _is_in(lock: IO[str], folder: Path) -> bool:
 
 def _is_running(folder: Path) -> bool:
     """Return whether the run of this folder is alive, or cannot be known to be dead."""
-    if not folder.exists():
-        return False
-    try:
-        with open(folder / _LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:  # it is locked; or it is another user's, whose run may go on
-        return True
-    return False
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold a lock, so that one run at a time looks which names are free."""
-    give_up = time.monotonic() + _PATIENCE_S
-    number = os.open(directory, os.O_RDONLY)
-    try:
-        while True:
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    raise UsageError(f"--results_dir {directory}: another process holds a lock on it") from None
-                time.sleep(0.02)
-        yield
-    finally:
-        os.close(number)
+    return is_locked(folder / _LOCK)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,20 @@ def interrupts_are_heard() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Gives a function that writes a module into the current directory, which is new, and returns its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"own_{tmp_path.name}"
+
+    def write(text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,15 @@ def handlers_kept() -> Iterator[None]:
 
 def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
     """Give the arguments to the command line, in this process; return the exit code and what was printed."""
+    return said_by(lambda: command_line.main("description", builtin, list(arguments)), encoding)
+
+
+def said_by(work: Callable[[], int], encoding: str = "utf-8") -> tuple[int, str]:
+    """Call `work`, which returns an exit code as the command line does; return it and what was printed."""
     output = io.TextIOWrapper(io.BytesIO(), encoding, write_through=True)
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), handlers_kept():
         try:
-            code = command_line.main("description", builtin, list(arguments))
+            code = work()
         except SystemExit as stop:  # --help
             code = int(stop.code or 0)
     return code, output.buffer.getvalue().decode(encoding)

@@ -16,16 +16,16 @@ from checkpoints import files
 from checkpoints import folder as folder_of
 from records.errors import RunFailed, UsageError
 from records.files import load_table
+from records.locks import locked
 from strategies import Replica
 from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, n_gpus_of
 from training import Options, launch, run
 from training.checks import resolve
-from training.made import build_model
 from training.preflight import prepare
 from transports.base import Transport
-from workloads import datasets
+from workloads import datasets, models
 
 __all__ = ["start"]
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp", "epochs": 2, "global_batch_size": 240}
@@ -72,7 +72,7 @@ def test_what_is_no_checkpoint_is_refused_and_the_others_are_scored(
     torch.save({"strategy": {"x": _Code()}, "position": {"step": 7}, "random": _Code()}, code / "rank-0.pt")
     seal(code)
     (foreign / "run.json").write_text('{"format": 1, "step": "many"}')
-    torch.save({"strategy": {"x": torch.zeros(3)}, "position": 0, "random": 0}, other / "rank-0.pt")
+    torch.save({"strategy": {"x": torch.zeros(3)}, "model": torch.zeros(3)}, other / "rank-0.pt")
     seal(other)
     (tmp_path / "c" / "step-elsewhere").mkdir()
     with pytest.raises(RunFailed, match=r"^4 of the checkpoints could not be scored"):
@@ -130,7 +130,7 @@ def test_no_training_and_no_place_to_write_are_told_in_one_line(tmp_path: Path) 
     with pytest.raises(UsageError, match=r"^--checkpoint_dir: cannot write in"):
         score_here(tmp_path / "file")
     with (
-        folder_of.locked(tmp_path / "c" / ".evaluation.csv.lock", ""),
+        locked(tmp_path / "c" / ".evaluation.csv.lock", ""),
         folder_of.in_training(tmp_path / "c"),
         pytest.raises(UsageError, match="another evaluate"),
     ):
@@ -138,7 +138,7 @@ def test_no_training_and_no_place_to_write_are_told_in_one_line(tmp_path: Path) 
 
 
 def save_on_the_server(transport: Transport, one: Options) -> None:
-    model = build_model(one, datasets.load(one))
+    model = models.seeded(one.model, datasets.load(one), one.seed, one.torch_dtype)
     replica = Replica(model, transport)
     replica.b.fill_(1 + transport.rank)
     state = {
@@ -153,7 +153,6 @@ def save_on_the_server(transport: Transport, one: Options) -> None:
 def test_beside_a_run_it_does_not_outlive_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tied = MagicMock()
     monkeypatch.setattr(evaluate, "die_with_parent", tied)
-    monkeypatch.setattr(evaluate, "_beat", lambda: None)
     (tmp_path / "c").touch()
     with pytest.raises(UsageError, match="--checkpoint_dir: cannot write in"):
         evaluate.main(evaluate.Settings(str(tmp_path / "c"), attached=True))

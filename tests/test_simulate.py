@@ -1,7 +1,5 @@
 """simulate.py as a user sees it: what it prints and writes, and one line for what is wrong."""
 
-import contextlib
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,21 +8,15 @@ import pandas as pd
 import pytest
 
 import simulate
-from tests.runs import SMALL, handlers_kept
+from tests.runs import SMALL, said_by
 
 LINK = ("--bandwidth", "1gbit", "--latency", "50us", "--compute", "3ms")
 TRAINING = ("dataset", "model", "epochs")
 
 
 def said(folder: Path, *arguments: str, data: Sequence[str] = TRAINING) -> tuple[int, str]:
-    output = io.StringIO()
     given = [f"--{name}={SMALL[name]}" for name in data]
-    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), handlers_kept():
-        try:
-            code = simulate.main([*given, f"--results_dir={folder}", *arguments])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return code, output.getvalue()
+    return said_by(lambda: simulate.main([*given, f"--results_dir={folder}", *arguments]))
 
 
 def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path) -> None:
@@ -95,19 +87,11 @@ TRAINED: list[tuple[tuple[str, ...], str]] = [
     (("--device", "cuda"), "--device cuda: a simulation computes on the CPU"),
     (("--strategy", "async_param_server", "--restarts", "1"), "--restarts: in virtual time give --kill"),
     (("--strategy", "inconsistent_reads", "--n_gpus", "3"), "--strategy inconsistent_reads: needs shared memory"),
-    (("--strategy", "param_server", "--n_gpus", "1"), "--n_gpus 1: param_server needs at least 2"),
-    (("--bandwith", "1gbit"), "--bandwith: there is no such option; did you mean --bandwidth"),
-    (("--sweep", "n_gpus"), "--sweep n_gpus: must be NAME=VALUE,VALUE,..."),
     (("--sweep", "n_gpus=2,,4"), "--sweep n_gpus=2,,4: must be NAME=VALUE,VALUE,..."),
-    (("--sweep", "n_gpus=2", "--sweep", "n_gpus=4"), "--sweep n_gpus=4: n_gpus is given twice"),
-    (("--sweep", "gpus=2"), "--sweep, at gpus=2: --gpus: there is no such option"),
-    (("--sweep", "bandwidth=1gbit,fast"), "--sweep, at bandwidth=fast: --bandwidth fast: write a bandwidth"),
     (("--strategy", "param_server", "--sweep", "n_gpus=1,2"), "--sweep, at n_gpus=1: --n_gpus 1: param_server"),
     (("--sweep", "sweep=a=1"), "--sweep sweep=a=1: sweep cannot be varied"),
-    (("--sweep", "help=1"), "--sweep help=1: help cannot be varied"),
     (("--sweep", "n_gpus=2", "--sweep", "n-gpus=3"), "--sweep n-gpus=3: n_gpus is given twice"),
     (("--sweep", "train_size=64,99999999"), "--sweep, at train_size=99999999: --train_size"),
-    (("--sweep", "dataset=tests.workload:moons,nope"), "--sweep, at dataset=nope: --dataset nope"),
     (("--run_name", "one", "--sweep", "n_gpus=2,3"), "--run_name: every run of a sweep has files of its own"),
     (("--kill", "1@1ms"), "--kill: ring_all_reduce cannot lose a worker"),
     (("--n_gpus", "100000000"), "--n_gpus 100000000: needs about"),
@@ -116,10 +100,6 @@ TIMED: list[tuple[tuple[str, ...], str]] = [
     (("--steps", "3"), "--steps: of what is only timed"),
     (("--parameters", "7e9", "--steps", "0"), "--steps 0: must be from 1"),
     (("--parameters", "7e9", "--sweep", "epochs=1,2"), "--sweep, at epochs=1: --epochs 1: nothing is trained"),
-    (("--device", "meta", "--sweep", "model=lenet,nosuch"), "--sweep, at model=nosuch: --model nosuch: unknown"),
-    (("--parameters", "7e9", "--n_gpus", "-3"), "--n_gpus -3: must be at least 1"),
-    (("--parameters", "7e9", "--bandwidth="), "--bandwidth : write a bandwidth"),
-    (("--parameters", "many"), "Error parsing --parameters"),
     (("--device", "meta", "--dataset", "mnist"), "--dataset mnist: nothing is trained"),
 ]
 

@@ -1,13 +1,11 @@
 """The tables of all strategies and codecs, made from their classes: for `--list` and for the pages."""
 
 import textwrap
-from collections.abc import Iterable
 
 from compression import CODECS, KINDS
 from strategies import GROUPS, Strategy
 from strategies.common.forms import describe
 
-HEADER = ("strategy", "what it does", "synchronous", "server", "messages a step", "bytes a step")
 NOTE = (
     "N ranks; P: bytes of the parameters, n of w bytes each; G: bytes of a gradient as it is sent (P, or those of its "
     "code, see below). What a rank sends, on average over the ranks "
@@ -22,23 +20,12 @@ CODEC_NOTE = (
 )
 
 
-def rows(strategies: Iterable[type[Strategy]]) -> list[tuple[str, ...]]:
-    """Return a row for each strategy, with the columns of HEADER."""
-    table: list[tuple[str, ...]] = []
-    for strategy in strategies:
-        cost = strategy().cost()
-        several = len(cost.by_role) > 1
-        messages, nbytes = (
-            "; ".join(f"{role + ' ' if several else ''}{getattr(traffic, what)}"
-                      for role, traffic in cost.by_role.items())
-            for what in ("messages", "bytes")
-        )  # fmt: skip
-        synchronous = "no" if strategy.traits.asynchronous else "yes"
-        table.append(
-            (strategy.name, describe(strategy), synchronous, "yes" if cost.server else "no",
-             messages, nbytes)
-        )  # fmt: skip
-    return table
+def sent(strategy: type[Strategy]) -> tuple[str, str]:
+    """Return the formulas of the messages and of the bytes that each role sends in a step."""
+    by_role = strategy().cost().by_role
+    roles = {role: f"{role} " if len(by_role) > 1 else "" for role in by_role}
+    messages = "; ".join(f"{roles[role]}{traffic.messages}" for role, traffic in by_role.items())
+    return messages, "; ".join(f"{roles[role]}{traffic.bytes}" for role, traffic in by_role.items())
 
 
 def codec_rows() -> list[tuple[str, ...]]:
@@ -54,8 +41,8 @@ def catalogue() -> str:
     lines = []
     for group, strategies in GROUPS.items():
         lines += [f"{group}:", ""]
-        for strategy, row in zip(strategies, rows(strategies), strict=True):
-            lines += _block(strategy, row)
+        for strategy in strategies:
+            lines += _block(strategy)
         lines += [""]
     lines += [*textwrap.wrap(NOTE, 100), ""]
     for name, description, kind, values, indices, headers in codec_rows():
@@ -65,13 +52,12 @@ def catalogue() -> str:
     return "\n".join([*lines, "", *textwrap.wrap(CODEC_NOTE, 100)])
 
 
-def _block(strategy: type[Strategy], row: tuple[str, ...]) -> list[str]:
+def _block(strategy: type[Strategy]) -> list[str]:
     """Return the lines for one strategy."""
-    name, description, synchronous, server, messages, nbytes = row
-    kinds = ("" if synchronous == "yes" else "not ") + "synchronous, " + ("a" if server == "yes" else "no") + " server"
-    lines = [f"{name}  ({kinds})", f"    {description}"]
+    cost, (messages, nbytes) = strategy().cost(), sent(strategy)
+    paces = "not synchronous" if strategy.traits.asynchronous else "synchronous"
+    lines = [f"{strategy.name}  ({paces}, {'a' if cost.server else 'no'} server)", f"    {describe(strategy)}"]
     lines += [f"    messages a step  {messages}", f"    bytes a step     {nbytes}"]
-    cost = strategy().cost()
     for path, how in ((cost.path, ""), (cost.in_order, ", where cards pass messages in order")):
         if path:
             when = ", while it computes" if path.while_computing else ""

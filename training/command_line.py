@@ -89,11 +89,11 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
     default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
     strategy, codec = type(default.strategy), type(default.codec)
     own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
+    known = ["strategy", *own, *option_names(), "list"]
     for option in _names_given(given):
         if new := INSTEAD.get((strategy.name, option.removeprefix("no_"))):
             raise UsageError(f"--{option}: {strategy.name} has no such option; take --strategy {new}")
-        owners = owners_of(option.removeprefix("no_")) or owners_of(option)
-        if option.removeprefix("no_") not in (*own, *option_names()) and option not in own and owners:
+        if not _is_known(option, known) and (owners := owners_of(option.removeprefix("no_")) or owners_of(option)):
             chosen_codec = f" --codec {codec.name}" if dataclasses.fields(codec) else ""
             raise UsageError(
                 f"--{option}: not an option of --strategy {strategy.name}{chosen_codec}, but of {', '.join(owners)}"
@@ -102,11 +102,9 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         raise UsageError(
             f"--codec {codec.name}: {strategy.name} is a codec itself, with --{twice[0]}; leave --codec out"
         )
-    known = ["strategy", *own, *option_names(), "list"]
     _refuse_unknown(given, known)
     options = _parse(given, _command_line(default, more), description + _about(default))
-    panels = [getattr(options, panel.__name__) for panel in PANELS]
-    values = {option.name: getattr(panel, option.name) for panel in panels for option in dataclasses.fields(panel)}
+    values = {name: value for panel in PANELS for name, value in vars(getattr(options, panel.__name__)).items()}
     made = Options(
         strategy=getattr(options, _OWN, default.strategy), codec=getattr(options, _CODEC, default.codec), **values
     )
@@ -115,29 +113,31 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
 
 def _command_line(default: Options, more: type[Any]) -> type[Any]:
     """Return a dataclass of the options of a run with this strategy, and more; a field for each panel of --help."""
-    strategy = type(default.strategy)
-    named = Annotated[str, arg(help=f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
-                                    "--strategy NAME --help shows what NAME has, --list a table of all.")]  # fmt: skip
-    fields: list[Any] = [("strategy", named, dataclasses.field(default=strategy.name))]
-    if dataclasses.fields(strategy):
-        own = dataclasses.field(default_factory=lambda: default.strategy)
-        fields.append((_OWN, _panel(strategy, "this strategy's"), own))
-    which = Annotated[str, arg(help=f"What gradients are sent as: {', '.join(CODECS)}. "
-                                    "--codec NAME --help shows what NAME has.")]  # fmt: skip
-    fields.append(("codec", which, dataclasses.field(default=default.codec.name)))
-    if dataclasses.fields(default.codec):
-        of_codec = dataclasses.field(default_factory=lambda: default.codec)
-        fields.append((_CODEC, _panel(type(default.codec), "this codec's"), of_codec))
-    if dataclasses.fields(more):
-        fields.append((_MORE, _panel(more, "cluster"), dataclasses.field(default=more())))
-    for title, panel in zip(_TITLES, PANELS, strict=True):
-        values = {option.name: getattr(default, option.name) for option in dataclasses.fields(panel)}
-        fields.append((panel.__name__, _panel(panel, title), dataclasses.field(default=panel(**values))))
+    helps = {
+        "strategy": f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
+                    "--strategy NAME --help shows what NAME has, --list a table of all.",
+        "codec": f"What gradients are sent as: {', '.join(CODECS)}. --codec NAME --help shows what NAME has.",
+    }  # fmt: skip
+    fields: list[Any] = [
+        (option, Annotated[str, arg(help=text)], dataclasses.field(default=getattr(default, option).name))
+        for option, text in helps.items()
+    ]
+    panels: list[tuple[str, str, Any]] = [
+        (_OWN, "this strategy's", default.strategy), (_CODEC, "this codec's", default.codec), (_MORE, "cluster", more())
+    ]  # fmt: skip
+    for title, kind in zip(_TITLES, PANELS, strict=True):
+        values = {option.name: getattr(default, option.name) for option in dataclasses.fields(kind)}
+        panels.append((kind.__name__, title, kind(**values)))
+    fields += [_panel(*panel) for panel in panels if dataclasses.fields(panel[2])]
     return dataclasses.make_dataclass("CommandLine", fields, frozen=True, kw_only=True)
 
 
-def _panel(options: type[Any], title: str) -> Any:
-    return Annotated[options, OmitArgPrefixes, arg(name=title)]
+def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
+    return name, _titled(type(options), title), dataclasses.field(default_factory=lambda: options)
+
+
+def _titled(kind: type[Any], title: str) -> Any:
+    return Annotated[kind, OmitArgPrefixes, arg(name=title)]
 
 
 def _about(default: Options) -> str:
@@ -231,9 +231,13 @@ def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
     return _parse(arguments, kind, description)
 
 
+def _is_known(name: str, known: Sequence[str]) -> bool:
+    return name in known or name.removeprefix("no_") in (*known, "help")
+
+
 def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
     for name in _names_given(arguments):
-        if name.removeprefix("no_") not in (*known, "help"):
+        if not _is_known(name, known):
             hint = nearest(name, known).replace("you mean ", "you mean --").rstrip() or "see --help"
             raise UsageError(f"--{name}: there is no such option; {hint}")
 

@@ -79,16 +79,13 @@ class CodecState:
         linear = [codec for codec in codecs if isinstance(codec, Linear)]
         if linear:
             return self._mean_of_factors(linear, vectors)
-        return (self._mean_of_sums if codecs[0].kind == DENSE else self._mean_of_all)(codecs, vectors)
-
-    def _mean_of_sums(self, codecs: Sequence[Codec], vectors: Vectors) -> Vectors:
-        """Dense: the codes are added on the way."""
         codes = [codec.encode(vector).data for codec, vector in zip(codecs, vectors, strict=True)]
-        return [codec.decode(mean) for codec, mean in zip(codecs, self._all_reduce(codes), strict=True)]
+        if codecs[0].kind == DENSE:  # they are added on the way
+            return [codec.decode(mean) for codec, mean in zip(codecs, self._all_reduce(codes), strict=True)]
+        return self._mean_of_all(codecs, codes, vectors)
 
-    def _mean_of_all(self, codecs: Sequence[Codec], vectors: Vectors) -> Vectors:
+    def _mean_of_all(self, codecs: Sequence[Codec], codes: Vectors, vectors: Vectors) -> Vectors:
         """Gathered: every rank gets all codes, and adds what it decodes in the order of ranks."""
-        codes = [codec.encode(vector).data for codec, vector in zip(codecs, vectors, strict=True)]
         lengths = torch.tensor([code.nbytes for code in codes])
         known = all(codec.exact_size for codec in codecs)
         of_ranks = [lengths] * self.world_size if known else self._all_gather(lengths.to(vectors[0].device))

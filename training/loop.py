@@ -12,19 +12,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from checkpoints import replay
+from checkpoints import files, replay
 from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 from strategies.common.builtin import replica_of
 from training.evaluation import REPORTER, evaluate_for_all
 from training.layers import choose_threads, shares_of
-from training.made import build_model
 from training.options import Options
 from training.result import RankResult, result_of
 from training.saved import Saved
 from training.stragglers import Straggler
 from transports.base import Transport
-from workloads.datasets import Data
+from workloads import models
+from workloads.data import Data
 from workloads.loading import Loader, fetcher
 
 _REPORT_S = 0.1
@@ -73,40 +73,41 @@ class _Rank:
         self.recorder = transport.recorder
         self.report = report
         self.options = options = task.options
-        self.checkpoints = task.checkpoints
         self.data = data
         self.plan = options.plan(data.n_train)
         roles = options.roles
         self.is_server = roles[transport.rank] == "server"
-        self.worker = roles[: transport.rank].count("worker")  # its number among the workers
+        # Its number among the workers; one process has whole batches.
+        self.part = None if transport.world_size == 1 else roles[: transport.rank].count("worker")
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         self.counts_samples = self.is_server and "server" not in roles[: transport.rank]  # the first of all servers
-        self.saved = Saved(transport, self.strategy, options, task.checkpoints)
+        target = files.Target(task.checkpoints, options.checkpoint_keep, options.recorded(), roles)
+        self.saved = Saved(transport, self.strategy, target, options.resume)
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
-        part = None if transport.world_size == 1 else self.worker
         self.loader = Loader(
-            data, fetch, self.plan, part, options.accumulate, transport.device, options.torch_dtype
+            data, fetch, self.plan, self.part, options.accumulate, transport.device, options.torch_dtype
         )  # fmt: skip
         self.reported = 0.0
 
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
         transport, options, strategy = self.transport, self.options, self.strategy
-        self.model = build_model(options, self.data).to(transport.device)
+        self.model = models.seeded(options.model, self.data, options.seed, options.torch_dtype)
+        self.model.to(transport.device)
         if transport.device.type == "cpu" and not self.is_server:
-            start, stop = self.plan.bounds(0) if transport.world_size == 1 else self.plan.part_bounds(0, self.worker)
+            start, stop = self.plan.bounds(0, self.part)
             choose_threads(self.model, self._one_input(), (stop - start) // options.accumulate)
         if self.is_server and options.replay:
             transport.inbox.replay = iter(replay.load(options.replay).arrivals)
         state = self.saved.load()
-        with self.saved.checked(state):
-            self.replica = replica = replica_of(strategy, self.model, transport, options.n_gpus or 1)
-            strategy.start(
-                replica, transport, options.make_optimizer(), options.clip_norm,
-                options.make_schedule(self.data.n_train), state, self.after_update, options.make_codec(), options.seed,
-            )  # fmt: skip
+        self.replica = replica = replica_of(strategy, self.model, transport, options.n_gpus or 1)
+        strategy.start(
+            replica, transport, options.make_optimizer(), options.clip_norm,
+            options.make_schedule(self.data.n_train), state, lambda: self.after_step(strategy.descent.version),
+            options.make_codec(), options.seed,
+        )  # fmt: skip
         if self.straggler.is_slow and not self.recorder.time_passes:
             replica.interruption = self.straggler.interrupted
         if self.recorder.time_passes and replica.is_watched:
@@ -196,10 +197,6 @@ class _Rank:
             with phase("backward"), self.straggler.stretched():
                 replica.backward(loss)
         return total, n
-
-    def after_update(self) -> None:
-        """Do what follows each update of a server."""
-        self.after_step(self.strategy.descent.version)
 
     def after_step(self, step: int) -> None:
         """Write a checkpoint if one is due; report the progress, at intervals."""

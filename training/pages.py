@@ -11,10 +11,9 @@ from pathlib import Path
 
 from records.known import CATALOGUE
 from strategies import GROUPS, Strategy
-from training.catalogue import CODEC_HEADER, catalogue, codec_rows, rows
+from training.catalogue import CODEC_HEADER, catalogue, codec_rows, sent
 
 PROJECT = Path(__file__).resolve().parent.parent
-HEADER = ("strategy", "messages", "bytes")
 _CITATION = re.compile(r"\b(19|20)\d\d\b")
 
 
@@ -34,8 +33,8 @@ def strategies_markdown() -> str:
     """Return a section for each group: the table of what its strategies send, and the summary of each."""
     lines = []
     for group, strategies in GROUPS.items():
-        table = [(row[0], *row[4:]) for row in rows(strategies)]
-        lines += [f"## {group}", table_markdown(HEADER, table)]
+        table = [(strategy.name, *sent(strategy)) for strategy in strategies]
+        lines += [f"## {group}", table_markdown(("strategy", "messages", "bytes"), table)]
         for strategy in strategies:
             file = f"{strategy.__module__.replace('.', '/')}.py"
             lines += [f"### [`{strategy.name}`](../{file})", summary(strategy)]

@@ -1,7 +1,6 @@
 """What is checked before any process is started, so that a run that cannot end well does not begin."""
 
 import os
-import pickle
 from pathlib import Path
 
 import torch
@@ -11,21 +10,18 @@ from checkpoints import files as checkpoint_files
 from checkpoints import replay
 from checkpoints.folder import SCORES, latest, listed
 from launchers import Launcher, find_launcher
-from records.atomic import check_writable
+from records.atomic import check_writable_by
 from records.errors import UsageError, one_line
 from records.options import MAY_CHANGE
 from records.unfinished import check_name
 from strategies import RunSize
 from strategies.common.replica import trained
-from training.made import build_model
 from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
 from workloads import datasets, models
 from workloads.dali import check_dali
-from workloads.datasets import Data, LazyData
-
-_POSITION = {"step": int, "epoch": int, "loss_sum": float, "samples": int}  # of a rank in a checkpoint
+from workloads.data import Data
 
 
 def prepare(options: Options, launcher: Launcher | None = None) -> Data:
@@ -36,21 +32,14 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         check_name(options.results_dir, options.run_name)
     data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
-        model = build_model(options, data)
+        model = models.seeded(options.model, data, options.seed, options.torch_dtype)
         models.check(options.model, model, data.input_shape, data.n_classes)
         _check_smallest_batch(options, model, data)
     plan, roles = options.plan(data.n_train), options.roles
-    options.strategy.check(
-        RunSize(
-            len(roles),
-            roles.count("worker"),
-            plan.n_steps,
-            launcher.shared_memory,
-            replayed=options.replay is not None,
-            held_back=options.link is not None,
-            optimizer=options.make_optimizer(),
-        )
-    )
+    held_back, replayed = options.link is not None, options.replay is not None
+    workers, optimizer = roles.count("worker"), options.make_optimizer()
+    size = RunSize(len(roles), workers, plan.n_steps, launcher.shared_memory, replayed, held_back, optimizer)
+    options.strategy.check(size)
     if options.link and launcher.processes:
         _check_link(options, sum(p.nbytes for p in trained(model)))
     if options.resume:
@@ -60,17 +49,9 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     if options.loader == "dali":
         check_dali(data)
     if launcher.shared_memory:
-        _share(options, data)
-    written = [("save", _parent(options.save)), ("results_dir", options.results_dir)]
-    if options.checkpoint_every and launcher.is_first:
-        _check_folder(options)
-        written.append(("checkpoint_dir", str(options.checkpoint_folder)))
-    for option, directory in written:
-        if directory is not None and launcher.is_first:  # who writes for all
-            try:
-                check_writable(directory)
-            except OSError as error:
-                raise UsageError(f"--{option}: cannot write in {directory}: {error.strerror or error}") from error
+        _share(data)
+    if launcher.is_first:
+        _check_places(options)
     return data
 
 
@@ -89,8 +70,7 @@ def _check_link(options: Options, nbytes: int) -> None:
 def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:
     """Check that the model can train on the smallest piece of a batch: BatchNorm may need two samples."""
     plan = options.plan(data.n_train)
-    last = plan.n_steps - 1
-    start, stop = plan.bounds(last) if options.world_size == 1 else plan.part_bounds(last, plan.workers - 1)
+    start, stop = plan.bounds(plan.n_steps - 1, None if options.world_size == 1 else plan.workers - 1)
     smallest = (stop - start) // min(options.accumulate, stop - start)
     if smallest == 1:
         try:
@@ -102,31 +82,22 @@ def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> Non
             ) from error
 
 
-def _share(options: Options, data: Data) -> None:
+def _share(data: Data) -> None:
     """Put the data where all ranks can read it."""
     try:
-        if isinstance(data, LazyData):
-            pickle.dumps(data)
-        data.share_memory_()
+        data.train.share_memory_()
+        data.test.share_memory_()
     except RuntimeError as error:
         remove_segments(os.getpid())
         raise UsageError(
-            f"--dataset {options.dataset}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
+            f"--dataset {data.name}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
             "take a smaller --train_size"
         ) from error
     except Exception as error:
         raise UsageError(
-            f"--dataset {options.dataset}: cannot be given to other processes ({one_line(error)}); define transforms "
+            f"--dataset {data.name}: cannot be given to other processes ({one_line(error)}); define transforms "
             "as functions of a module, and open files in __getitem__"
         ) from error
-
-
-def _parent(path: str | None) -> str | None:
-    if path is None:
-        return None
-    if Path(path).is_dir():
-        raise UsageError(f"--save {path}: is a folder; give the name of a file")
-    return str(Path(path).parent)
 
 
 def _check_resume(options: Options, path: str, n_parameters: int) -> None:
@@ -146,29 +117,32 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
     with naming("--resume"):
         for rank in run["ranks"]:
             state = checkpoint_files.load_rank(checkpoint, rank)
-            x = state["strategy"].get("x") if isinstance(state["strategy"], dict) else None
-            if not isinstance(x, torch.Tensor) or x.shape != (n_parameters,):
+            if state["strategy"]["x"].shape != (n_parameters,):
                 raise UsageError(
                     f"{checkpoint}: rank-{rank}.pt does not hold the {n_parameters} parameters of the model"
                 )
-            position = state["position"]
-            if not isinstance(position, dict) or any(
-                type(position.get(key)) is not of for key, of in _POSITION.items()
-            ):
-                raise UsageError(f"{checkpoint}: rank-{rank}.pt does not say in numbers where its run was")
-            if position["step"] != run["step"]:
-                raise UsageError(f"{checkpoint}: rank-{rank}.pt is of another step")
 
 
-def _check_folder(options: Options) -> None:
+def _check_places(options: Options) -> None:
+    """Check that everything can be written where it is to be."""
+    if options.checkpoint_every:
+        _check_folder(options.checkpoint_folder, options.resume)
+    if options.save is not None:
+        if Path(options.save).is_dir():
+            raise UsageError(f"--save {options.save}: is a folder; give the name of a file")
+        check_writable_by("save", Path(options.save).parent)
+    check_writable_by("results_dir", options.results_dir)
+    if options.checkpoint_every:
+        check_writable_by("checkpoint_dir", options.checkpoint_folder)
+
+
+def _check_folder(folder: Path, resume: str | None) -> None:
     """Check that what is in the folder of the run's checkpoints is of this run, and older."""
-    folder = options.checkpoint_folder
     found = listed(folder)
-    if options.resume:
-        checkpoint = latest(options.resume)
-        step = checkpoint_files.load_run(checkpoint)["step"]
+    if resume:
+        checkpoint = latest(resume)
         if found and checkpoint.resolve().parent == folder.resolve():
-            if checkpoint_files.load_run(found[-1])["step"] > step:
+            if checkpoint_files.load_run(found[-1])["step"] > checkpoint_files.load_run(checkpoint)["step"]:
                 raise UsageError(
                     f"--resume {checkpoint}: there are later ones, up to {found[-1].name}, that the run would write "
                     "again; delete them, or give another --checkpoint_dir"

@@ -16,36 +16,24 @@ from training.options import Options
 
 
 def check_recorded(
-    recorded: Mapping[str, Any],
-    where: object,
-    strategy: type[Strategy] | None = None,
-    codec: type[Codec] | None = None,
+    recorded: Mapping[str, Any], where: object, strategy: type[Strategy], codec: type[Codec]
 ) -> dict[str, Any]:
-    """Return those of the `recorded` options that a run, its `strategy` and its `codec` have, each of its type.
+    """Return the `recorded` options of a run with this strategy and codec, each of its type.
 
-    Raises UsageError, naming `where`; also if it is a run with another strategy or codec.
+    Raises UsageError, naming `where`; also if the run has another strategy or codec.
     """
-    name, codec_name = recorded.get("strategy"), recorded.get("codec", NoCodec.name)
-    if not isinstance(name, str):
-        raise UsageError(f"{where}: names no strategy: not written by this program")
-    if not isinstance(codec_name, str):
-        raise UsageError(f"{where}: names no codec: not written by this program")
-    if strategy is not None and name != strategy.name:
-        raise UsageError(f"{where}: was made with --strategy {name}, not {strategy.name}, which cannot change")
-    if codec is not None and codec_name != codec.name:
-        raise UsageError(f"{where}: was made with --codec {codec_name}, not {codec.name}, which cannot change")
-    values: dict[str, Any] = {"strategy": name, "codec": codec_name}
-    types_of = _types(*filter(None, (strategy, codec)), Options)
-    if strategy is not None and (unknown := [key for key in recorded if key not in ("strategy", "codec", *types_of)]):
+    for option, kind in (("strategy", strategy), ("codec", codec)):
+        if (name := recorded.get(option, NoCodec.name if kind is codec else None)) != kind.name:
+            raise UsageError(f"{where}: was made with --{option} {name}, not {kind.name}, which cannot change")
+    types_of = _types(strategy, codec, Options)
+    if unknown := [key for key in recorded if key not in ("strategy", "codec", *types_of)]:
         raise UsageError(
-            f"{where}: has --{unknown[0]}, which {name} has not: written by another version of this program"
+            f"{where}: has --{unknown[0]}, which {strategy.name} has not: written by another version of this program"
         )
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in recorded.items()}
     for option, hint in types_of.items():
-        if option in recorded:
-            value = tuple(recorded[option]) if isinstance(recorded[option], list) else recorded[option]
-            if not _fits(value, hint):
-                raise UsageError(f"{where}: has {value!r} for --{option}: not written by this program")
-            values[option] = value
+        if option in values and not _fits(values[option], hint):
+            raise UsageError(f"{where}: has {values[option]!r} for --{option}: not written by this program")
     return values
 
 
@@ -56,9 +44,8 @@ def options_from(
 
     `builtin` is the only strategy that they may be of, if there is one.
     """
-    names = check_recorded(recorded, where)
-    strategy = type(builtin) if builtin is not None else strategy_class(names["strategy"])
-    codec = codec_class(names["codec"])
+    strategy = type(builtin) if builtin is not None else strategy_class(str(recorded.get("strategy")))
+    codec = codec_class(str(recorded.get("codec", NoCodec.name)))
     values = check_recorded(recorded, where, strategy, codec)
     values = {name: value for name, value in values.items() if name not in ("strategy", "codec", *new)}
     own, of_codec = (

@@ -76,7 +76,7 @@ def samples_unused(
         for death in deaths:
             worker = roles[: death["rank"]].count("worker")
             for step in range(death["step"], options.epochs * plan.n_steps):
-                start, stop = plan.part_bounds(step % plan.n_steps, worker)
+                start, stop = plan.bounds(step % plan.n_steps, worker)
                 of_the_dead += stop - start
     return {"samples_unused": unused, "samples_unused_of_dead_workers": of_the_dead}
 
@@ -87,8 +87,10 @@ def unused_line(unused: Mapping[str, int | None], total: int) -> str:
     return f"unused samples {all_of_them} of {total}, {of_the_dead} of them the parts of dead workers"
 
 
-def write(options: Options, results: list[RankResult], n_train: int, launcher: Launcher) -> pd.DataFrame:
-    """Write the records and the model; return the table. Raises RunFailed."""
+def write(
+    options: Options, results: list[RankResult], n_train: int, launcher: Launcher
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Write the records and the model; return the table, and what else is recorded. Raises RunFailed."""
     assert options.run_name is not None
     strategy, name = options.strategy, options.strategy.name
     events = RunEvents(result.events for result in results)
@@ -99,7 +101,7 @@ def write(options: Options, results: list[RankResult], n_train: int, launcher: L
         if bytes_source.startswith("not counted"):
             table[list(tables.MESSAGE_COLUMNS)] = None
             table = table.astype(tables.COLUMNS)
-    hashes = _hashes(results)
+    hashes = {result.rank: result.parameter_hash for result in results}
     deaths = [death for result in results for death in result.deaths]
     clocks = {result.rank: result.alignment._asdict() for result in results if result.alignment}
     metadata = {
@@ -114,7 +116,7 @@ def write(options: Options, results: list[RankResult], n_train: int, launcher: L
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
         **samples_unused(options, table, n_train, deaths),
-        "staleness_of": _applied(results),
+        "staleness_of": next((result.applied for result in results if result.applied), "gradient"),
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
         "options": options.recorded(),
         "transport": carried_by,
@@ -134,45 +136,34 @@ def write(options: Options, results: list[RankResult], n_train: int, launcher: L
     except OSError as error:
         where = error.filename or options.results_dir
         raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
-    return table
-
-
-def _hashes(results: list[RankResult]) -> dict[int, str]:
-    return {result.rank: result.parameter_hash for result in results}
-
-
-def _applied(results: list[RankResult]) -> str:
-    """Return what a server has applied one by one; "gradient" where there is none."""
-    return next((result.applied for result in results if result.applied), "gradient")
+    return table, metadata
 
 
 def conclude(
-    options: Options, results: list[RankResult], table: pd.DataFrame, n_train: int, quiet: bool, launcher: Launcher
+    options: Options, table: pd.DataFrame, facts: Mapping[str, Any], n_train: int, quiet: bool, launcher: Launcher
 ) -> None:
     """Show the summary; compare the parameters. Raises RunFailed if some differ that must not."""
-    strategy, hashes = options.strategy, _hashes(results)
+    strategy, hashes = options.strategy, facts["parameter_hash"]
     if not quiet:
         where = {"device": options.device} if launcher.processes else {"time": "virtual"}
         world = {"strategy": strategy.name, "n_gpus": options.n_gpus, **where}
         world |= {"dataset": options.dataset, "model": options.model}
-        print(tables.summary(table, world, _applied(results)))
+        print(tables.summary(table, world, facts["staleness_of"]))
         if strategy.traits.asynchronous and (workers := options.roles.count("worker")) > 1:
             print(
                 f"compare with   --strategy single --workers_like {workers}: one process on the same batches.\n"
                 "               Stale gradients need a smaller --lr the more workers there are."
             )
-        deaths = [death for result in results for death in result.deaths]
-        if died := sorted({death["rank"] for death in deaths if not death["returned"]}):
+        if died := sorted({death["rank"] for death in facts["deaths"] if not death["returned"]}):
             print(f"died           rank {', '.join(map(str, died))}; the others went on")
-        unused = samples_unused(options, table, n_train, deaths)
-        if unused["samples_unused"]:
-            print(unused_line(unused, options.epochs * n_train))
-        if sizes := {one.rank: one.optimizer_bytes / 1e6 for one in results if one.optimizer_bytes}:
+        if facts["samples_unused"]:
+            print(unused_line(facts, options.epochs * n_train))
+        if sizes := {rank: nbytes / 1e6 for rank, nbytes in facts["optimizer_bytes"].items() if nbytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
         if options.checkpoint_every and not listed(options.checkpoint_folder):
             print(f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
     if options.replay:
         replay.compare(options.replay, hashes[REPORTER], quiet)
-    if strategy.traits.agree and len(set(hashes.values())) > 1:
+    if strategy.traits.agree and not facts["replicas_identical"]:
         raise RunFailed(f"the replicas differ at the end, which {strategy.name} must never let happen: {hashes}")

@@ -3,8 +3,8 @@
 import dataclasses
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tqdm import tqdm
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Job, Launcher, find_launcher
-from records.errors import UsageError
+from records.options import RecordOptions
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
@@ -40,11 +40,12 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         print("\n".join([describe_place(options, launcher), *remarks(options, launcher)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
+    n_steps = options.epochs * options.plan(data.n_train).n_steps
     evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
     with _telling_what_is_written(options), evaluator, _claimed(options, launcher) as folder:
         with (
             _writing(options, evaluator, launcher),
-            _Progress(options, data.n_train, quiet, launcher) as progress,
+            _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
             everything = launcher.launch(
                 Job(
@@ -57,25 +58,20 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         if not launcher.is_first:
             return pd.DataFrame()
         results = [result for result in everything if result is not None]
-        table = write(options, results, data.n_train, launcher)
-        conclude(options, results, table, data.n_train, quiet, launcher)
+        table, facts = write(options, results, data.n_train, launcher)
+        conclude(options, table, facts, data.n_train, quiet, launcher)
         evaluator.finish(quiet)
     return table
 
 
 @contextmanager
-def _claimed(options: Options, launcher: Launcher) -> Iterator[Path]:
+def _claimed(options: RecordOptions, launcher: Launcher) -> Iterator[Path]:
     """Hold the name of the run; yield the folder of what is not finished, the first process's for all ranks."""
     assert options.run_name is not None
     if not launcher.is_first:
         yield Path()
         return
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(claimed(options.results_dir, options.run_name))
-        except OSError as error:
-            why = error.strerror or error
-            raise UsageError(f"--results_dir: cannot write in {options.results_dir}: {why}") from error
+    with claimed(options.results_dir, options.run_name) as folder:
         yield folder.absolute()
 
 
@@ -112,13 +108,12 @@ def _writing(options: Options, evaluator: Evaluator, launcher: Launcher) -> Iter
         yield
 
 
-class _Progress:
-    """One progress bar, in the process that gets the results, for all ranks."""
+class _Progress(tqdm):
+    """One progress bar, in the process that gets the results, for all ranks; called with what a rank reports."""
 
-    def __init__(self, options: Options, n_train: int, quiet: bool, launcher: Launcher) -> None:
-        total, disable = options.epochs * options.plan(n_train).n_steps, quiet or not launcher.is_first
-        self._bar = tqdm(total=total, unit="step", disable=disable, leave=False, desc=options.strategy.name)
-        self._clock = launcher.clock
+    def __init__(self, n_steps: int, name: str, clock: Callable[[], float] | None, quiet: bool) -> None:
+        super().__init__(total=n_steps, unit="step", disable=quiet, leave=False, desc=name)
+        self._clock = clock
         self._accuracy = ""
 
     def __call__(self, rank: int, value: tuple[str, Any]) -> None:
@@ -126,14 +121,8 @@ class _Progress:
         if kind == "accuracy":
             self._accuracy = f"test accuracy {amount:.4f}"
         time = [f"{self._clock():.3g} virtual s"] if self._clock else []
-        self._bar.set_postfix_str(", ".join([*time, *filter(None, [self._accuracy])]), refresh=False)
+        self.set_postfix_str(", ".join([*time, *filter(None, [self._accuracy])]), refresh=False)
         if kind == "step":
-            self._bar.update(amount - self._bar.n)
+            self.update(amount - self.n)
         else:
-            self._bar.refresh()
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
+            self.refresh()

@@ -1,23 +1,17 @@
 """What one rank writes into checkpoints, and continues from: its strategy's state, and where it was in the run."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from checkpoints import files
 from checkpoints.folder import latest
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed
 from strategies import Strategy
 from training.evaluation import REPORTER
-from training.options import Options
 from transports.base import Transport
-from transports.messages import PeerLost, WaitTimeout
-
-_NOT_OF_THIS_RUN = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)
+from transports.messages import WaitTimeout
 
 
 @dataclass
@@ -36,19 +30,19 @@ class Position:
 
 
 class Saved:
-    """The checkpoints of one rank."""
+    """The checkpoints of one rank, to write and, if it is resumed, to continue from."""
 
-    def __init__(self, transport: Transport, strategy: Strategy, options: Options, folder: Path) -> None:
-        self._transport, self._strategy, self._options, self._folder = transport, strategy, options, folder
-        serving = [rank for rank, role in enumerate(options.roles) if role == "server"]
+    def __init__(self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None) -> None:
+        self._transport, self._strategy, self._target, self._resume = transport, strategy, target, resume
+        serving = [rank for rank, role in enumerate(target.roles) if role == "server"]
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
         self._few_have_state = strategy.traits.workers_may_die or strategy.traits.asynchronous
-        self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(options.roles)))
+        self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(target.roles)))
         self.position = Position()
 
     def write(self, step: int) -> None:
         """Write a checkpoint after `step` steps. Raises RunFailed if it cannot be written."""
-        options, transport = self._options, self._transport
+        transport = self._transport
         if transport.rank not in self._ranks:
             return
         own, model = self._strategy.state_dict(), None
@@ -69,44 +63,29 @@ class Saved:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(transport.device) if on_gpu else None,
         }
-        target = files.Target(self._folder, options.checkpoint_keep, options.recorded(), options.roles)
         with transport.recorder.evaluating():
             try:
-                files.save(transport, target, step, state, self._ranks)
+                files.save(transport, self._target, step, state, self._ranks)
             except WaitTimeout:  # which is an OSError too, and says more of its cause
                 raise
             except OSError as error:
-                where = error.filename or self._folder
+                where = error.filename or self._target.folder
                 raise RunFailed(f"cannot write the checkpoint {where}: {error.strerror}") from error
 
     def load(self) -> dict[str, Any] | None:
         """Take over this rank's position in the checkpoint to resume from; return its strategy's state.
 
-        None if this rank has none. Raises UsageError.
+        None if this rank has none. Raises UsageError if its file is damaged.
         """
-        path, transport = self._options.resume, self._transport
+        path, transport = self._resume, self._transport
         if not path or transport.rejoined or transport.rank not in self._ranks:
             return None
         state = files.load_rank(latest(path), transport.rank)
-        with self.checked(state):
-            position, samples = state["position"], state["position"]["samples"]
-            self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
-            transport.recorder.epoch = position["epoch"]
-            torch.set_rng_state(state["random"])
-            if state["random_cuda"] is not None and transport.device.type == "cuda":
-                torch.cuda.set_rng_state(state["random_cuda"], transport.device)
-            found: dict[str, Any] = state["strategy"]
+        position, samples = state["position"], state["position"]["samples"]
+        self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
+        transport.recorder.epoch = position["epoch"]
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] is not None and transport.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"], transport.device)
+        found: dict[str, Any] = state["strategy"]
         return found
-
-    @contextmanager
-    def checked(self, state: dict[str, Any] | None) -> Iterator[None]:
-        """In the block `state` is used, if there is one: what it lacks is an error of the checkpoint, a UsageError."""
-        try:
-            yield
-        except _NOT_OF_THIS_RUN as error:
-            if state is None or isinstance(error, PeerLost):
-                raise
-            raise UsageError(
-                f"--resume {self._options.resume}: rank-{self._transport.rank}.pt is not of this run "
-                f"({one_line(error)})"
-            ) from error

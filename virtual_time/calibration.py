@@ -16,10 +16,10 @@ from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError, one_line
 from records.machine import machine
 from strategies.common.replica import layout_of, trained
-from training.made import build_model
 from training.options import Options
 from transports.timing import now
-from workloads.datasets import Data
+from workloads import models
+from workloads.data import Data
 
 T = TypeVar("T")
 _REPEATS = 15
@@ -30,7 +30,8 @@ _LONGEST_S = 3.0  # of a calibration
 def count_flops(options: Options, data: Data) -> dict[str, float]:
     """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
     part = part_of_a_step(options, data)
-    return flops_of(build_model(options, data), *data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
+    model = models.seeded(options.model, data, options.seed, options.torch_dtype)
+    return flops_of(model, *data.fetch(part, dtype=options.torch_dtype))
 
 
 def flops_of(model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
@@ -75,7 +76,7 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
 def time_phases(options: Options, data: Data) -> dict[str, float]:
     """Time each phase of a step on one core, alone; return the medians, in seconds."""
     part = part_of_a_step(options, data)
-    model = build_model(options, data)
+    model = models.seeded(options.model, data, options.seed, options.torch_dtype)
     x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
     x.grad = torch.zeros_like(x)
     optimizer = options.make_optimizer()([x])
@@ -123,5 +124,4 @@ def _codecs(options: Options, layout: Layout, like: torch.Tensor) -> tuple[Codec
 
 def part_of_a_step(options: Options, data: Data) -> torch.Tensor:
     """Return the samples that a worker computes in one step: those of the first worker in the first."""
-    plan = options.plan(data.n_train)
-    return plan.batch(1, 0) if options.world_size == 1 else plan.part(1, 0, 0)
+    return options.plan(data.n_train).part(1, 0, None if options.world_size == 1 else 0)

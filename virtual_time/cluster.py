@@ -11,7 +11,6 @@ from records.machine import free_memory
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import trained
 from training.evaluation import REPORTER
-from training.made import build_model
 from training.options import Options, read_unit
 from training.stragglers import Stretch
 from transports.card import FAIR, Card
@@ -19,7 +18,8 @@ from transports.units import PAYLOAD, bytes_per_second, seconds
 from virtual_time.calibration import calibrated, count_flops
 from virtual_time.launcher import Death
 from virtual_time.network import Network, OneSwitch, Racks
-from workloads.datasets import Data
+from workloads import models
+from workloads.data import Data
 
 SPREAD = 0.3
 """Of the weights of messages that share a card fairly."""
@@ -173,7 +173,8 @@ def check_memory(options: Options, data: Data | None = None) -> None:
     n_ranks = options.n_gpus or 1
     needed = n_ranks * (_RANK_BYTES + _PEER_BYTES * n_ranks)
     if data is not None:  # x, g, the optimizer's, a reply
-        needed += 4 * n_ranks * sum(p.nbytes for p in trained(build_model(options, data)))
+        model = models.seeded(options.model, data, options.seed, options.torch_dtype)
+        needed += 4 * n_ranks * sum(p.nbytes for p in trained(model))
     free = free_memory()
     if needed > free:
         raise UsageError(

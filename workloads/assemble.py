@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from records.errors import UsageError
-from workloads.data import LazyData, TensorData, decode, require_pixels_or_floats
+from workloads.data import Data, Decoded, InMemory, decode, require_pixels_or_floats
 
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def from_arrays(
-    name: str, arrays: Sequence[Any], n_classes: int | None = None, scale: Scale | None = None
-) -> TensorData:
+def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, scale: Scale | None = None) -> Data:
     """Make a data set of (train_x, train_y, test_x, test_y), tensors or numpy arrays; `name`: what the user called it.
 
     Each x is N x features or N x C x H x W, uint8 or floating; each y is N integers, by default as many classes as the
@@ -36,10 +34,11 @@ def from_arrays(
             f"--dataset {name}: labels go from {labels.min()} to {labels.max()}; count the {n_classes} classes from 0"
         )
     mean, std = scale or _default_scale(train_x)
-    return TensorData(name, n_classes, tuple(train_x.shape[1:]), mean, std, train_x, train_y, test_x, test_y)
+    train, test = InMemory(train_x, train_y), InMemory(test_x, test_y)
+    return Data(name, n_classes, tuple(train_x.shape[1:]), mean, std, train, test)
 
 
-def from_datasets(name: str, train: Any, test: Any) -> LazyData:
+def from_datasets(name: str, train: Any, test: Any) -> Data:
     """Make a data set of two map-style datasets whose items are (x, y).
 
     The number of classes is `len(train.classes)` where there is such an attribute; otherwise every item is decoded
@@ -61,8 +60,9 @@ def from_datasets(name: str, train: Any, test: Any) -> LazyData:
         n_classes = len(train.classes)
     else:
         n_classes = 1 + max(decode(name, dataset, i)[1] for dataset in (train, test) for i in range(len(dataset)))
-    mean, std = _default_scale(x)
-    return LazyData(name, n_classes, tuple(x.shape), mean, std, train, test)
+    shape = tuple(x.shape)
+    splits = (Decoded(name, split, items, shape, n_classes) for split, items in (("train", train), ("test", test)))
+    return Data(name, n_classes, shape, *_default_scale(x), *splits)
 
 
 def _default_scale(x: Tensor) -> Scale:

@@ -20,9 +20,8 @@ class BatchPlan:
     at most one sample, and the first ones are the larger. The last batch may be shorter than `global_batch_size`; a
     remainder smaller than `workers` joins the batch before it, so that no part is ever empty.
 
-    A single process that trains on whole batches reads the same plan with `batch` instead of `part`. Raises UsageError
-    if there are fewer samples than workers, a batch smaller than the number of workers, no worker at all, or a negative
-    seed.
+    A single process that trains on whole batches reads the same plan, as worker None. Raises UsageError if there are
+    fewer samples than workers, a batch smaller than the number of workers, or no worker at all.
     """
 
     n_samples: int  # of the training set
@@ -43,8 +42,6 @@ class BatchPlan:
                 f"--global_batch_size: {self.global_batch_size} is less than one sample for each of "
                 f"{self.workers} workers; take at least {self.workers}"
             )
-        if self.seed < 0:
-            raise UsageError(f"--seed: {self.seed} is negative; take 0 or more")
 
     @property
     def n_steps(self) -> int:
@@ -52,18 +49,17 @@ class BatchPlan:
         full, rest = divmod(self.n_samples, self.global_batch_size)
         return full + (rest >= self.workers)
 
-    def bounds(self, step: int) -> tuple[int, int]:
-        """Return the [start, stop) of the batch of `step` in the permutation. Raises IndexError if there is none."""
-        if not 0 <= step < self.n_steps:
-            raise IndexError(f"step {step} is not in 0..{self.n_steps - 1}")
-        start = step * self.global_batch_size
-        return start, self.n_samples if step == self.n_steps - 1 else start + self.global_batch_size
+    def bounds(self, step: int, worker: int | None = None) -> tuple[int, int]:
+        """Return the [start, stop) of the batch of `step` in the permutation, or of a worker's part of it.
 
-    def part_bounds(self, step: int, worker: int) -> tuple[int, int]:
-        """Return the [start, stop) of `worker`'s part of the batch of `step`. Raises IndexError if there is none."""
-        if not 0 <= worker < self.workers:
-            raise IndexError(f"worker {worker} is not in 0..{self.workers - 1}")
-        start, stop = self.bounds(step)
+        Raises IndexError if there is none.
+        """
+        if not (0 <= step < self.n_steps and 0 <= (worker or 0) < self.workers):
+            raise IndexError(f"step {step}, worker {worker}: there are {self.n_steps} steps, {self.workers} workers")
+        start = step * self.global_batch_size
+        stop = self.n_samples if step == self.n_steps - 1 else start + self.global_batch_size
+        if worker is None:
+            return start, stop
         size, larger = divmod(stop - start, self.workers)
         first = start + worker * size + min(worker, larger)
         return first, first + size + (worker < larger)
@@ -74,12 +70,11 @@ class BatchPlan:
 
     def batch(self, epoch: int, step: int) -> torch.Tensor:
         """Return the sample indices of a whole global batch: int64, (size,)."""
-        start, stop = self.bounds(step)
-        return self.epoch(epoch)[start:stop]
+        return self.part(epoch, step, None)
 
-    def part(self, epoch: int, step: int, worker: int) -> torch.Tensor:
-        """Return the sample indices of `worker`'s part of a global batch: int64, (size,)."""
-        start, stop = self.part_bounds(step, worker)
+    def part(self, epoch: int, step: int, worker: int | None) -> torch.Tensor:
+        """Return the sample indices of `worker`'s part of a global batch, None: of all of it: int64, (size,)."""
+        start, stop = self.bounds(step, worker)
         return self.epoch(epoch)[start:stop]
 
 

@@ -1,6 +1,6 @@
 """Fetching by NVIDIA DALI: threads of its own read, decode, cut and resize; on a GPU it decodes there.
 
-The files and labels are those of the other loaders, and so is what is cut of each: see `ImageData.cut`.
+The files and labels are those of the other loaders, and so is what is cut of each: see `Pictures.cut`.
 """
 
 import importlib
@@ -13,16 +13,15 @@ import numpy as np
 import torch
 
 from records.errors import RunFailed, UsageError, one_line
-from workloads.data import Data
-from workloads.images import ImageData, opened
-from workloads.requests import Answers, Request
+from workloads.data import Answers, Data, Request
+from workloads.images import Pictures, opened
 
 Inputs = tuple[list[np.ndarray], ...]
 
 
 def check_dali(data: Data) -> None:
     """Check that DALI is installed and can read the data. Raises UsageError."""
-    if not isinstance(data, ImageData):
+    if not isinstance(data.train, Pictures):
         raise UsageError(f"--loader dali: reads files of pictures, not {data.name}; take --dataset imagefolder")
     _import_dali()
 
@@ -37,17 +36,16 @@ def _import_dali(module: str = "nvidia.dali") -> Any:
 
 
 def fetch_by_dali(data: Data, threads: int, device: torch.device, requests: Iterator[Request], largest: int) -> Answers:
-    """Fetch by a pipeline of DALI with so many threads: see `requests.Fetcher`. Raises UsageError, RunFailed."""
+    """Fetch by a pipeline of DALI with so many threads: see `data.Fetcher`. Raises UsageError, RunFailed."""
     feed_ndarray = _import_dali("nvidia.dali.plugin.pytorch").feed_ndarray
-    assert isinstance(data, ImageData), "as `check_dali` has found"
     taken: deque[Request] = deque()
 
     def inputs() -> Iterator[Inputs]:
         for request in requests:
             taken.append(request)
-            yield _inputs(data, request)
+            yield _inputs(_pictures(data, request), request)
 
-    pipeline = _pipeline(data.size, threads, device, largest, inputs())
+    pipeline = _pipeline(data.input_shape[1], threads, device, largest, inputs())
     while True:
         try:
             (images,) = pipeline.run()
@@ -58,31 +56,37 @@ def fetch_by_dali(data: Data, threads: int, device: torch.device, requests: Iter
         request = taken.popleft()
         x = torch.empty(len(request.indices), *data.input_shape, dtype=torch.uint8, device=device)
         feed_ndarray(images.as_tensor(), x, torch.cuda.current_stream(device) if device.type == "cuda" else None)
-        yield x, data.files(request.split).labels[request.indices]
+        yield x, _pictures(data, request).labels[request.indices]
 
 
-def _inputs(data: ImageData, request: Request) -> Inputs:
+def _pictures(data: Data, request: Request) -> Pictures:
+    pictures = data.samples(request.split)
+    assert isinstance(pictures, Pictures), "as `check_dali` has found"
+    return pictures
+
+
+def _inputs(pictures: Pictures, request: Request) -> Inputs:
     """Yield the pipeline's input for a batch: for each picture its path, and what is cut of it."""
     paths, cuts = [], []
     for i in request.indices.tolist():
-        path = data.files(request.split).path(i)
+        path = pictures.path(i)
         paths.append(np.frombuffer(os.fsencode(path), dtype=np.uint8))
         with opened(path) as image:
-            cuts.append(data.cut(request.split, i, request.epoch, image))
+            cuts.append(pictures.cut(i, request.epoch, image))
     return (
         paths,
         [np.array([cut.top, cut.left]) for cut in cuts],
         [np.array([cut.height, cut.width]) for cut in cuts],
         [np.array([cut.new_height, cut.new_width], dtype=np.float32) for cut in cuts],
         # Where the square begins, as a share of where it may begin.
-        [np.array(cut.y / max(1, cut.new_height - data.size), dtype=np.float32) for cut in cuts],
-        [np.array(cut.x / max(1, cut.new_width - data.size), dtype=np.float32) for cut in cuts],
+        [np.array(cut.y / max(1, cut.new_height - pictures.size), dtype=np.float32) for cut in cuts],
+        [np.array(cut.x / max(1, cut.new_width - pictures.size), dtype=np.float32) for cut in cuts],
         [np.array(cut.mirrored, dtype=np.int32) for cut in cuts],
     )
 
 
 def _pipeline(size: int, threads: int, device: torch.device, largest: int, inputs: Iterator[Inputs]) -> Any:
-    """Build the pipeline that makes pictures 3 x size x size of its inputs, as `ImageData.raw` does."""
+    """Build the pipeline that makes pictures 3 x size x size of its inputs, as `Pictures.raw` does."""
     dali, fn, types = (_import_dali(f"nvidia.dali{name}") for name in ("", ".fn", ".types"))
     on_gpu = device.type == "cuda"
     pipeline = dali.Pipeline(largest, threads, device.index if on_gpu else None)
@@ -103,11 +107,11 @@ def _pipeline(size: int, threads: int, device: torch.device, largest: int, input
     return pipeline
 
 
-def _explained(data: ImageData, taken: deque[Request], error: RuntimeError) -> Exception:
+def _explained(data: Data, taken: deque[Request], error: RuntimeError) -> Exception:
     """Return the message for a failure of the pipeline: the picture that cannot be read, or what DALI says."""
     for request in taken:
         try:
-            data.raw(request.indices, request.split, request.epoch)
+            data.raw(request)
         except UsageError as unreadable:
             return unreadable
     said = str(error).partition("encountered:")[2] or str(error)

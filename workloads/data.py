@@ -1,10 +1,12 @@
-"""What a loaded data set is: tensors in memory, or items decoded on demand; both give normalised batches."""
+"""What a loaded data set is: two splits, in memory or decoded on demand, which give normalised batches."""
 
+import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import index
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,8 +17,47 @@ from records.errors import UsageError, one_line
 Split = Literal["train", "test"]
 
 
+class Request(NamedTuple):
+    """A batch, or a part of one, that is wanted."""
+
+    indices: Tensor  # (B,) int64, on the CPU: positions in the split
+    split: Split = "train"
+    epoch: int = 0
+
+
+Answers = Iterator[tuple[Tensor, Tensor]]
+Fetcher = Callable[[Iterator[Request], int], Answers]
+"""Gives for each of some requests, in their order, what `Data.raw` gives; the number counts the samples in the largest.
+
+It may take requests from the iterator before their answers are needed.
+"""
+
+
+class Samples(ABC):
+    """The samples of a split; they can be pickled."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    @abstractmethod
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64; both are new.
+
+        What is drawn at random for a sample is a function of the seed, the epoch and its index.
+        """
+
+    @abstractmethod
+    def subset(self, indices: Tensor) -> Self:
+        """Return only those at `indices`."""
+
+    @abstractmethod
+    def share_memory_(self) -> None:
+        """Move what is held as tensors into shared memory; raise an error if no other process can have the rest."""
+
+
 @dataclass
-class Data(ABC):
+class Data:
     """A classification data set with a training and a test split; it can be pickled."""
 
     name: str  # by which it was loaded, for error messages
@@ -24,35 +65,26 @@ class Data(ABC):
     input_shape: tuple[int, ...]  # of one sample, (C, H, W) or (features,)
     mean: tuple[float, ...]  # is subtracted, one value or one a channel; of values in 0..1 where the source is uint8
     std: tuple[float, ...]  # is divided by after that, likewise
+    train: Samples
+    test: Samples
 
     @property
     def n_train(self) -> int:
         """Number of training samples."""
-        return self.count("train")
+        return len(self.train)
 
     @property
     def n_test(self) -> int:
         """Number of test samples."""
-        return self.count("test")
+        return len(self.test)
 
-    @abstractmethod
-    def count(self, split: Split) -> int:
-        """Return the number of samples of a split."""
+    def samples(self, split: Split) -> Samples:
+        """Return the samples of a split."""
+        return self.train if split == "train" else self.test
 
-    @abstractmethod
-    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """Return samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64; both are new.
-
-        What is drawn at random for a training sample is a function of the seed, the epoch and its index.
-        """
-
-    @abstractmethod
-    def train_subset(self, indices: Tensor) -> Self:
-        """Return the data set with only the training samples at `indices`."""
-
-    def share_memory_(self) -> Self:
-        """Move what is held as tensors, by default nothing, into shared memory; return the data set itself."""
-        return self
+    def raw(self, request: Request) -> tuple[Tensor, Tensor]:
+        """Return what is requested as it is stored: see `Samples.raw`. Raises UsageError if an item is bad."""
+        return self.samples(request.split).raw(request.indices, request.epoch)
 
     def fetch(
         self,
@@ -64,11 +96,10 @@ class Data(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Return a normalised batch on `device`: x (B, *input_shape) of `dtype`, and y (B,) int64.
 
-        `indices` (B,) int64 are positions in the split, on the CPU. The batch travels as stored, and is normalised on
-        its device; a half type is rounded to only after that. Raises UsageError if an item that is decoded on demand
-        is bad.
+        The batch travels as stored, and is normalised on its device; a half type is rounded to only after that. Raises
+        UsageError if an item that is decoded on demand is bad.
         """
-        return self.normalise(*self.raw(indices, split, epoch), device, dtype)
+        return self.normalise(*self.raw(Request(indices, split, epoch)), device, dtype)
 
     def normalise(
         self, stored: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype
@@ -91,71 +122,66 @@ def _per_channel(values: tuple[float, ...], trailing: int, device: torch.device,
 
 
 @dataclass
-class TensorData(Data):
-    """A data set held whole: x (N, *input_shape) uint8 or float, and y (N,) int64, in CPU tensors."""
+class InMemory(Samples):
+    """Samples held whole: x (N, *input_shape) uint8 or float, and y (N,) int64, in CPU tensors."""
 
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
+    x: Tensor
+    y: Tensor
 
-    def count(self, split: Split) -> int:
-        """See Data."""
-        return len(self.train_y if split == "train" else self.test_y)
+    def __len__(self) -> int:
+        return len(self.y)
 
-    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Copy the samples out of the tensors."""
-        if split == "train":
-            return self.train_x[indices], self.train_y[indices]
-        return self.test_x[indices], self.test_y[indices]
+        return self.x[indices], self.y[indices]
 
-    def train_subset(self, indices: Tensor) -> Self:
-        """Return the data set with a copy of only the training samples at `indices`."""
-        return replace(self, train_x=self.train_x[indices], train_y=self.train_y[indices])
+    def subset(self, indices: Tensor) -> Self:
+        """Copy the samples at `indices`."""
+        return replace(self, x=self.x[indices], y=self.y[indices])
 
-    def share_memory_(self) -> Self:
-        """Move the four tensors into shared memory."""
-        for tensor in (self.train_x, self.train_y, self.test_x, self.test_y):
-            tensor.share_memory_()
-        return self
+    def share_memory_(self) -> None:
+        """Move both tensors into shared memory."""
+        self.x.share_memory_()
+        self.y.share_memory_()
 
 
 @dataclass
-class LazyData(Data):
-    """A data set of map-style datasets, each item (x, y) decoded when it is fetched."""
+class Decoded(Samples):
+    """The items (x, y) of a map-style dataset, each decoded when it is fetched."""
 
-    train: Any
-    test: Any
+    name: str  # of the data set, for error messages
+    split: str
+    items: Any
+    input_shape: tuple[int, ...]
+    n_classes: int
 
-    def count(self, split: Split) -> int:
-        """See Data."""
-        return len(self.train if split == "train" else self.test)
+    def __len__(self) -> int:
+        return len(self.items)
 
-    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Decode the samples and stack them.
 
         Raises UsageError if an item raises, is of another shape than the first, or has a label out of range.
         """
-        dataset = self.train if split == "train" else self.test
-        xs, ys = [], []
-        for i in indices.tolist():
-            x, y = decode(self.name, dataset, i)
-            if tuple(x.shape) != self.input_shape:
-                raise UsageError(
-                    f"--dataset {self.name}: item {i} of the {split} set is {tuple(x.shape)}, the first "
-                    f"{self.input_shape}; make all of one shape"
-                )
-            if not 0 <= y < self.n_classes:
-                raise UsageError(
-                    f"--dataset {self.name}: item {i} of the {split} set has label {y}; use 0..{self.n_classes - 1}"
-                )
-            xs.append(x)
-            ys.append(y)
+        xs, ys = zip(*(self._checked(i) for i in indices.tolist()), strict=True)
         return torch.stack(xs), torch.tensor(ys, dtype=torch.int64)
 
-    def train_subset(self, indices: Tensor) -> Self:
-        """Return the data set with a view of only the training samples at `indices`."""
-        return replace(self, train=Subset(self.train, indices.tolist()))
+    def _checked(self, i: int) -> tuple[Tensor, int]:
+        x, y = decode(self.name, self.items, i)
+        item = f"--dataset {self.name}: item {i} of the {self.split} set"
+        if tuple(x.shape) != self.input_shape:
+            raise UsageError(f"{item} is {tuple(x.shape)}, the first {self.input_shape}; make all of one shape")
+        if not 0 <= y < self.n_classes:
+            raise UsageError(f"{item} has label {y}; use 0..{self.n_classes - 1}")
+        return x, y
+
+    def subset(self, indices: Tensor) -> Self:
+        """Return a view of those at `indices`."""
+        return replace(self, items=Subset(self.items, indices.tolist()))
+
+    def share_memory_(self) -> None:
+        """Raise an error if the dataset cannot be pickled."""
+        pickle.dumps(self.items)
 
 
 def decode(name: str, dataset: Any, i: int) -> tuple[Tensor, int]:

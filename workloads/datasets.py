@@ -1,6 +1,6 @@
 """The data sets by name: torchvision's, small digits, a synthetic one, and the user's own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from records.errors import UsageError, one_line
+from records.errors import UsageError, one_line, unknown
 from workloads.assemble import from_arrays, from_datasets
-from workloads.data import Data, LazyData, Split, TensorData
+from workloads.data import Data
 from workloads.images import load_folder
-from workloads.lookup import call_user_function, import_torchvision, unknown_name
+from workloads.lookup import call_user_function, import_torchvision
 from workloads.options import DataOptions
-
-__all__ = ["DATASETS", "Data", "LazyData", "Split", "TensorData", "load"]
 
 
 @dataclass(frozen=True)
@@ -23,27 +21,20 @@ class _Source:
     """One of torchvision's downloadable data sets, and where it lies under the data directory."""
 
     cls: str
-    root: str
     place: str
-    n_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    splits: tuple[dict[str, Any], dict[str, Any]] = ({"train": True}, {"train": False})
+    root: str = ""  # as torchvision takes it
+    split_by: tuple[str, Any, Any] = ("train", True, False)  # its argument, and what that is for each split
 
 
 _SOURCES = {
-    "mnist": _Source("MNIST", "", "MNIST/raw", 10, (0.1307,), (0.3081,)),
-    "fashion_mnist": _Source("FashionMNIST", "", "FashionMNIST/raw", 10, (0.2860,), (0.3530,)),
-    "cifar10": _Source("CIFAR10", "", "cifar-10-batches-py", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": _Source("CIFAR100", "", "cifar-100-python", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "mnist": _Source("MNIST", "MNIST/raw", (0.1307,), (0.3081,)),
+    "fashion_mnist": _Source("FashionMNIST", "FashionMNIST/raw", (0.2860,), (0.3530,)),
+    "cifar10": _Source("CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": _Source("CIFAR100", "cifar-100-python", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "svhn": _Source(
-        "SVHN",
-        "SVHN",
-        "SVHN",
-        10,
-        (0.4377, 0.4438, 0.4728),
-        (0.1980, 0.2010, 0.1970),
-        ({"split": "train"}, {"split": "test"}),
+        "SVHN", "SVHN", (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "SVHN", ("split", "train", "test")
     ),
 }
 
@@ -59,29 +50,30 @@ def load(options: DataOptions, seed: int = 0) -> Data:
     `seed` makes the synthetic data set, and the random cuts of imagefolder; the others do not depend on it. Raises
     UsageError if there is no such data set, or it is missing, damaged, badly formed or too small.
     """
-    name, place = options.dataset, Path(options.data_dir).expanduser()
-    if name == "imagefolder":
-        data: Data = load_folder(place, options.image_size, options.augment, seed)
-    else:
-        data = _load_whole(name, place, options.download, seed)
-    size = options.train_size
+    data, size = _load_whole(options, Path(options.data_dir).expanduser(), seed), options.train_size
     if not 0 <= size <= data.n_train:
-        raise UsageError(f"--train_size: {size} is not in 1..{data.n_train}, what {name} has; take 0 for all")
+        raise UsageError(
+            f"--train_size: {size} is not in 1..{data.n_train}, what {options.dataset} has; take 0 for all"
+        )
     if not size:
         return data
-    return data.train_subset(torch.from_numpy(np.random.default_rng(0).permutation(data.n_train)[:size]))
+    chosen = np.random.default_rng(0).permutation(data.n_train)[:size]
+    return replace(data, train=data.train.subset(torch.from_numpy(chosen)))
 
 
-def _load_whole(name: str, data_dir: Path, download: bool, seed: int) -> Data:
+def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
+    name = options.dataset
     if ":" in name:
         return _user(name)
     if name in _SOURCES:
-        return _from_torchvision(name, data_dir, download)
+        return _from_torchvision(name, data_dir, options.download)
+    if name == "imagefolder":
+        return load_folder(data_dir, options.image_size, options.augment, seed)
     if name == "digits":
         return _digits()
     if name == "synthetic":
         return _synthetic(seed)
-    raise unknown_name("--dataset", name, DATASETS)
+    raise unknown("--dataset", name, DATASETS, "yourmodule:function")
 
 
 def _user(name: str) -> Data:
@@ -98,8 +90,6 @@ def _user(name: str) -> Data:
 
 def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int = 10) -> Data:
     """Smooth random images, each the enlargement of 4 x 4 numbers of which a linear teacher decides the label."""
-    if seed < 0:
-        raise UsageError(f"--seed: {seed} is negative; take 0 or more")
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(n_train + n_test, 1, 4, 4, generator=generator)
     y = (hidden.flatten(1) @ torch.randn(16, n_classes, generator=generator)).argmax(1)
@@ -118,20 +108,20 @@ def _digits() -> Data:
         train_x, test_x = ((kept[name] / 16).astype(np.float32).reshape(-1, 1, 8, 8) for name in ("train_x", "test_x"))
         train_y, test_y = (kept[name].astype(np.int64) for name in ("train_y", "test_y"))
     scale = (float(train_x.mean()),), (float(train_x.std()),)
-    return from_arrays("digits", (train_x, train_y, test_x, test_y), 10, scale)
+    return from_arrays("digits", (train_x, train_y, test_x, test_y), scale=scale)
 
 
 def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
     source = _SOURCES[name]
     cls = getattr(import_torchvision(f"--dataset {name}").datasets, source.cls)
-    place = data_dir / source.place
+    place, (argument, *values) = data_dir / source.place, source.split_by
     present = place.is_dir() and any(place.iterdir())
     if not present and not download:
         raise UsageError(
             f"--dataset {name}: not found under {place}; add --download, put its files there, or correct --data_dir"
         )
     try:
-        train, test = (cls(data_dir / source.root, download=download, **split) for split in source.splits)
+        splits = [cls(data_dir / source.root, download=download, **{argument: split}) for split in values]
     except ImportError as error:
         raise UsageError(f"--dataset {name}: {one_line(error)}; install what is missing with pip") from error
     except Exception as error:
@@ -142,10 +132,10 @@ def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
         )
         raise UsageError(f"--dataset {name}: {cure}") from error
     arrays: list[torch.Tensor] = []
-    for split in (train, test):
+    for split in splits:
         labels = split.labels if hasattr(split, "labels") else split.targets
         arrays += _channels_first(split.data), torch.as_tensor(labels)
-    return from_arrays(name, arrays, source.n_classes, (source.mean, source.std))
+    return from_arrays(name, arrays, scale=(source.mean, source.std))
 
 
 def _channels_first(images: Any) -> torch.Tensor:

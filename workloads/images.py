@@ -6,7 +6,8 @@ Functions of this file decide what is cut, for every decoder: the rank, a loader
 import math
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from records.errors import UsageError, one_line
-from workloads.data import Data, Split
+from workloads.data import Data, Samples
 from workloads.lookup import import_torchvision
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's models have them
@@ -64,99 +65,64 @@ def centre_cut(height: int, width: int, size: int) -> Cut:
 
 
 @dataclass
-class Files:
-    """The files of a split and their labels, as tensors: ranks share them, and reading them copies no page."""
+class Pictures(Samples):
+    """Pictures in files. Names and labels are tensors: ranks share them, and reading them copies no page."""
 
     root: str
-    names: Tensor  # the bytes of all names, one after the other
-    ends: Tensor  # where each of them ends
+    names: Tensor  # uint8 [N, of the longest]: the bytes of the path of each below `root`, and zeros
     labels: Tensor
+    size: int  # the side of what is cut, in pixels
+    seed: int | None  # what is cut at random and mirrored is drawn from it, the epoch and the index; None: the centre
 
     @classmethod
-    def listed(cls, root: str, samples: Sequence[tuple[str, int]]) -> Self:
+    def listed(cls, root: str, files: Sequence[tuple[str, int]], size: int, seed: int | None = None) -> Self:
         """Make it of pairs of a path below `root` and a label."""
-        names = [os.fsencode(os.path.relpath(path, root)) for path, _ in samples]
-        ends = np.cumsum([len(name) for name in names])
-        joined = torch.frombuffer(bytearray(b"".join(names)), dtype=torch.uint8)
-        return cls(root, joined, torch.from_numpy(ends), torch.tensor([label for _, label in samples]))
+        names = np.array([os.fsencode(os.path.relpath(path, root)) for path, _ in files])
+        in_bytes = torch.from_numpy(names.view(np.uint8).reshape(len(files), -1))
+        return cls(root, in_bytes, torch.tensor([label for _, label in files]), size, seed)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, i: int) -> str:
         """Return the path of file `i`."""
-        ends = self.ends.numpy()
-        name = self.names.numpy()[ends[i - 1] if i else 0 : ends[i]].tobytes()
-        return os.path.join(self.root, os.fsdecode(name))
+        return os.path.join(self.root, os.fsdecode(self.names[i].numpy().tobytes().rstrip(b"\0")))
+
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Decode the pictures and cut them. Raises UsageError if one cannot be read."""
+        x = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)  # torch would call its threads for each
+        for k, i in enumerate(indices.tolist()):
+            x[k] = self._pixels(i, epoch)
+        return torch.from_numpy(x), self.labels[indices]
 
     def subset(self, indices: Tensor) -> Self:
         """Return those at `indices`."""
-        return self.listed(self.root, [(self.path(i), int(self.labels[i])) for i in indices.tolist()])
+        return replace(self, names=self.names[indices], labels=self.labels[indices])
 
     def share_memory_(self) -> None:
-        """Move the tensors into shared memory."""
-        for tensor in (self.names, self.ends, self.labels):
-            tensor.share_memory_()
-
-
-@dataclass
-class ImageData(Data):
-    """A data set of pictures in files."""
-
-    train: Files
-    test: Files
-    augment: bool  # whether training pictures are cut at random and mirrored
-    seed: int  # what that is drawn from, with the epoch and the index of a sample
-
-    def count(self, split: Split) -> int:
-        """See Data."""
-        return len(self.files(split))
-
-    @property
-    def size(self) -> int:
-        """The side of what is cut, in pixels."""
-        return self.input_shape[1]
-
-    def files(self, split: Split) -> Files:
-        """Return the files of a split."""
-        return self.train if split == "train" else self.test
-
-    def raw(self, indices: Tensor, split: Split, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """Decode the pictures and cut them. Raises UsageError if one cannot be read."""
-        x = np.empty((len(indices), *self.input_shape), dtype=np.uint8)  # torch would call its threads for each
-        for k, i in enumerate(indices.tolist()):
-            x[k] = self._pixels(split, i, epoch)
-        return torch.from_numpy(x), self.files(split).labels[indices]
-
-    def train_subset(self, indices: Tensor) -> Self:
-        """Return the data set with only the training samples at `indices`."""
-        return replace(self, train=self.train.subset(indices))
-
-    def share_memory_(self) -> Self:
         """Move the names and labels into shared memory."""
-        self.train.share_memory_()
-        self.test.share_memory_()
-        return self
+        self.names.share_memory_()
+        self.labels.share_memory_()
 
-    def cut(self, split: Split, i: int, epoch: int, image: Any) -> Cut:
+    def cut(self, i: int, epoch: int, image: Any) -> Cut:
         """Return the cut of an open picture: a pure function of its size and, where random, of the numbers."""
-        if split == "train" and self.augment:
-            draw = random.Random(f"{self.seed} {epoch} {i}")
-            return random_cut(draw, image.height, image.width, self.size)
-        return centre_cut(image.height, image.width, self.size)
+        if self.seed is None:
+            return centre_cut(image.height, image.width, self.size)
+        return random_cut(random.Random(f"{self.seed} {epoch} {i}"), image.height, image.width, self.size)
 
-    def _pixels(self, split: Split, i: int, epoch: int) -> np.ndarray:
-        path = self.files(split).path(i)
+    def _pixels(self, i: int, epoch: int) -> np.ndarray:
+        path = self.path(i)
         with opened(path) as file:
-            cut = self.cut(split, i, epoch, file)
-            image = _decoded(file, path)
+            cut = self.cut(i, epoch, file)
+            with _readable(path):
+                image = file.convert("RGB")
         image = image.crop((cut.left, cut.top, cut.left + cut.width, cut.top + cut.height))
         image = image.resize((cut.new_width, cut.new_height), _BILINEAR)
         pixels = np.asarray(image)[cut.y : cut.y + self.size, cut.x : cut.x + self.size]
         return (pixels[:, ::-1] if cut.mirrored else pixels).transpose(2, 0, 1)
 
 
-def load_folder(data_dir: Path, size: int, augment: bool, seed: int) -> ImageData:
+def load_folder(data_dir: Path, size: int, augment: bool, seed: int) -> Data:
     """Open the pictures of train/CLASS/ and val/CLASS/ under `data_dir`. Raises UsageError."""
     datasets = import_torchvision("--dataset imagefolder").datasets
     data_dir = data_dir.absolute()  # ranks may be started elsewhere
@@ -177,26 +143,25 @@ def load_folder(data_dir: Path, size: int, augment: bool, seed: int) -> ImageDat
             f"--dataset imagefolder: train and val under {data_dir} differ in classes ({', '.join(differing[:5])}); "
             "make the same folders in both"
         )
-    listed, held_out = (Files.listed(str(folder.root), folder.samples) for folder in folders)
-    return ImageData("imagefolder", len(train.classes), (3, size, size), MEAN, STD, listed, held_out, augment, seed)
+    to_train_on = Pictures.listed(str(train.root), train.samples, size, seed if augment else None)
+    held_out = Pictures.listed(str(test.root), test.samples, size)
+    return Data("imagefolder", len(train.classes), (3, size, size), MEAN, STD, to_train_on, held_out)
 
 
 def opened(path: str) -> Any:
     """Open a picture: its header is read, its pixels are not yet. Raises UsageError."""
     from PIL import Image  # which a run on other data does without
 
-    try:
+    with _readable(path):
         return Image.open(path)
-    except Exception as error:
-        raise _unreadable(path, error) from error
 
 
-def _decoded(file: Any, path: str) -> Any:
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Make whatever PIL raises in the block a UsageError."""
     try:
-        return file.convert("RGB")
+        yield
     except Exception as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: Exception) -> UsageError:
-    return UsageError(f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it")
+        raise UsageError(
+            f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it"
+        ) from error

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from records.errors import RunFailed, UsageError, one_line
 from workloads.batches import BatchPlan
-from workloads.data import Data, Split
-from workloads.requests import Answers, Fetcher, Request
+from workloads.data import Answers, Data, Fetcher, Request, Split
 
 LOADERS = ("torch", "dali")
 _TEST_BATCH, _TEST_NUMBERS = 512, 2**24  # of a batch for evaluation at most: samples, and numbers of all their inputs
@@ -56,7 +53,7 @@ class Loader:
     def pieces(self, i: int) -> list[Request]:
         """Return the pieces of step `i`, counted over all epochs."""
         epoch, step = 1 + i // self.plan.n_steps, i % self.plan.n_steps
-        part = self.plan.batch(epoch, step) if self.worker is None else self.plan.part(epoch, step, self.worker)
+        part = self.plan.part(epoch, step, self.worker)
         return [Request(piece, "train", epoch) for piece in part.tensor_split(min(self.n_pieces, len(part)))]
 
     def piece(self, i: int, k: int) -> tuple[Tensor, Tensor]:
@@ -89,9 +86,7 @@ class Loader:
     def __enter__(self) -> "Loader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the workers; after an error the process ends, and they with it, without waiting for their work."""
         if error is None:
             self._answers = None
@@ -110,8 +105,8 @@ def batches_of_test(data: Data, device: torch.device, dtype: torch.dtype, fetch:
 
 
 def _fetch_here(data: Data, requests: Iterator[Request], largest: int) -> Answers:
-    for indices, split, epoch in requests:
-        yield data.raw(indices, split, epoch)
+    for request in requests:
+        yield data.raw(request)
 
 
 @dataclass
@@ -123,7 +118,7 @@ class _Requested(Dataset[tuple[Tensor, Tensor] | UsageError]):
     def __getitem__(self, request: tuple[list[int], Split, int]) -> tuple[Tensor, Tensor] | UsageError:
         indices, split, epoch = request
         try:
-            return self.data.raw(torch.tensor(indices), split, epoch)
+            return self.data.raw(Request(torch.tensor(indices), split, epoch))
         except UsageError as error:
             return error
 
@@ -143,7 +138,6 @@ def _fetch_by_workers(
             # As numbers: a tensor is sent with all that it is a part of, here the order of the whole epoch.
             sampler=((indices.tolist(), split, epoch) for indices, split, epoch in requests),
             num_workers=n,
-            collate_fn=_as_it_is,
             pin_memory=device.type == "cuda",
             worker_init_fn=partial(_begin, on_start),
             # Forked, a worker is this rank's own child, which ends with it; one of the fork server would not.
@@ -182,10 +176,6 @@ def _former_handler() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, former)
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer
 
 
 def _begin(on_start: Callable[[], None], worker: int) -> None:

@@ -3,11 +3,12 @@
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from records.errors import UsageError, nearest, one_line
+from records.errors import UsageError, one_line
 
 
 def import_torchvision(option: str) -> ModuleType:
@@ -31,21 +32,16 @@ def import_user_object(option: str, spec: str) -> Any:
         raise UsageError(f"{option} {spec}: write it as yourmodule:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+    with _blamed_on(f"{option} {spec}: importing {module_name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise
             raise UsageError(
-                f"{option} {spec}: importing {module_name} raised {one_line(error)}; install it"
+                f"{option} {spec}: there is no module {module_name}; put {module_name}.py in the current directory, "
+                f"and leave .py out of {option}"
             ) from error
-        raise UsageError(
-            f"{option} {spec}: there is no module {module_name}; put {module_name}.py in the current directory, "
-            f"and leave .py out of {option}"
-        ) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise UsageError(f"{option} {spec}: importing {module_name} raised {one_line(error)}; correct it") from error
     if not hasattr(module, name):
         raise UsageError(f"{option} {spec}: {module.__file__} has no {name}; define it there")
     return getattr(module, name)
@@ -56,16 +52,16 @@ def call_user_function(option: str, spec: str, *args: Any) -> Any:
     function = import_user_object(option, spec)
     if not callable(function):
         raise UsageError(f"{option} {spec}: is no function; define it")
-    try:
+    with _blamed_on(f"{option} {spec}: it"):
         return function(*args)
-    except KeyboardInterrupt:
+
+
+@contextmanager
+def _blamed_on(what: str) -> Iterator[None]:
+    """Make whatever the user's code in the block raises, SystemExit too, a UsageError."""
+    try:
+        yield
+    except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise UsageError(f"{option} {spec}: it raised {one_line(error)}; correct it") from error
-
-
-def unknown_name(option: str, name: str, known: Sequence[str]) -> UsageError:
-    """Make the error for a `name` that is not among the `known` ones, with the nearest of them."""
-    return UsageError(
-        f"{option} {name}: unknown; {nearest(name, known)}take one of {', '.join(known)} or yourmodule:function"
-    )
+        raise UsageError(f"{what} raised {one_line(error)}; correct it, or install what it needs") from error

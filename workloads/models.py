@@ -1,23 +1,18 @@
 """The models by name: two small ones, torchvision's fitted to small images, and the user's own."""
 
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from records.errors import UsageError, one_line
-from workloads.lookup import call_user_function, import_torchvision, unknown_name
+from records.errors import UsageError, one_line, unknown
+from workloads.data import Data
+from workloads.lookup import call_user_function, import_torchvision
 
-_LEAST_SIDE = {
-    "lenet": 8,
-    "mobilenet_v2": 32,
-    "resnet18": 32,
-    "resnet34": 32,
-    "resnet50": 32,
-    "vgg11": 32,
-    "alexnet": 64,
-}
+_SIDE_32 = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11")
+_LEAST_SIDE = {"lenet": 8, **dict.fromkeys(_SIDE_32, 32), "alexnet": 64}
 _LARGEST_SMALL_SIDE = 64
 
 MODELS = ("mlp", *_LEAST_SIDE)
@@ -34,7 +29,7 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     if ":" in name:
         return _user(name, input_shape, n_classes)
     if name not in MODELS:
-        raise unknown_name("--model", name, MODELS)
+        raise unknown("--model", name, MODELS, "yourmodule:function")
     if name == "mlp":
         return _mlp(prod(input_shape), n_classes)
     if len(input_shape) != 3:
@@ -42,6 +37,13 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     if name == "lenet":
         return _lenet(input_shape, n_classes)
     return _from_torchvision(name, input_shape, n_classes)
+
+
+def seeded(name: str, data: Data, seed: int, dtype: torch.dtype) -> nn.Module:
+    """Build a model for a data set, with the first weights of a seed; the random state stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(name, data.input_shape, data.n_classes).to(dtype)
 
 
 def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: int) -> None:
@@ -128,12 +130,5 @@ def _from_torchvision(name: str, input_shape: tuple[int, ...], n_classes: int) -
 
 def _replace_first_convolution(net: nn.Module, channels: int) -> None:
     path, old = next((path, m) for path, m in net.named_modules() if isinstance(m, nn.Conv2d))
-    new = nn.Conv2d(
-        channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        old.stride,  # type: ignore[arg-type]
-        old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
-    net.set_submodule(path, new)
+    same: Any = {name: getattr(old, name) for name in ("out_channels", "kernel_size", "stride", "padding")}
+    net.set_submodule(path, nn.Conv2d(channels, bias=old.bias is not None, **same))

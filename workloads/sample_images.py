@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 import tyro
 
-from records.errors import UsageError
+from records.errors import UsageError, between
 from workloads import datasets
-from workloads.data import TensorData
 from workloads.options import DataOptions
 
 _NOISE = 12  # standard deviation, in 255ths
@@ -37,18 +37,15 @@ def write(settings: Settings) -> None:
     """Write the pictures. Raises UsageError."""
     from PIL import Image
 
-    if not 4 <= settings.per_class <= 100:
-        raise UsageError(f"--per_class {settings.per_class}: must be from 4 to 100")
-    if not 8 <= settings.side <= 10_000:
-        raise UsageError(f"--side {settings.side}: must be from 8 to 10000")
+    between(settings, "per_class", 4, 100)
+    between(settings, "side", 8, 10_000)
     data = datasets.load(DataOptions())
-    assert isinstance(data, TensorData)
     random = np.random.default_rng(0)
     long, short = settings.side, settings.side * 3 // 4
-    splits = (("train", data.train_x, data.train_y, settings.per_class),
-              ("val", data.test_x, data.test_y, settings.per_class // 4))  # fmt: skip
+    splits = (("train", data.train, settings.per_class), ("val", data.test, settings.per_class // 4))
     try:
-        for split, x, y, n in splits:
+        for split, samples, n in splits:
+            x, y = samples.raw(torch.arange(len(samples)), 0)
             for label in range(data.n_classes):
                 folder = settings.folder / split / str(label)
                 folder.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
 import evaluate
 from checkpoints import files
+from launchers.devices import as_before
 from strategies import Strategy
 from tests.runs import ROOT, metadata, small
 from training import Options
@@ -98,8 +98,6 @@ def seal(checkpoint: Path) -> None:
 
 
 def score_here(folder: Path, **settings: Any) -> None:
-    threads = torch.get_num_threads()
-    try:
+    with as_before(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "_LINGER_S", 0.0)  # no rank lives on
         evaluate.main(evaluate.Settings(str(folder), **settings))
-    finally:
-        torch.set_num_threads(threads)

@@ -82,31 +82,6 @@ def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluator_that_fails_is_told_and_the_run_is_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "c" / ".evaluation.csv.lock").mkdir(parents=True)  # so that it cannot start
-    run(options(tmp_path, evaluator=True), quiet=True)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("warning: the evaluator failed (")
-    assert said.err.count("\n") == 1
-    assert parameters(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_evaluator_that_is_stopped_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with folder_of.in_training(tmp_path / "c"), Evaluator(True, tmp_path / "c", 2) as evaluator:
-        evaluator.start()
-        assert evaluator._limit == 60, "it is longer in starting"
-        assert wait_until(lambda: evaluator._limit == 2, LIMIT), "that of all waits, when it was heard"
-        evaluators()[0].suspend()
-        evaluator.finish(quiet=True)
-    assert "has not answered for more than 2 s" in capsys.readouterr().err
-    assert evaluators() == []
-
-
-@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     tmp_path: Path, start: Callable[..., Any]
@@ -121,14 +96,25 @@ def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     assert re.search(r"^scores +.*evaluation.csv$", said, re.MULTILINE)
 
 
-def test_an_evaluator_that_lives_and_scores_nothing_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("import time; time.sleep(300)", "has not scored anything for more than 1 s (--timeout)"),
+        ("import sys; sys.exit('error: --output: is no table')", "failed (--output: is no table)"),
+        ("import os; os.kill(os.getpid(), 9)", "ended with exit code -9"),
+    ],
+)
+def test_an_evaluator_that_hangs_or_fails_is_told_and_does_not_harm_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, told: str
 ) -> None:
-    (script := tmp_path / "busy.py").write_text(
-        "import time\nwhile True:\n    print('.', end='', flush=True)\n    time.sleep(0.1)\n"
-    )
-    monkeypatch.setattr(evaluator, "_SCRIPT", script)
-    with evaluator.Evaluator(True, tmp_path, timeout=1.0) as one:
+    (path := tmp_path / "script.py").write_text(script)
+    monkeypatch.setattr(evaluator, "_SCRIPT", path)
+    monkeypatch.setattr(evaluator, "_LONGEST_START_S", 1.0)
+    with Evaluator(True, tmp_path, timeout=1.0) as one:
         one.start()
         one.finish(quiet=True)
-    assert "warning: the evaluator has not scored anything for more than 1 s (--timeout)" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"warning: the evaluator {told}; the run itself is written, and")
+    assert said.err.count("\n") == 1
+    assert evaluators() == []

@@ -131,24 +131,14 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     torch.save(state, path / "rank-1.pt")
 
 
-def other_seed(path: Path) -> None:
-    text = (path / "run.json").read_text()
-    (path / "run.json").write_text(text.replace('"seed": 0', '"seed": "zero"'))
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "torn": lambda path: os.truncate(path / "rank-1.pt", (path / "rank-1.pt").stat().st_size // 2),
-    "one byte": lambda path: (path / "rank-1.pt").write_bytes(b"\x80"),
     "absent": lambda path: shutil.rmtree(path.parent),
     "other format": lambda path: (path / "run.json").write_text("{}"),
-    "endless epoch": lambda path: changed(path, lambda state: state["position"].update(epoch=float("inf"))),
 }
 SEALED: dict[str, Callable[[Path], object]] = {  # with checksums that are right
-    "foreign": lambda path: torch.save({"weights": torch.zeros(3)}, path / "rank-1.pt"),
     "code": lambda path: torch.save(RunsCode(path.parents[1] / "ran"), path / "rank-1.pt"),
-    "other type": other_seed,
     "other model": lambda path: changed(path, lambda state: state["strategy"].update(x=torch.zeros(3))),
-    "other step": lambda path: changed(path, lambda state: state["position"].update(step=1)),
 }
 
 

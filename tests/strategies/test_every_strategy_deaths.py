@@ -37,7 +37,7 @@ def mortals(roles: list[str]) -> list[int]:
 def given_by_the_dead(strategy: Strategy) -> int:
     """On how many samples the victim has computed, as a worker of a run without a server: in three steps."""
     plan = Options(strategy=strategy, **(SMALL | MORTAL)).plan(N_TRAIN)
-    return sum(stop - start for start, stop in (plan.part_bounds(step, VICTIM) for step in range(3)))
+    return sum(stop - start for start, stop in (plan.bounds(step, VICTIM) for step in range(3)))
 
 
 @EXHAUSTIVE

@@ -7,32 +7,11 @@ from pathlib import Path
 import pytest
 
 from compression import CODECS
-from strategies import GROUPS, STRATEGIES
-from strategies.common.forms import describe
-from training.catalogue import HEADER, catalogue, rows
-from training.pages import strategies_markdown, summary, written
+from strategies import STRATEGIES
+from training.catalogue import catalogue
+from training.pages import summary, written
 
 pytestmark = pytest.mark.of_every_strategy
-
-
-def test_a_row_for_every_strategy_with_what_its_class_says() -> None:
-    table = rows(STRATEGIES.values())
-    for row, (name, kind) in zip(table, STRATEGIES.items(), strict=True):
-        assert len(row) == len(HEADER)
-        assert row[:2] == (name, describe(kind))
-        assert row[2] == ("no" if kind.traits.asynchronous else "yes")
-        assert row[3] == ("yes" if "server" in kind().roles(8) else "no")
-        for traffic in kind().cost().by_role.values():
-            assert traffic.messages in row[4]
-            assert traffic.bytes in row[5]
-
-
-def test_the_page_has_a_section_with_row_and_docstring_for_every_strategy() -> None:
-    page = strategies_markdown()
-    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == list(GROUPS)
-    assert re.findall(r"^### \[`(\w+)`\]", page, re.MULTILINE) == list(STRATEGIES)
-    assert re.findall(r"^\| `(\w+)`", page, re.MULTILINE) == list(STRATEGIES)
-    assert page.count(summary(STRATEGIES["gossip"])) == 1
 
 
 def test_a_summary_ends_with_the_paper_and_its_formulas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def help_of(name: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["ring_all_reduce", "easgd", "dgs", *BUILTIN])
 def test_help_shows_the_options_of_every_run_and_those_of_the_strategy(name: str) -> None:
     text = help_of(name)
     own = options_of(KINDS[name])
@@ -98,16 +98,9 @@ def test_list_shows_the_table_and_starts_nothing(parsed: list[Options]) -> None:
 OPTIONS_OF_STRATEGIES = sorted({option for kind in STRATEGIES.values() for option in options_of(kind)})
 
 
-def foreign() -> list[tuple[str, str]]:
-    """Each option, and one strategy that does not have it; each strategy has its turn."""
-    others = [[name for name, kind in KINDS.items() if one not in options_of(kind)] for one in OPTIONS_OF_STRATEGIES]
-    return [
-        (names[i % len(names)], option)
-        for i, (option, names) in enumerate(zip(OPTIONS_OF_STRATEGIES, others, strict=True))
-    ]
-
-
-@pytest.mark.parametrize(("name", "option"), foreign())
+@pytest.mark.parametrize(
+    ("name", "option"), [("downpour", "aggregate"), ("single", "density"), ("ring_all_reduce_builtin", "n_push")]
+)
 def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
     tmp_path: Path, name: str, option: str
 ) -> None:
@@ -122,10 +115,12 @@ def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
     assert not (tmp_path / "results").exists()
 
 
-OWN = [(name, option.name) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)]
+OWN = {  # one of each type
+    option.type: (name, option.name) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)
+}
 
 
-@pytest.mark.parametrize(("name", "option"), OWN)
+@pytest.mark.parametrize(("name", "option"), OWN.values())
 def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
     value, others = other_value(STRATEGIES[name](), option), NEEDS.get(option, {})
     given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
@@ -151,47 +146,34 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
 LONG = "x" * 300
 WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
-    ("--n_gpus four", "--n_gpus"),
     ("--n_gpus 1000", "at most 100"),
     ("--strategy param_server --n_gpus 1", "param_server needs at least 2"),
     ("--strategy single --n_gpus 2", "--workers_like"),
     ("--strategy ring", "--strategy ring: unknown; did you mean ring_all_reduce?"),
-    ("--strategy", "--strategy"),
     ("--strategy backup_workers --restarts 1", "--restarts 1: --strategy backup_workers lets no worker"),
     ("--strategy downpour --n_fetch 1000", "--n_fetch 1000: must be at most 23, the steps of an epoch"),
-    ("--strategy async_param_server --aggregate many", "--aggregate"),
-    ("--optimizer_options lr=3", "--optimizer_options lr=3: must be NAME=VALUE"),
+    ("--optimizer_options lr=3", "--optimizer_options lr=3: must be NAME=VALUE, each once, of sgd's: momentum,"),
     ("--replay /nowhere/run", "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
     ("--resume /nowhere", "--resume /nowhere: no checkpoint there"),
-    ("--list=1 --evaluator=x", "--list"),
     ("--optimizer sdg", "did you mean sgd?"),
     ("--dataset digit", "did you mean digits?"),
-    ("--model resnet81", "did you mean resnet18?"),
     ("--batchsize 3", "did you mean --batch_size?"),
     ("--lr -0.1", "--lr -0.1: must be a positive number"),
-    ("--lr much", "--lr"),
     ("--momentum 1", "--momentum 1.0"),
     ("--epochs 1.5", "--epochs"),
     ("--timeout inf", "--timeout inf"),
-    (
-        "--optimizer_options nestrov=True",
-        "--optimizer_options nestrov=True: must be NAME=VALUE, each once, of sgd's: momentum,",
-    ),
     ("--optimizer_options nesterov=yes", "'yes' is no number"),
     ("--optimizer_options momentum=-1", "Invalid momentum"),
     ("--lr_schedule cosin", "did you mean cosine?"),
     ("--warmup 11", "--warmup 11.0: must be from 0 to the number of epochs, 10"),
     ("--seed -1", "--seed -1"),
-    ("--seed", "--seed"),
     ("stray", "stray"),
     ("--n_gpus 90 --train_size 80", "--train_size"),
     ("--global_batch_size 1 --n_gpus 2", "--global_batch_size"),
     ("--train_size 100000", "--train_size"),
     ("--dataset mnist --data_dir /nowhere", "--download"),
-    ("--dataset tests.workload:absent", "absent"),
     ("--dataset tests.workload:linear", "--dataset tests.workload:linear"),
     ("--model tests.workload:moons", "--model tests.workload:moons"),
-    ("--model absent_module:f", "absent_module"),
     ("--dataset tests.workload:not_picklable", "define transforms as functions of a module"),
     ("--model tests.workload:lazy --dataset tests.workload:moons", "has lazy layers"),
     (
@@ -203,13 +185,9 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--save /dev/null/model.pt", "--save: cannot write"),
     ("--evaluator", "--evaluator: needs checkpoints to score; give --checkpoint_every"),
     ("--save .", "--save"),
-    ("--strategy ", "--strategy"),
     ("--replay ", "--replay"),
     (f"--resume {LONG}", "cannot be read (File name too long); give another"),
-    (f"--replay {LONG}", "is not the record of a run"),
     (f"--checkpoint_dir {LONG} --checkpoint_every 5", "has a name of more than 255 bytes"),
-    (f"--save {LONG}/model.pt", "has a name of more than 255 bytes"),
-    (f"--run_name {LONG}", "--run_name"),
     ("--data_dir a\x00b", "--data_dir"),
 ]
 
@@ -251,7 +229,7 @@ OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE]
 LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=LINES)
 def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:
     arguments = [part for pair in line for part in pair if part not in ("-h", "--help")]

@@ -38,7 +38,8 @@ def test_it_works_in_the_group_that_it_is_given() -> None:
 def resumed(transport: Transport) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """For each codec the last parameters when another model and state do the second half, and when none does."""
     rank, found = transport.rank, {}
-    for name, codec in SMALL.items():
+    for name in ("topk", "dgc", "powersgd", "qsgd"):
+        codec = SMALL[name]
         first = Ddp(codec)
         first.train(rank, 0, STEPS // 2)
         kept, of_optimizer = first.state.state_dict(), first.optimizer.state_dict()

@@ -7,7 +7,7 @@ from torch import nn
 from launchers.devices import as_before
 from records.recorder import Recorder
 from strategies import Replica
-from tests.ranks import run
+from tests.ranks import launch, virtual_time
 from training.layers import choose_threads, shares_of
 from transports.base import Transport
 
@@ -77,7 +77,8 @@ def told(transport: Transport, by_layer: bool) -> list[list[int]]:
 def test_it_is_told_of_each_gradient_once_during_the_pass_or_in_virtual_time_when_it_passes_or_is_collected(
     on: str, by_layer: bool
 ) -> None:
-    pass_ended, layers_passed, collected = run(on, told, 1, by_layer)[0]
+    start = launch if on == "shared_memory" else virtual_time(1).launch
+    pass_ended, layers_passed, collected = start(told, 1, by_layer)[0]
     assert len(pass_ended) == (6 if on == "shared_memory" else 0)
     assert len(layers_passed) == (6 if by_layer else 0)
     assert sorted(collected) == list(range(6)), "once only"

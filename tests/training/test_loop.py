@@ -24,12 +24,10 @@ from tests.runs import KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of
 from tests.strategies.runs import made
 from training.checks import resolve
 from training.loop import Task, train_rank
-from training.made import build_model
 from training.options import Options
 from training.run import run
 from transports.base import Transport
 from workloads import datasets
-from workloads.options import DataOptions
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 
@@ -121,16 +119,13 @@ def test_the_record_says_how_large_the_optimizers_state_is(tmp_path: Path, resul
 
 
 class Evaluating(nn.Linear):
-    """On rank 0, evaluation waits for the file `heard`, or the process stops itself."""
+    """On rank 0, evaluation waits until rank 1 was told of it more often than in one time-out."""
 
-    heard = Path()
-    stops = False
+    told = Path()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training and multiprocessing.current_process().name == "rank 0":
-            if self.stops:
-                os.kill(os.getpid(), signal.SIGSTOP)
-            assert wait_until(self.heard.exists, LIMIT), "rank 1 is told that rank 0 is alive"
+            assert wait_until(self.told.exists, LIMIT), "rank 1 is told that rank 0 is alive"
         return super().forward(x)
 
 
@@ -138,53 +133,29 @@ def evaluating(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return Evaluating(input_shape[0], n_classes)
 
 
-def long_evaluation(transport: Transport, report: Any, job: Task, heard: Path, stops: bool) -> int:
-    """Be a rank of a run; the file `heard` comes to be when rank 1 has been told more often than in one time-out."""
-    Evaluating.heard, Evaluating.stops = heard, stops
-    recv, told = transport.recv, 0
+def long_evaluation(transport: Transport, report: Any, job: Task) -> None:
+    """Be a rank of a run."""
+    Evaluating.told = job.folder / "told"
+    recv, heard = transport.recv, 0
 
     def counting(src: int, tag: Any, *limit: Any) -> Any:
-        nonlocal told
+        nonlocal heard
         message = recv(src, tag, *limit)
-        if tag == "evaluated":
-            told += 1
-            if told > 5:
-                heard.touch()
+        heard += tag == "evaluated"
+        if heard > 5:  # four times in a time-out
+            Evaluating.told.touch()
         return message
 
     if transport.rank == 1:
         transport.recv = counting  # type: ignore[method-assign, assignment]
     train_rank(transport, report, job, datasets.load(job.options))
-    return told
-
-
-def evaluate_long(folder: Path, timeout: float, stops: bool) -> list[int]:
-    one = resolve(small(folder, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=timeout))
-    return launch(long_evaluation, 2, Task(one, folder, folder), folder / "heard", stops,
-                  timeout=timeout, on_report=lambda rank, value: None)  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_rank_that_evaluates_one_batch_for_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
-    told = evaluate_long(tmp_path, 6.0, stops=False)
-    assert told[1] > 5, "four times in a time-out"
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_stopped_amid_evaluation_is_found(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"rank 0 \(worker\) has not answered for more than 6 s"):
-        evaluate_long(tmp_path, 6.0, stops=True)
-
-
-def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alone() -> None:
-    data = datasets.load(DataOptions(dataset="tests.workload:moons"))
-    options = Options(dataset="tests.workload:moons", model="tests.workload:linear", seed=3)
-    before = torch.get_rng_state()
-    first, second = (build_model(options, data).state_dict()["weight"] for _ in range(2))
-    assert torch.equal(first, second)
-    assert torch.equal(torch.get_rng_state(), before)
-    other = build_model(Options(model="tests.workload:linear", seed=4), data).state_dict()["weight"]
-    assert not torch.equal(first, other)
+    one = resolve(small(tmp_path, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=3.0))
+    launch(long_evaluation, 2, Task(one, tmp_path, tmp_path), timeout=3.0, on_report=lambda rank, value: None)
+    assert (tmp_path / "told").exists()
 
 
 @dataclass(kw_only=True)
@@ -220,7 +191,7 @@ class StopsBeforeItsPart(RingAllReduce):
         return super().state_dict()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_is_stopped_amid_a_checkpoint_is_named_and_no_disk(tmp_path: Path) -> None:
     with pytest.raises(
         RunFailed, match=r"^rank 1 \(worker\) has not answered .*meanwhile rank 0 \(worker\) waited for"

@@ -15,16 +15,14 @@ from launchers.failures import failure_of
 from records.errors import RunFailed, one_line
 from records.interrupts import INTERRUPTS
 from tests.ranks import LIMIT
-from tests.runs import ROOT
+from tests.runs import ROOT, handlers_kept
 from training.command_line import guarded
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in INTERRUPTS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with handlers_kept():
+        yield
 
 
 @contextlib.contextmanager

@@ -133,7 +133,7 @@ def test_a_pass_that_fails_is_not_stretched(time: Time) -> None:
 BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
 
 
-@pytest.mark.parametrize("strategy", ["ring_all_reduce", RING_BUILTIN.name])
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", pytest.param(RING_BUILTIN.name, marks=pytest.mark.exhaustive)])
 def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
     """In processes; of every strategy in virtual time in `test_every_strategy_virtual.py`."""
     one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}
@@ -145,7 +145,9 @@ def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
     assert (slow["options"]["slow"], slow["options"]["jitter"]) == ([f"{last}:4"], 0.3)
 
 
-@pytest.mark.parametrize("strategy", ["async_param_server", "ring_all_reduce_builtin"])
+@pytest.mark.parametrize(
+    "strategy", ["async_param_server", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
+)
 def test_the_records_show_who_was_slow(tmp_path: Path, strategy: str) -> None:
     # So much to compute, and so slow, that a busy machine cannot make another rank slower.
     big: dict[str, Any] = {
@@ -169,14 +171,9 @@ SERVED = "--strategy param_server --n_gpus 3"
     ("builtin", "arguments", "expected"),
     [
         (None, f"{SERVED} --slow 0:5", "--slow 0: not a rank that computes; those are 1, 2"),
-        (None, f"{SERVED} --slow 1:2 9:2", "--slow 9: not a rank"),
         (None, f"{SERVED} --slow x:y", "--slow x:y: must be RANK:FACTOR, such as 2:5"),
-        (None, f"{SERVED} --slow 1", "--slow 1: must be RANK:FACTOR"),
-        (None, f"{SERVED} --slow 1:2:3", "must be RANK:FACTOR"),
-        (None, f"{SERVED} --slow 1:inf", "a factor from 1 to 1000"),
         (None, f"{SERVED} --slow 1:0.5", "a factor from 1 to 1000"),
         (None, f"{SERVED} --jitter nan", "--jitter nan: must be from 0 to 5"),
-        (RING_BUILTIN, "--n_gpus 2 --slow 9:2", "--slow 9: not a rank that computes; those are 0, 1"),
         (SERVER_BUILTIN, "--n_gpus 2 --slow 1:5", "--slow: param_server_builtin is one process"),
         (SERVER_BUILTIN, "--n_gpus 2 --jitter 0.5", "--jitter: param_server_builtin is one process"),
     ],

@@ -69,7 +69,6 @@ def test_the_permutation_is_computed_once_an_epoch() -> None:
         ((3, 4, 8, 0), r"--n_gpus.*--train_size"),
         ((30, 4, 3, 0), r"--global_batch_size.*4"),
         ((30, 0, 3, 0), r"--n_gpus"),
-        ((30, 2, 3, -1), r"--seed"),
     ],
 )
 def test_impossible_sizes_are_refused(sizes: tuple[int, int, int, int], named: str) -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from records.errors import UsageError
+from tests.workloads.pictures import write_pictures
 from workloads import datasets
-from workloads.datasets import Data, LazyData, TensorData
+from workloads.data import Data, Decoded, InMemory
 from workloads.options import DataOptions
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -58,19 +59,17 @@ def test_synthetic_is_made_from_the_seed_and_can_be_learned() -> None:
 
 
 def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
-    data, other = load("digits", "", seed=1), load("digits", "", seed=2)
-    assert isinstance(data, TensorData)
-    assert isinstance(other, TensorData)
-    assert torch.equal(data.test_x, other.test_x)
+    data = load("digits", "", seed=1)
+    assert torch.equal(data.fetch(torch.arange(360), "test")[0], load("digits", "").fetch(torch.arange(360), "test")[0])
     assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (1437, 360, 10, (1, 8, 8))
-    assert data.test_y.bincount().min() >= 34
+    assert data.fetch(torch.arange(360), "test")[1].bincount().min() >= 34
     x, _ = data.fetch(torch.arange(data.n_train))
     torch.testing.assert_close(x.mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
     torch.testing.assert_close(x.std(), torch.tensor(1.0), atol=1e-3, rtol=0)
     assert accuracy_of_a_linear_fit(data) > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits  # slow to load, and needed nowhere else
     from sklearn.model_selection import train_test_split
@@ -92,11 +91,9 @@ def test_train_size_takes_a_fixed_choice_whatever_the_seed() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("digits", {"train_size": -1}, ("1437",)),
         ("digits", {"train_size": 1438}, ("1437",)),
         ("fashion_mist", {}, ("did you mean fashion_mnist?", "imagefolder")),
         ("not_there:make", {}, ("no module not_there",)),
-        ("not_there.py:make", {}, ("no module not_there.py",)),
         ("module:", {}, ("yourmodule:name",)),
     ],
 )
@@ -109,12 +106,12 @@ def test_mnist_is_read_in_torchvisions_layout_and_normalised(tmp_path: Path) -> 
     pytest.importorskip("torchvision")
     write_mnist(tmp_path / "MNIST" / "raw")
     data = load("mnist", tmp_path)
-    assert isinstance(data, TensorData)
-    assert data.train_x.dtype == torch.uint8
+    assert isinstance(data.train, InMemory)
+    assert data.train.x.dtype == torch.uint8
     assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (12, 4, 10, (1, 28, 28))
     x, y = data.fetch(torch.tensor([11, 3]))
     assert y.tolist() == [1, 3]
-    torch.testing.assert_close(x, (data.train_x[[11, 3]].float() / 255 - 0.1307) / 0.3081)
+    torch.testing.assert_close(x, (data.train.x[[11, 3]].float() / 255 - 0.1307) / 0.3081)
 
 
 def test_cifar_and_svhn_put_channels_first_and_scale_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,29 +175,20 @@ def test_a_missing_or_mismatched_torchvision_is_told(
         assert "pip install torch torchvision" in refusal(name)
 
 
-def test_imagefolder_normalises_what_it_decodes_and_refuses_bad_folders(tmp_path: Path) -> None:
+def test_imagefolder_refuses_bad_folders(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
-    image = pytest.importorskip("PIL.Image")
     assert "--data_dir" in refusal("imagefolder", tmp_path)
-    for split in ("train", "val"):
-        for name in "ab":
-            (tmp_path / split / name).mkdir(parents=True)
-            image.new("RGB", (300, 260), (255, 0, 0)).save(tmp_path / split / name / "red.png")
-    data = pickle.loads(pickle.dumps(load("imagefolder", tmp_path, train_size=2)))
-    assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (2, 2, 2, (3, 224, 224))
-    x, y = data.fetch(torch.tensor([1, 0]), "test")
-    assert (x.shape, y.tolist()) == ((2, 3, 224, 224), [1, 0])
-    torch.testing.assert_close(x[0, :, 5, 5], torch.tensor([0.515 / 0.229, -0.456 / 0.224, -0.406 / 0.225]))
-    (tmp_path / "val" / "b").rename(tmp_path / "val" / "c")
-    assert "differ in classes (b, c)" in refusal("imagefolder", tmp_path)
+    write_pictures(tmp_path)
+    (tmp_path / "val" / "class 1").rename(tmp_path / "val" / "c")
+    assert "differ in classes (c, class 1)" in refusal("imagefolder", tmp_path)
 
 
 def test_shared_data_can_be_pickled_and_fetched_in_half_precision() -> None:
     data = load("synthetic", "")
-    assert data.share_memory_() is data
-    assert isinstance(data, TensorData)
-    assert data.train_x.is_shared()
-    assert data.test_y.is_shared()
+    assert isinstance(data.train, InMemory)
+    data.train.share_memory_()
+    assert data.train.x.is_shared()
+    assert data.train.y.is_shared()
     x, y = pickle.loads(pickle.dumps(data)).fetch(torch.arange(3), dtype=torch.bfloat16)
     assert (x.dtype, y.dtype) == (torch.bfloat16, torch.int64)
     torch.testing.assert_close(x, data.fetch(torch.arange(3))[0].bfloat16())
@@ -226,13 +214,12 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
         "    return TensorDataset(x, torch.arange(10)), TensorDataset(x[:4], torch.arange(4))"
     )
     data = load(name, "", train_size=6)
-    assert isinstance(data, LazyData)
+    assert isinstance(data.train, Decoded)
     assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (6, 4, 10, (1, 5, 5))
     x, y = data.fetch(torch.tensor([5, 0]))
-    whole = load(name, "")
     assert x.shape == (2, 1, 5, 5)
     assert sorted(data.fetch(torch.arange(6))[1].tolist()) != list(range(6))
-    assert whole.fetch(y)[1].tolist() == y.tolist()
+    assert load(name, "").fetch(y)[1].tolist() == y.tolist()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +227,6 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
     [
         ("def make(): raise KeyError('oh')", "raised KeyError: 'oh'"),
         ("def other(): pass", "has no make; define it there"),
-        ("1 / 0", "importing .* raised ZeroDivisionError"),
         ("import not_there_at_all", "importing .* raised ModuleNotFoundError"),
         ("def make(): return None", "returned a NoneType"),
         ("def make(): return 1, 2, 3", "returned 3 things"),
@@ -254,9 +240,7 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
         ("def make(): return (torch.ones(3, 2), -torch.ones(3).long()) * 2", "labels go from -1 to -1"),
         ("def make(): y = torch.ones(3).long(); return torch.ones(3, 2), y, torch.ones(3, 4), y", "make them alike"),
         ("def make(): return torch.ones(3, 2), torch.ones(3)", "the train set is a Tensor"),
-        ("def make(): return [], []", "the train set is empty"),
         ("def make(): return [1], [1]", "item 0 is not a pair"),
-        ("def make(): return ([(torch.ones(2), 0), (torch.ones(2), 0.5)],) * 2", "item 1 is not a pair"),
         ("def make(): return ([(torch.ones(2, 2), 0)],) * 2", "C x H x W"),
     ],
 )

@@ -13,17 +13,21 @@ import torch
 from records.errors import UsageError
 from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE
 from workloads import datasets, sample_images
-from workloads.images import Files, ImageData, centre_cut, opened, random_cut
+from workloads.data import Data, Samples
+from workloads.images import Pictures, centre_cut, opened, random_cut
 from workloads.options import DataOptions
 
 transforms = pytest.importorskip("torchvision.transforms")
 
 
-def load(folder: Path, seed: int = 0, **options: Any) -> ImageData:
+def load(folder: Path, seed: int = 0, **options: Any) -> Data:
     sized = {"image_size": SIZE} | options
-    data = datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), **sized), seed)
-    assert isinstance(data, ImageData)
-    return data
+    return datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), **sized), seed)
+
+
+def pictures(samples: Samples) -> Pictures:
+    assert isinstance(samples, Pictures)
+    return samples
 
 
 def every(n: int) -> torch.Tensor:
@@ -36,8 +40,8 @@ def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(fold
     centre = transforms.Compose(
         [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), transforms.PILToTensor()]
     )
-    for split, files in (("train", data.train), ("test", data.test)):
-        x, y = data.raw(every(len(files)), split)  # type: ignore[arg-type]
+    for files in (pictures(data.train), pictures(data.test)):
+        x, y = files.raw(every(len(files)), 0)
         assert y.tolist() == sorted(y.tolist())
         for i, pixels in enumerate(x):
             with opened(files.path(i)) as image:
@@ -45,12 +49,12 @@ def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(fold
 
 
 def test_a_random_cut_is_resized_as_by_torchvision(folder: Path) -> None:
-    data = load(folder, seed=3)
-    x, _ = data.raw(every(data.n_train), "train", epoch=2)
+    train = pictures(load(folder, seed=3).train)
+    x, _ = train.raw(every(len(train)), epoch=2)
     mirrored = []
     for i, pixels in enumerate(x):
-        with opened(data.train.path(i)) as image:
-            cut = data.cut("train", i, 2, image)
+        with opened(train.path(i)) as image:
+            cut = train.cut(i, 2, image)
             expected = transforms.functional.pil_to_tensor(
                 transforms.functional.resized_crop(image, cut.top, cut.left, cut.height, cut.width, [SIZE, SIZE])
             )
@@ -61,15 +65,18 @@ def test_a_random_cut_is_resized_as_by_torchvision(folder: Path) -> None:
 
 def test_what_is_cut_follows_from_seed_epoch_and_sample_alone(folder: Path) -> None:
     data = load(folder, seed=3)
-    one, alike = data.raw(torch.tensor([4, 5]), "train", epoch=2)[0]
-    again, _ = pickle.loads(pickle.dumps(data)).raw(torch.tensor([9, 5, 4]), "train", epoch=2)
+    one, alike = data.train.raw(torch.tensor([4, 5]), 2)[0]
+    again, _ = pickle.loads(pickle.dumps(data)).train.raw(torch.tensor([9, 5, 4]), 2)
     assert torch.equal(again[2], one)
     assert torch.equal(again[1], alike)
-    for other in (data.raw(torch.tensor([4]), "train", 3), load(folder, seed=4).raw(torch.tensor([4]), "train", 2)):
+    for other in (data.train.raw(torch.tensor([4]), 3), load(folder, seed=4).train.raw(torch.tensor([4]), 2)):
         assert not torch.equal(other[0][0], one)
-    test, test_later = (data.raw(every(data.n_test), "test", epoch)[0] for epoch in (1, 2))
-    assert torch.equal(test, test_later)
-    assert torch.equal(test, load(folder, augment=False).raw(every(data.n_test), "test")[0])
+    test, later, plain = (
+        samples.raw(every(data.n_test), epoch)[0]
+        for samples, epoch in ((data.test, 1), (data.test, 2), (load(folder, augment=False).test, 1))
+    )
+    assert torch.equal(test, later)
+    assert torch.equal(test, plain)
 
 
 def test_cuts_are_distributed_as_torchvisions() -> None:
@@ -116,7 +123,7 @@ def test_a_centre_is_within_the_resized_picture() -> None:
 def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
     names = [b"a", b"with space/\xff\xfe", "ü/ß".encode(), b"x" * 200]
     paths = [os.path.join(tmp_path, os.fsdecode(name)) for name in names]
-    files = Files.listed(str(tmp_path), [(path, i) for i, path in enumerate(paths)])
+    files = Pictures.listed(str(tmp_path), [(path, i) for i, path in enumerate(paths)], SIZE)
     files.share_memory_()
     assert files.names.is_shared()
     for one in (files, pickle.loads(pickle.dumps(files))):
@@ -130,11 +137,13 @@ def test_a_folder_is_counted_and_a_part_of_it_taken(folder: Path) -> None:
     data = load(folder)
     assert (data.n_train, data.n_test, data.n_classes) == (N_CLASSES * PER_CLASS, N_CLASSES * 3, N_CLASSES)
     assert data.input_shape == (3, SIZE, SIZE)
-    some = load(folder, train_size=5)
-    assert some.n_train == 5
-    assert some.share_memory_() is some
+    mean, std = (torch.tensor(three).view(3, 1, 1) for three in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    stored, fetched = data.test.raw(every(4), 0)[0], data.fetch(every(4), "test")[0]
+    torch.testing.assert_close(fetched, (stored / 255 - mean) / std)
+    some = pictures(load(folder, train_size=5).train)
+    assert len(some) == 5
     for i in range(5):
-        assert f"class {int(some.train.labels[i])}" in some.train.path(i)
+        assert f"class {int(some.labels[i])}" in some.path(i)
 
 
 def test_samples_can_be_written_and_read(tmp_path: Path) -> None:

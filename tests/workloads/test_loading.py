@@ -38,7 +38,8 @@ MOST, MEAN = 6.0, 1.0  # of 255
 HAS_DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
 needs_dali = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -e '.[dali]'")
 DALI = pytest.param("dali", 2, marks=needs_dali, id="dali")
-WORKERS = [pytest.param("torch", n, id=f"{n} workers") for n in (1, 3)]
+ONE = pytest.param("torch", 1, id="1 workers")
+WORKERS = [pytest.param("torch", 3, id="3 workers"), pytest.param(*ONE.values, marks=pytest.mark.exhaustive)]
 STEPS = (*range(7), 12, 13, 20, 3, 4, 3)  # of three epochs; some are left out, some come again
 
 
@@ -78,7 +79,7 @@ def expected(data: Data, worker: int | None) -> list[list[tuple[Tensor, Tensor]]
     steps = []
     for i in STEPS:
         epoch, step = 1 + i // plan.n_steps, i % plan.n_steps
-        part = plan.batch(epoch, step) if worker is None else plan.part(epoch, step, worker)
+        part = plan.part(epoch, step, worker)
         pieces = part.tensor_split(min(2, len(part)))
         steps.append([data.fetch(piece, "train", epoch=epoch) for piece in pieces])
     return [*steps, [data.fetch(torch.arange(data.n_test), "test")]]
@@ -97,8 +98,8 @@ def check_alike(found: Any, wanted: Any, exactly: bool) -> None:
             assert error.mean() <= MEAN
 
 
-@pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
+@pytest.mark.parametrize("augment", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_every_loader_gives_the_plans_samples_in_every_step(folder: Path, name: str, n: int, augment: bool) -> None:
     data, workers = open_data(folder, augment), (0, 1, None)
     (seen,) = launch(all_batches, 1, data, name, n, workers, timeout=LIMIT)
@@ -116,7 +117,7 @@ def test_pictures_of_other_files_differ_by_more_than_is_allowed(folder: Path) ->
             assert ((x[i] - x[j]).abs() * min(STD) * 255).mean() > 20
 
 
-@pytest.mark.parametrize(("name", "n"), [WORKERS[0], DALI])
+@pytest.mark.parametrize(("name", "n"), [ONE, DALI])
 def test_what_comes_next_is_requested_beforehand_and_once(folder: Path, name: str, n: int) -> None:
     """The next pieces are requested beforehand, each once, and no more than some."""
     data = open_data(folder, False)
@@ -189,15 +190,15 @@ def test_a_rank_that_may_have_no_children_says_so(folder: Path) -> None:
     assert failure(2, as_a_daemon, open_data(folder, True)).startswith("--loader_workers 1: here a rank is a daemon")
 
 
-@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), WORKERS[0], DALI])
-@pytest.mark.parametrize("content", [b"nonsense", b""])
-def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: int, content: bytes) -> None:
+@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), ONE, DALI])
+def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: int) -> None:
     bad = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"
-    bad.write_bytes(content)
+    bad.write_bytes(b"nonsense")
     said = failure(2, all_batches, open_data(tmp_path, True), name, n)
     assert f"cannot read {bad}" in said
 
 
+@pytest.mark.exhaustive
 @needs_dali
 def test_what_only_dali_cannot_read_is_told_in_one_line(tmp_path: Path) -> None:
     odd = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"

@@ -1,15 +1,15 @@
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from records.errors import UsageError
-from workloads.models import MODELS, build, check
+from workloads import datasets
+from workloads.models import MODELS, build, check, seeded
+from workloads.options import DataOptions
 
-SHAPES = [(1, 8, 8), (3, 32, 32), (2, 20, 70), (1, 28, 28), (3, 224, 224)]
+SHAPES = [(1, 8, 8), (2, 20, 70), (3, 224, 224)]
 
 
 @pytest.mark.slow
@@ -23,18 +23,15 @@ def test_every_model_takes_every_image(name: str, shape: tuple[int, ...]) -> Non
     check(name, model, shape, 7)
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet"])
-def test_the_small_models_learn_a_batch(name: str) -> None:
-    torch.manual_seed(0)
-    model = build(name, (1, 8, 8), 3)
-    x, y = torch.randn(12, 1, 8, 8), torch.arange(12) % 3
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.1
+def test_the_first_weights_are_those_of_the_seed_and_leave_the_random_state_alone() -> None:
+    data, before = datasets.load(DataOptions(dataset="tests.workload:moons")), torch.get_rng_state()
+    first, same, other = (
+        seeded("tests.workload:linear", data, seed, torch.float64).state_dict()["weight"] for seed in (3, 3, 4)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert first.dtype == torch.float64
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_what_becomes_of_small_images() -> None:
@@ -54,7 +51,6 @@ def test_what_becomes_of_small_images() -> None:
     ("name", "shape", "told"),
     [
         ("lenet", (5,), "--model lenet: .*take --model mlp"),
-        ("resnet18", (5,), "--model resnet18: .*take --model mlp"),
         ("lenet", (1, 7, 9), "8 x 8 or more, not 7 x 9"),
         ("resnet81", (3, 32, 32), r"--model resnet81: unknown; did you mean resnet18\?"),
     ],
@@ -62,14 +58,6 @@ def test_what_becomes_of_small_images() -> None:
 def test_a_model_that_cannot_be_built_is_refused(name: str, shape: tuple[int, ...], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         build(name, shape, 3)
-
-
-def test_a_mismatched_torchvision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    with pytest.raises(UsageError, match=r"--model vgg11: .*nms.* pip install torch torchvision"):
-        build("vgg11", (3, 32, 32), 10)
 
 
 def test_a_users_model_is_given_the_sizes(user_module: Callable[[str], str]) -> None:
@@ -85,7 +73,6 @@ def test_a_users_model_is_given_the_sizes(user_module: Callable[[str], str]) -> 
     [
         ("raise KeyError('oh')", "raised KeyError: 'oh'"),
         ("return 3", "returned a int"),
-        ("return nn.ReLU()", "no trainable parameter"),
         ("return nn.Linear(5, n).requires_grad_(False)", "no trainable parameter"),
     ],
 )

@@ -177,7 +177,7 @@ class Sending(Pending):
 
     def _is_done(self) -> bool:
         transport = self._transport
-        if transport._closed or transport.is_gone(self._dst) or transport.inbox.over:
+        if transport._closed or self._dst in transport.inbox.gone or transport.inbox.over:
             return True
         return self.has_gone() and (not self._left or transport.now() >= self._left)
 

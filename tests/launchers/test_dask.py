@@ -9,11 +9,9 @@ import pickle
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -23,12 +21,10 @@ import pytest
 import torch
 
 from launchers import Job, dask, find_launcher
-from launchers.environment import environment_of_others
 from records.errors import RunFailed, UsageError
 from tests.launchers.engines import QUIET, dask_client, of_worker
 from tests.launchers.test_failures import Start
 from tests.ranks import LIMIT, wait_until
-from tests.runs import ROOT
 from transports.base import Transport
 from transports.rendezvous import serve_store
 
@@ -57,9 +53,6 @@ def failure(client: Any, work: Callable[..., Any], *args: Any, **options: Any) -
     with pytest.raises(RunFailed) as caught:
         run(client, work, *args, **options)
     return str(caught.value)
-
-
-# Results and reports
 
 
 def get_rank(transport: Transport) -> int:
@@ -223,27 +216,14 @@ def test_a_worker_that_is_busy(cluster: Any) -> None:
     busy.result(LIMIT)
 
 
-WITHOUT_THE_PROJECT = f"""
-import runpy, sys
-sys.path = [folder for folder in sys.path if folder not in ("", {str(ROOT)!r})]
-sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
-runpy.run_module("distributed.cli.dask_worker", run_name="__main__", alter_sys=True)
-"""
+def test_workers_that_cannot_import_the_project() -> None:
+    from launchers.dask_ranks import choose_workers
 
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_workers_that_cannot_import_the_project(tmp_path: Path) -> None:
-    with distributed.LocalCluster(n_workers=0, processes=False, protocol="tcp", **QUIET) as empty:
-        address = empty.scheduler_address
-        line = [sys.executable, "-c", WITHOUT_THE_PROJECT, address, "--no-nanny", "--nthreads", "1"]
-        with subprocess.Popen(line, cwd=tmp_path, env=environment_of_others(), stderr=subprocess.DEVNULL) as worker:
-            try:
-                assert wait_until(lambda: bool(empty.scheduler.workers))
-                with pytest.raises(UsageError, match=r"cannot run this project \(ModuleNotFoundError.*; start it in"):
-                    dask.launch(Job(get_rank, 1, timeout=LIMIT), scheduler=address)
-            finally:
-                worker.kill()
+    client = MagicMock()
+    client.nthreads.return_value = {"tcp://host:1": 1}
+    client.submit.return_value.result.side_effect = ModuleNotFoundError("No module named 'launchers'")
+    with pytest.raises(UsageError, match=r"tcp://host:1 cannot run this project \(ModuleNotFoundError: No module named .*; start it in"):
+        choose_workers(client, 1, LIMIT, "tcp://host:8786")
 
 
 def test_workers_that_are_too_few_or_share_a_process() -> None:

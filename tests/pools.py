@@ -1,9 +1,8 @@
 """Rank processes that outlive a test, since starting them takes longest: a pytest process keeps them.
 
 They wait for jobs on a socket, in which they use no core, and end when its other end is gone, for whatever reason. The
-fork server of the tests starts them, or torchrun, which itself is forked from it: so they have loaded all they need.
-
-    python -m tests.pools ADDRESS      # one rank, which mpirun starts
+fork server of the tests starts them, so that they have loaded all they need: also torchrun, which forks its ranks. What
+mpirun starts is a stand-in for each rank: it gives its environment away, by which a forked process is the rank.
 """
 
 import importlib.util
@@ -21,6 +20,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,29 @@ class Pool:
             listener.listen(size)
             listener.settimeout(LIMIT)
             self._output = output.open("w+")
-            starts = [partial(_serve_as, rank) for rank in range(size)] if name == "processes" else [_START[name]]
-            context = start_context()
-            self._processes = [context.Process(target=_begin, args=(start, address, str(output))) for start in starts]
-            for process in self._processes:
+            self._processes: list[BaseProcess] = []
+
+            def start(work: Callable[..., Any], *args: Any) -> None:
+                process = start_context().Process(target=_begin, args=(str(output), work, *args))
                 process.start()
                 multiprocessing.process._children.discard(process)  # type: ignore[attr-defined] # none of a test's own
+                self._processes.append(process)
+
+            def accept() -> Connection:
+                return Connection(listener.accept()[0].detach())
+
             try:
-                connections = [Connection(listener.accept()[0].detach()) for _ in range(size)]
+                if name == "mpi":
+                    start(_mpirun, address)
+                    for stand_in in [accept() for _ in range(size)]:
+                        start(_serve_with, stand_in.recv(), stand_in, address)
+                        stand_in.close()  # only the rank holds it: with the rank, its stand-in ends
+                elif name == "torchrun":
+                    start(_torchrun, address)
+                else:
+                    for rank in range(size):
+                        start(_serve_with, {"RANK": str(rank)}, None, address)
+                connections = [accept() for _ in range(size)]
             except TimeoutError:
                 raise self._broken(f"the ranks of {name} were not there within {LIMIT:g} s") from None
         self._ranks = {connection.recv(): connection for connection in connections}
@@ -154,18 +169,13 @@ class Pool:
 # What follows runs in other processes
 
 
-def _begin(start: Callable[[str], None], address: str, output: str) -> None:
-    """Start ranks that connect to the address; what they print goes to a file."""
+def _begin(output: str, work: Callable[..., Any], *args: Any) -> None:
+    """Do the work; what it prints goes to a file."""
     os.chdir(ROOT)
     with open(output, "a") as file, open(os.devnull) as nothing:
         for number, to in enumerate((nothing, file, file)):
             os.dup2(to.fileno(), number)
-    start(address)
-
-
-def _serve_as(rank: int, address: str) -> None:
-    os.environ["RANK"] = str(rank)
-    serve(address)
+    work(*args)
 
 
 def _torchrun(address: str) -> None:
@@ -175,12 +185,24 @@ def _torchrun(address: str) -> None:
     main([*how, __file__, address])
 
 
+_STAND_IN = """
+import os, sys
+from multiprocessing.connection import Client
+rank = Client(sys.argv[1])
+rank.send(dict(os.environ))
+rank.poll(None)
+"""
+
+
 def _mpirun(address: str) -> None:
     os.environ.update(ENVIRONMENT)
-    os.execvp("mpirun", mpirun(SIZES["mpi"], "-m", "tests.pools", address))
+    os.execvp("mpirun", mpirun(SIZES["mpi"], "-S", "-c", _STAND_IN, address))
 
 
-_START = {"torchrun": _torchrun, "mpi": _mpirun}
+def _serve_with(environment: dict[str, str], stand_in: Connection | None, address: str) -> None:
+    """Be a rank in this environment. Its `stand_in` lives as long as this process."""
+    os.environ.update(environment)
+    serve(address)
 
 
 def serve(address: str) -> None:

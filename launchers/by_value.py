@@ -23,6 +23,19 @@ class _Pickler(cloudpickle.Pickler):
     dispatch_table = ChainMap(cloudpickle.Pickler.dispatch_table, ForkingPickler(io.BytesIO()).dispatch_table)
 
 
+def dumps(value: Any, whom: str, pickler: type[cloudpickle.Pickler] = cloudpickle.Pickler) -> bytes:
+    """Return the work of a run and its arguments, pickled by value, to be sent to `whom`. Raises UsageError."""
+    file = io.BytesIO()
+    try:
+        pickler(file).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"cannot send the work and its arguments to {whom}: {one_line(error)}; "
+            "make in the work itself what cannot be sent, such as open files, locks and connections"
+        ) from error
+    return file.getvalue()
+
+
 @dataclass
 class ByValue:
     """`function(*args)`, to be called in another process."""
@@ -35,15 +48,7 @@ class ByValue:
         return self.function(*self.args)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        file = io.BytesIO()
-        try:
-            _Pickler(file).dump((self.function, self.args))
-        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
-            raise UsageError(
-                f"cannot send the work and its arguments to another process: {one_line(error)}; "
-                "make in the work itself what cannot be sent, such as open files, locks and connections"
-            ) from error
-        return _load, (file.getvalue(),)
+        return _load, (dumps((self.function, self.args), "another process", _Pickler),)
 
 
 def _load(data: bytes) -> ByValue:

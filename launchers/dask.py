@@ -4,14 +4,14 @@ This process is Dask's client: it sends the work to the workers and gets the res
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from launchers.by_value import hidden_main
+from launchers.by_value import dumps, hidden_main
+from launchers.environment import environment
 from launchers.fork_server import start_context, starting, warm_up
 from launchers.launcher import Job, Launcher
 from records.errors import RunFailed, UsageError, one_line
@@ -70,12 +70,12 @@ def launch(job: Job, scheduler: str | None = None) -> list[Any]:
     None: workers are started on this machine, and end with this call. Raises RunFailed when a rank fails, UsageError if
     something cannot be sent, or the cluster not used.
     """
-    from launchers.dask_ranks import Ranks, choose_workers, pickled  # loads torch
+    from launchers.dask_ranks import Ranks, choose_workers  # loads torch
 
     n, timeout = job.world_size, job.timeout
     if job.restarts:
         raise UsageError(f"--restarts {job.restarts}: Dask starts no rank again; leave it out")
-    sent = pickled(job.for_rank())
+    sent = dumps(job.for_rank(), "Dask's workers")
     with _own_cluster(n, timeout) if scheduler is None else _cluster(scheduler, timeout) as client:
         ranks = Ranks(client, choose_workers(client, n, timeout, scheduler), job)
         ranks.start(sent)
@@ -112,7 +112,7 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
     config = _CONFIG | {"distributed.worker.multiprocessing-method": start_context().get_start_method()}
     with ExitStack() as stack:
         try:
-            with starting(timeout), hidden_main(), _same_environment(), dask.config.set(config):
+            with starting(timeout), hidden_main(), environment(), dask.config.set(config):
                 cluster = LocalCluster(
                     n_workers=n_workers,
                     threads_per_worker=1,
@@ -133,14 +133,3 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
         finally:
             with interrupts_wait():
                 stack.close()
-
-
-@contextmanager
-def _same_environment() -> Iterator[None]:
-    """Take out of the environment what the block adds: Dask leaves there what is meant for its workers."""
-    former = set(os.environ)
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - former:
-            del os.environ[name]

@@ -5,9 +5,9 @@ import queue
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
-import cloudpickle
 from distributed import Client, Future
 from distributed.comm import get_address_host
 
@@ -21,17 +21,6 @@ from transports.timing import SLICE_S, RunningClock
 _GRACE_S = 3.0  # how long, once a cause is known, the other ranks may say what they were waiting for
 _LOOK_S = 1.0  # between two looks at the workers
 _CAUSES = ("usage", "stopped", "died", "raised")  # failures that need no other to explain them
-
-
-def pickled(job: Job) -> bytes:
-    """Return the job as it travels, what is defined in a script or notebook by value. Raises UsageError."""
-    try:
-        return cloudpickle.dumps(job)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(
-            f"cannot send the work and its arguments to Dask's workers: {one_line(error)}; "
-            "make in the work itself what cannot be sent, such as open files, locks and connections"
-        ) from error
 
 
 def choose_workers(client: Client, n: int, timeout: float, scheduler: str | None) -> list[str]:
@@ -73,7 +62,7 @@ def _workers(client: Client, timeout: float) -> list[str]:
 
 
 def submit(client: Client, address: str, function: Callable[..., Any], *args: Any) -> Future:
-    """Call a function of this project on one worker; it gets the results of the futures, the last of `args`."""
+    """Call a function on one worker; it gets the results of the futures, the last of `args`."""
     futures = [arg for arg in args if isinstance(arg, Future)]
     called = pickle.dumps((function, args[: len(args) - len(futures)]))
 
@@ -108,7 +97,7 @@ class Ranks:
             # A copy for each, so that none depends on the life of another.
             data = client.scatter(sent, workers=addresses, broadcast=True, hash=False, timeout=self.job.timeout)
             self.meeting = submit(client, addresses[0], dask_worker.Meeting, self.job.timeout)
-            store = submit(client, addresses[0], dask_worker.address_of, self.meeting).result(self.job.timeout)
+            store = submit(client, addresses[0], attrgetter("address"), self.meeting).result(self.job.timeout)
         except (OSError, RuntimeError) as error:
             raise RunFailed(f"Dask's workers could not be sent the run: {one_line(error)}") from error
         hosts = [get_address_host(address) for address in addresses]

@@ -16,7 +16,7 @@ from distributed import get_worker
 from distributed.comm import get_address_host
 
 from launchers.devices import as_before, set_up
-from launchers.failures import Failure, check_done, failure_of
+from launchers.failures import Failure, do_work, failure_of
 from launchers.launcher import Job
 from launchers.member import uses_nccl
 from launchers.parent import die_with_parent
@@ -54,11 +54,6 @@ class Meeting:
         self.address = host, self._store.port
 
 
-def address_of(meeting: Meeting) -> tuple[str, int]:
-    """Return the host and the port of the store."""
-    return meeting.address
-
-
 def be_rank(place: Place, job: bytes) -> bytes:
     """Run one rank; return ("result", its result) or ("failed", the Failure), pickled."""
     try:
@@ -79,9 +74,7 @@ def _work(place: Place, pickled: bytes) -> Any:
         nccl = uses_nccl(job.device, place.local[1], job.roles)
         transport = connect(device, job.timeout, recorder, job.link, store, place.rank, place.world_size, nccl)
         with transport:
-            result = job.work(transport, *([report] if job.on_report else []), *job.args)
-            check_done(transport)
-            return result
+            return do_work(job, transport, report)
 
 
 def _report(place: Place) -> Callable[[Any], None]:

@@ -1,6 +1,8 @@
-"""Which launcher has started this process, by its environment."""
+"""Which launcher has started this process, by its environment; and an environment for others."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _OF_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")  # of Open MPI, MPICH and their kin
 _OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_")
@@ -25,3 +27,16 @@ def started_with_others() -> bool:
 def environment_of_others() -> dict[str, str]:
     """Return the environment for a process that a rank starts and that is to be no rank itself."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """In the block, these variables have these values; at its end, the environment is what it was."""
+    former = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(former):
+            del os.environ[name]
+        os.environ.update(former)

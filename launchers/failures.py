@@ -1,9 +1,11 @@
 """Why a run failed, in one message: the rank at fault, its role, and what the others were waiting for."""
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from launchers.launcher import Job
 from records.errors import EQUAL_STEPS, RunFailed, UsageError, text_of
 from transports.base import CLOSED, Transport
 from transports.inbox import ANY, STEPS_TAKEN
@@ -31,13 +33,15 @@ class Failure:
     trace: str = ""
 
 
-def check_done(transport: Transport) -> None:
-    """Check that a rank whose work has ended owes no call. Raises RunFailed."""
+def do_work(job: Job, transport: Transport, report: Callable[[Any], None] | None) -> Any:
+    """Return what the work of one rank returns; it is given `report` if the job asks for reports. Raises RunFailed."""
+    result = job.work(transport, *([report] if job.on_report else []), *job.args)
     if transport.owes:
         raise RunFailed(
             f"rank {transport.rank} ended after step() without {transport.owes}, which sends what is unsent and "
             "averages the buffers; let its loop end with it"
         )
+    return result
 
 
 def with_advice(text: str) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
+from launchers.environment import environment
 from launchers.sockets import claim_folder
 from records.errors import RunFailed
 from records.interrupts import interrupts_wait
@@ -51,25 +52,11 @@ def warm_up() -> None:
     try:
         claim_folder()
         if start_context().get_start_method() == "forkserver":
-            with _same_path():
+            # The server leaves out silently what it is to load and does not find, and looks in the current folder only.
+            with environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path)):
                 _ensure_running()
     except OSError as error:
         raise RunFailed(_why(error, gave_up=False)) from error
-
-
-@contextmanager
-def _same_path() -> Iterator[None]:
-    """In the block, a Python that is started finds the modules that this one finds, wherever it is started."""
-    # The fork server leaves out silently what it is to load and does not find, and looks in the current folder only.
-    former = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    try:
-        yield
-    finally:
-        if former is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = former
 
 
 def _ensure_running() -> None:

@@ -7,11 +7,12 @@ that loses its launcher ends itself; a launcher that loses a rank informs the ot
 for, ends them, and raises one `RunFailed` that names the rank at fault.
 """
 
+import os
+import resource
 from typing import Any
 
 from launchers.fork_server import warm_up
 from launchers.launcher import Job, Launcher
-from launchers.limits import allow_open_files
 from records.errors import UsageError
 
 _PIPES_OF_A_PROCESS = 230  # multiprocessing's fork server hands over fewer than 256 files at once
@@ -46,6 +47,16 @@ def _make_room_for_pipes(world_size: int, restarts: int) -> None:
         )
     needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
     allow_open_files(needed, f"--n_gpus {world_size}")
+
+
+def allow_open_files(needed: int, why: str) -> None:
+    """Allow this process so many open files beside those it has. Raises UsageError, which begins with `why`."""
+    needed += len(os.listdir("/dev/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise UsageError(f"{why}: needs {needed} open files, but the limit is {hard}; take fewer")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 LAUNCHER = Launcher(

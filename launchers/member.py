@@ -1,12 +1,13 @@
 """A rank of a run that others have started: torchrun, mpirun or Dask. It shares no memory with its peers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from launchers.failures import check_done, with_advice
+from launchers.failures import do_work, with_advice
 from launchers.launcher import Job
 from records.errors import RunFailed
 from transports.base import Transport
@@ -21,9 +22,8 @@ def take_part(transport: Transport, job: Job) -> list[Any]:
     rank = transport.rank
     try:
         with transport:
-            reports = [partial(job.on_report, rank)] if job.on_report else []
-            result = job.work(transport, *reports, *_agreed(transport, job.args))
-            check_done(transport)
+            agreed = replace(job, args=_agreed(transport, job.args))
+            result = do_work(agreed, transport, job.on_report and partial(job.on_report, rank))
             if rank != 0:
                 transport.isend(result, 0, "result")
                 return []
@@ -34,7 +34,7 @@ def take_part(transport: Transport, job: Job) -> list[Any]:
         raise RunFailed(with_advice(f"{error}: if a step takes that long, raise --timeout")) from error
 
 
-def _agreed(transport: Transport, args: Sequence[Any]) -> Sequence[Any]:
+def _agreed(transport: Transport, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return `args` with the first as on rank 0: each process has made its own, at its own time of day."""
     with transport.recorder.paused():
         if args and transport.rank != 0:

@@ -17,7 +17,8 @@ _PAUSE_S = 0.01
 
 def launcher() -> Launcher:
     """Return the launcher of this process, which mpirun has started. Raises UsageError if it has not."""
-    world = _world()
+    MPI = _mpi()
+    world = MPI.COMM_WORLD
     if world.size == 1 and not started_by_mpirun():
         raise UsageError("--launcher mpi: no mpirun has started this process; mpirun -n 4 python train.py ...")
     sys.excepthook = _end_all_after_a_traceback
@@ -27,7 +28,7 @@ def launcher() -> Launcher:
         transport="mpi",
         world_size=world.size,
         is_first=world.rank == 0,
-        facts={"mpi": _library()},
+        facts={"mpi": MPI.Get_library_version().split(",")[0]},
     )
 
 
@@ -42,7 +43,7 @@ def launch(job: Job) -> list[Any]:
     from transports.mpi import Mpi
 
     die_with_parent()
-    world = _world()
+    world = MPI.COMM_WORLD
     if job.world_size != world.size or job.restarts:
         raise UsageError(f"mpirun started {world.size} ranks, not {job.world_size}, and starts none again")
     _wait_for_all(world, job.timeout)
@@ -72,14 +73,14 @@ def _end_all_after_a_traceback(kind: type[BaseException], error: BaseException, 
 
 def end_all(code: int) -> None:
     """Where this process is a rank of MPI, end all ranks with this exit code: mpirun would wait for the others."""
-    if "mpi4py.MPI" in sys.modules and (world := _world()).size > 1:
+    if "mpi4py.MPI" in sys.modules and (world := _mpi().COMM_WORLD).size > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         world.Abort(code)
 
 
-def _world() -> Any:
-    """Return MPI's communicator of all ranks. Raises UsageError."""
+def _mpi() -> Any:
+    """Return MPI. Raises UsageError."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -87,10 +88,4 @@ def _world() -> Any:
             f"--launcher mpi: mpi4py cannot be used ({one_line(error)}); pip install -e '.[mpi]', "
             "or take another --launcher"
         ) from error
-    return MPI.COMM_WORLD
-
-
-def _library() -> str:
-    from mpi4py import MPI
-
-    return MPI.Get_library_version().split(",")[0]
+    return MPI

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from launchers.devices import set_up
-from launchers.failures import check_done, failure_of
+from launchers.failures import do_work, failure_of
 from launchers.launcher import Job
 from launchers.parent import die_with_parent
 from transports.pipes import Endpoint
@@ -66,9 +67,7 @@ def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
     try:
         place, recorder = set_up(job.device, endpoint.rank, endpoint.world_size, job.record, job.seed)
         transport = SharedMemory(endpoint, place, job.timeout, recorder, job.link)
-        reports = [lambda value: launcher.send("report", value)] if job.on_report else []
-        result = job.work(transport, *reports, *job.args)
-        check_done(transport)
+        result = do_work(job, transport, partial(launcher.send, "report"))
         transport.close()
         launcher.send("result", result)
     except SystemExit:

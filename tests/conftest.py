@@ -104,7 +104,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _marked(name: str) -> Any:
-    marks = list(NEEDS_MPI) if name.startswith("mpi") else [pytest.mark.xdist_group("torchrun")] * (name != "simulated")
+    marks = list(NEEDS_MPI) if name.startswith("mpi") else []
     if name in HELD_BACK:  # by default one of them
         marks.append(pytest.mark.slow if name == HELD_BACK[0] else pytest.mark.exhaustive)
     return pytest.param(name, marks=marks)

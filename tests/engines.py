@@ -28,7 +28,7 @@ class Engine:
         """Call `check(transport, *args)` on each of `world_size` ranks; return what each returned, in rank order.
 
         The transports' `timeout` is LIMIT, and they are closed afterwards, also when a check fails; then raise an
-        error. With `record` their recorders are enabled. World sizes are 2 to 4.
+        error. With `record` their recorders are enabled. World sizes are 2 and 3.
         """
         raise NotImplementedError
 

@@ -1,8 +1,8 @@
-"""Rank processes that outlive a test: mpirun and torchrun take seconds to start them, so a pytest process keeps them.
+"""Rank processes that outlive a test, since starting them takes longest: a pytest process keeps them.
 
-They wait for jobs on a socket, in which they use no core, and end when its other end is gone, for whatever reason.
-
-    python -m tests.pools ADDRESS      # one rank of them; mpirun or torchrun starts it
+They wait for jobs on a socket, in which they use no core, and end when its other end is gone, for whatever reason. The
+fork server of the tests starts them, so that they have loaded all they need: also torchrun, which forks its ranks. What
+mpirun starts is a stand-in for each rank: it gives its environment away, by which a forked process is the rank.
 """
 
 import importlib.util
@@ -13,7 +13,6 @@ import pickle
 import select
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,12 +20,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 
+from launchers.fork_server import start_context
 from tests.engines import LIMIT, Engine
 from transports.link import Link
 
@@ -41,18 +42,13 @@ NEEDS_MPI = (
     pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install -e '.[mpi]'"),
     pytest.mark.xdist_group("mpi"),  # so that one process has the ranks
 )
-SIZE = 4
+SIZES = {"processes": 4, "torchrun": 3, "mpi": 3}
 AUTHKEY = bytes(multiprocessing.current_process().authkey)  # with it, ranks may hand each other memory
 
 
 def mpirun(n: int, *command: str) -> list[str]:
     """Return the command that starts `n` ranks, though there may be fewer cores."""
     return ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n), sys.executable, *command]
-
-
-def torchrun(n: int, *command: str) -> list[str]:
-    """Return the command that has torchrun start `n` ranks."""
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n), *command]
 
 
 class MpiRanks(Engine):
@@ -73,7 +69,7 @@ class Pool:
 
     @classmethod
     def running(cls, name: str) -> "Pool":
-        """Return this process's pool of `mpi` or `torchrun`, started if need be."""
+        """Return this process's pool of `processes`, `torchrun` or `mpi`, started if need be."""
         if name not in cls._running:
             cls._running[name] = cls(name)
         return cls._running[name]
@@ -85,20 +81,36 @@ class Pool:
             cls._running.popitem()[1]._end()
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._name, size = name, SIZES[name]
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-            address = str(Path(folder, "socket"))
+            address, output = str(Path(folder, "socket")), Path(folder, "output")
             listener.bind(address)
-            listener.listen(SIZE)
+            listener.listen(size)
             listener.settimeout(LIMIT)
-            self._program = subprocess.Popen(
-                {"mpi": mpirun, "torchrun": torchrun}[name](SIZE, "-m", "tests.pools", address),
-                cwd=ROOT, env=os.environ | ENVIRONMENT,
-                stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            self._output = output.open("w+")
+            self._processes: list[BaseProcess] = []
+
+            def start(work: Callable[..., Any], *args: Any) -> None:
+                process = start_context().Process(target=_begin, args=(str(output), work, *args))
+                process.start()
+                multiprocessing.process._children.discard(process)  # type: ignore[attr-defined] # none of a test's own
+                self._processes.append(process)
+
+            def accept() -> Connection:
+                return Connection(listener.accept()[0].detach())
+
             try:
-                connections = [Connection(listener.accept()[0].detach()) for _ in range(SIZE)]
+                if name == "mpi":
+                    start(_mpirun, address)
+                    for stand_in in [accept() for _ in range(size)]:
+                        start(_serve_with, stand_in.recv(), stand_in, address)
+                        stand_in.close()  # only the rank holds it: with the rank, its stand-in ends
+                elif name == "torchrun":
+                    start(_torchrun, address)
+                else:
+                    for rank in range(size):
+                        start(_serve_with, {"RANK": str(rank)}, None, address)
+                connections = [accept() for _ in range(size)]
             except TimeoutError:
                 raise self._broken(f"the ranks of {name} were not there within {LIMIT:g} s") from None
         self._ranks = {connection.recv(): connection for connection in connections}
@@ -138,23 +150,59 @@ class Pool:
     def _broken(self, why: str) -> RuntimeError:
         """End everything, so that the next test starts afresh; return what is to be raised."""
         Pool._running.pop(self._name, None)
-        self._program.kill()
-        self._program.wait()
+        for process in self._processes:
+            process.kill()
+            process.join(LIMIT)
         self._output.seek(0)
         return RuntimeError(f"{why}; its output: {self._output.read()[-2000:]}")
 
     def _end(self) -> None:
         for connection in self._ranks.values():
             connection.send_bytes(b"")
-        try:
-            self._program.wait(LIMIT)
-        finally:
-            self._program.kill()
-            for connection in self._ranks.values():
-                connection.close()
+        for process in self._processes:
+            process.join(LIMIT)
+            process.kill()
+        for connection in self._ranks.values():
+            connection.close()
 
 
-# What follows runs in a rank
+# What follows runs in other processes
+
+
+def _begin(output: str, work: Callable[..., Any], *args: Any) -> None:
+    """Do the work; what it prints goes to a file."""
+    os.chdir(ROOT)
+    with open(output, "a") as file, open(os.devnull) as nothing:
+        for number, to in enumerate((nothing, file, file)):
+            os.dup2(to.fileno(), number)
+    work(*args)
+
+
+def _torchrun(address: str) -> None:
+    from torch.distributed.run import main
+
+    how = ["--standalone", "--nproc-per-node", str(SIZES["torchrun"]), "--start-method", "fork", "--run-path"]
+    main([*how, __file__, address])
+
+
+_STAND_IN = """
+import os, sys
+from multiprocessing.connection import Client
+rank = Client(sys.argv[1])
+rank.send(dict(os.environ))
+rank.poll(None)
+"""
+
+
+def _mpirun(address: str) -> None:
+    os.environ.update(ENVIRONMENT)
+    os.execvp("mpirun", mpirun(SIZES["mpi"], "-S", "-c", _STAND_IN, address))
+
+
+def _serve_with(environment: dict[str, str], stand_in: Connection | None, address: str) -> None:
+    """Be a rank in this environment. Its `stand_in` lives as long as this process."""
+    os.environ.update(environment)
+    serve(address)
 
 
 def serve(address: str) -> None:

@@ -49,7 +49,7 @@ class Processes(Engine):
         link = held_back(self._name)
         if device != "cpu":
             return launch(check, world_size, *args, device=device, timeout=LIMIT, record=record, link=link)
-        ranks, job = Pool.running("torchrun"), (check, args, record, link)
+        ranks, job = Pool.running("processes"), (check, args, record, link)
         if not self.in_place:
             with tempfile.TemporaryDirectory() as folder:
                 return ranks.run(world_size, partial(_on_process_group, folder, world_size, *job))

@@ -18,9 +18,22 @@ DTYPES = (
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
 )  # fmt: skip
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
-
-
 FLOAT = 0x80  # added to the code of a dtype: the number beside the payload is a float64, not an int64
+
+
+def encoded(tag: str, most: int) -> bytes:
+    """Return a tag as bytes. Raises ValueError if they are more than `most`."""
+    name = tag.encode()
+    if len(name) > most:
+        raise ValueError(f"the tag {tag[:20]!r}... is too long: {len(name)} bytes, and at most {most} can be sent")
+    return name
+
+
+def code_of(dtype: torch.dtype) -> int:
+    """Return the number that a dtype travels as. Raises TypeError."""
+    if dtype not in _CODES:
+        raise TypeError(f"a tensor of {dtype} cannot be sent; convert it first")
+    return _CODES[dtype]
 
 
 def bits_of(n: float) -> tuple[int, int]:
@@ -69,13 +82,9 @@ class Header(NamedTuple):
 def pack(header: Header) -> bytes:
     """Return the SIZE bytes of a header. Raises ValueError for a tag that is too long, TypeError for a dtype."""
     kind, tag, dtype, numel, n, sent, leaves = header
-    name = tag.encode()
-    if len(name) > TAG_BYTES:
-        raise ValueError(f"the tag {tag[:20]!r}... is too long: {len(name)} bytes, and at most {TAG_BYTES} can be sent")
-    if dtype not in _CODES:
-        raise TypeError(f"a tensor of {dtype} cannot be sent; convert it first")
+    name = encoded(tag, TAG_BYTES)
     bits, is_float = bits_of(n)
-    fields = _FIELDS.pack(_MAGIC, _VERSION, kind, _CODES[dtype] | is_float, len(name), numel, bits, sent, leaves)
+    fields = _FIELDS.pack(_MAGIC, _VERSION, kind, code_of(dtype) | is_float, len(name), numel, bits, sent, leaves)
     return (fields + name).ljust(SIZE, b"\0")
 
 

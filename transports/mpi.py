@@ -11,7 +11,6 @@ moves while no rank looks: a large message is on its way until its receiver next
 mpirun ends all ranks when one dies. So a peer is lost here only by closing its transport, never by its death.
 """
 
-import pickle
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -28,10 +27,9 @@ from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import ANY
 from transports.link import Held, Link
-from transports.messages import Message, Work
+from transports.messages import Message
 from transports.mpi_messages import LongVector, Sent, memory_of
 from transports.remote import WHY, Remote
-from transports.timing import SLICE_S
 
 _HEADER, _PAYLOAD = 1, 2  # MPI's tags
 _SPIN_S = 2e-3  # seconds of looking without pause
@@ -75,11 +73,11 @@ class Mpi(Remote):
         if self._closed:
             return
         self._closed = True
-        deadline = self._running() + self.timeout
         for peer in self.peers:
-            self._post(peer, Header(self._farewell), b"", 0)
-        while not (over := self._is_over()) and (remaining := deadline - self._running()) > 0:
-            self._wait(lambda: self._take_in() or self._is_over(), min(remaining, SLICE_S))
+            self._post(peer, Header(self._farewell))
+        slices = self._running.slices(self.timeout)
+        while not (over := self._is_over()) and (seconds := next(slices, 0.0)):
+            self._wait(lambda: self._take_in() or self._is_over(), seconds)
         self._next_header.Cancel()
         self._next_header.Wait()
         self._next_header.Free()
@@ -97,25 +95,8 @@ class Mpi(Remote):
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
-        payload: torch.Tensor | bytes
-        if isinstance(value, torch.Tensor):
-            as_it_is = not self._on_gpu and value.is_contiguous()
-            if not (as_it_is and value.untyped_storage().data_ptr() in self._allocated):
-                value = self._payload_of(value)
-            payload, kind, dtype, numel = value, Kind.TENSOR, value.dtype, value.numel()
-            nbytes = numel * dtype.itemsize
-        else:
-            payload = b"" if value is None else pickle.dumps(value)
-            kind, dtype, numel = Kind.OBJECT, torch.uint8, len(payload)
-            nbytes = numel
-        leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
-        left = leaves + self.link.seconds(nbytes) if self.link else 0.0
-        header = Header(kind, tag, dtype, numel, n, sent, leaves)
-        return self._post(dst, header, payload, nbytes, left), nbytes
-
-    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes, nbytes: int, left: float = 0.0) -> Sent:
-        raw = pack(header)
+    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes = b"", left: float = 0.0) -> Sent:
+        raw, nbytes = pack(header), header.nbytes
         with self._lock:
             requests = [self._comm.Isend(raw, dst, _HEADER)]
             if nbytes:
@@ -170,9 +151,7 @@ class Mpi(Remote):
             payload = bytearray(nbytes)
         if nbytes and payload is not None:
             request = self.receive(payload, nbytes, src, ticket)
-        held = None
-        if self.link and kind not in WHY:
-            held = self.link.hold(src, nbytes, header.leaves, None)
+        held = self._hold(src, header) if self.link else None
         if src in self._coming:
             self._coming[src].append((request, header, payload, held, ticket))
         elif request.Test():
@@ -211,10 +190,7 @@ class Mpi(Remote):
         else:
             give_back = partial(self.buffers.give_back, payload)
             message = Message(src, header.tag, payload, None, nbytes, header.n, give_back)
-        if held:
-            held.happen = partial(self.inbox.put, message, header.sent)
-        else:
-            self.inbox.put(message, header.sent)
+        self._put(message, header, held)
 
     def _fetch_unread(self) -> None:
         """Begin to receive what has not been read yet."""
@@ -237,15 +213,6 @@ class Mpi(Remote):
             self._wait(self._take_in, seconds)
         else:
             self._look(ANY)
-
-    def wait_until(self, happened: Callable[[], bool], what: str, peer: int) -> None:
-        """Return when something has happened. Raises WaitTimeout."""
-        deadline = self._running() + self.timeout
-        while not happened():
-            remaining = deadline - self._running()
-            if remaining <= 0:
-                raise self.inbox.overdue(what, peer, self.timeout)
-            self._wait(happened, min(remaining, SLICE_S))
 
     def _wait(self, happened: Callable[[], bool], seconds: float) -> None:
         """Look at most `seconds` long whether something has happened, ever less often."""

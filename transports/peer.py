@@ -1,15 +1,38 @@
-"""One peer as a rank with shared memory sees it: the pipes from and to it, and who uses what of the other's memory."""
+"""One peer as a rank with shared memory sees it: the pipes from and to it, and who uses what of the other's memory.
+
+A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
+
+Frames with messages: DESCRIPTOR (read `numel` elements from `offset` of the sender's `buffer`), VECTOR, and OBJECT (a
+pickled one, or, with an empty payload, None). RELEASE answers a descriptor. BUFFER and SHARED hand out memory, the
+sender's `buffer` or the shared vector `tag`: their payload is a pickled handle of it. TAKEN answers them: for that, the
+sender is no longer needed. GOODBYE is the last.
+"""
 
 import os
+import pickle
 import select
+import struct
 from collections import deque
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING
 
 import torch
 
-from transports.pipes import buffer_frame, release_frame, shared_frame
+from transports.base import CLOSED, Transport
+from transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
+from transports.messages import Message
+from transports.pending import Pending
 
+if TYPE_CHECKING:
+    from transports.shared_memory import SharedMemory
+
+# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
+HEADER = struct.Struct("<QBBHQQQQqdd")
+DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN = range(8)
+_TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
+DIED = "it died"
 _READ_AT_MOST = 1 << 20
 _SLICES = 1000  # that are kept for a peer
 
@@ -18,19 +41,20 @@ class Peer:
     """The two pipes of one life of a peer. If it is started again, its next life is another Peer.
 
     `open` until it has died or closed; nothing is written to it afterwards. `poller` watches what comes from it and
-    the launcher's notices (`deaths`).
+    the launcher's notices.
     """
 
-    def __init__(self, rank: int, inbound: Connection, outbound: Connection, deaths: int) -> None:
+    def __init__(self, transport: "SharedMemory", rank: int, inbound: Connection, outbound: Connection) -> None:
+        self._transport = transport
         self.rank = rank
         self.open = True
         self.source, self.sink = inbound.fileno(), outbound.fileno()
         self.poller = select.poll()
-        self.poller.register(deaths, select.POLLIN)
+        self.poller.register(transport.deaths, select.POLLIN)
         self.poller.register(self.source, select.POLLIN)
         for fd in (self.source, self.sink):
             os.set_blocking(fd, False)
-        self.partial = bytearray()  # read, but not yet a whole frame
+        self._partial = bytearray()  # read, but not yet a whole frame
         self.backlog: deque[memoryview] = deque()  # what the pipe has not taken yet
         self.handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
         self.tickets = 0  # of the messages that it was to read in this rank's memory
@@ -40,16 +64,10 @@ class Peer:
         self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
         self._connections = (inbound, outbound)
 
-    def hand_out(self, number: int, buffer: torch.Tensor) -> None:
-        """Hand this rank's buffer with this number to the peer."""
-        self.handed.add(number)
+    def hand_out(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
+        """Hand this rank's buffer with this number to the peer, or the shared vector `tag`: BUFFER or SHARED."""
         self.untaken += 1
-        self.write(buffer_frame(number, handle_of(buffer)))
-
-    def hand_out_shared(self, tag: str, vector: torch.Tensor) -> None:
-        """Hand a shared vector to the peer."""
-        self.untaken += 1
-        self.write(shared_frame(tag, handle_of(vector)))
+        self.write(frame(kind, tag, handle_of(vector), buffer=number))
 
     def release(self, ticket: int) -> None:
         """Tell the peer that its message with this ticket is no longer read."""
@@ -98,12 +116,67 @@ class Peer:
         except BrokenPipeError:
             backlog.clear()
 
-    def read(self) -> bytes | None:
-        """Return what is in the pipe: None if nothing, b"" if it has ended."""
+    def take_in(self) -> bool:
+        """Take in what is in the pipe; return whether there was anything."""
         try:
-            return os.read(self.source, _READ_AT_MOST)
+            data = os.read(self.source, _READ_AT_MOST)
         except BlockingIOError:
-            return None
+            return False
+        if not data:
+            self._transport.ended(self, DIED)
+            return False
+        if self._partial:
+            self._partial += data
+            taken = self._take_in(self._partial)
+            del self._partial[:taken]
+        else:
+            taken = self._take_in(data)
+            self._partial += data[taken:]
+        return True
+
+    def _take_in(self, data: bytes | bytearray) -> int:
+        """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
+        start, end = 0, len(data)
+        while end - start >= HEADER.size:
+            header = HEADER.unpack_from(data, start)
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
+            if end - start < size:
+                break
+            if dtype & FLOAT:
+                dtype, n = dtype ^ FLOAT, number_of(n)
+            body = start + HEADER.size + tag_size
+            tag = data[start + HEADER.size : body].decode()
+            start += size
+            if kind == RELEASE:
+                self.unreleased.discard(ticket)
+            elif kind == DESCRIPTOR:
+                vector = self.slice_of(buffer, offset, numel)
+                nbytes = numel * vector.element_size()
+                give_back = partial(self.release, ticket)
+                self._transport.arrive(Message(self.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
+            elif kind == VECTOR:
+                vector = to_vector(data[body:start], dtype).to(self._transport.device)
+                self._transport.arrive(Message(self.rank, tag, vector, None, start - body, n), sent, leaves)
+            elif kind == OBJECT:
+                # The receiver unpickles it, which may fail.
+                payload = bytes(data[body:start])
+                self._transport.arrive(Message(self.rank, tag, None, payload, start - body, n), sent, leaves)
+            elif kind in (BUFFER, SHARED):
+                try:
+                    vector = pickle.loads(data[body:start])
+                except (OSError, EOFError):  # a handle needs its sender alive
+                    self._transport.ended(self, DIED)
+                    return end
+                self.write(frame(TAKEN))
+                if kind == BUFFER:
+                    self.buffers[buffer] = vector
+                else:
+                    self._transport.arrive(Message(self.rank, tag, vector, None, 0), 0.0, 0.0)
+            elif kind == TAKEN:
+                self.untaken -= 1
+            elif kind == GOODBYE:
+                self._transport.ended(self, CLOSED)
+        return start
 
     def lose(self, died: bool) -> None:
         """Expect nothing more of the peer. One that has closed may still read what was written to it so far."""
@@ -121,6 +194,62 @@ class Peer:
             connection.close()
 
 
+class InPlace(Pending):
+    """A message that `peer` reads in the sender's memory until it releases it."""
+
+    __slots__ = ("_peer", "_ticket")
+
+    def __init__(self, transport: Transport, peer: Peer, ticket: int) -> None:
+        super().__init__(transport, peer.rank)
+        self._peer, self._ticket = peer, ticket
+
+    def _is_done(self) -> bool:
+        return self._ticket not in self._peer.unreleased
+
+    def _look(self, seconds: float) -> None:
+        self._transport._progress(self._dst, seconds)
+
+
 def handle_of(vector: torch.Tensor) -> bytes:
     """Return a pickled handle of the vector's memory (a file descriptor, or CUDA IPC), not its content."""
     return bytes(ForkingPickler.dumps(vector))
+
+
+def frame(
+    kind: int,
+    tag: str = "",
+    payload: bytes = b"",
+    ticket: int = 0,
+    buffer: int = 0,
+    offset: int = 0,
+    numel: int = 0,
+    n: float = 0,
+    sent: float = 0.0,
+    leaves: float = 0.0,
+    dtype: int = 0,
+) -> bytes:
+    """Return a frame; what its kind does not need stays zero. Raises ValueError for a tag that is too long."""
+    name = encoded(tag, _TAG_BYTES)
+    size = HEADER.size + len(name) + len(payload)
+    bits, is_float = bits_of(n)
+    fields = (size, kind, dtype | is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
+    return HEADER.pack(*fields) + name + payload
+
+
+def release_frame(ticket: int) -> bytes:
+    """Return a frame that says that the message with this ticket is no longer read."""
+    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0)
+
+
+def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
+    """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
+    dtype = code_of(vector.dtype)
+    raw = vector.cpu().view(torch.uint8).numpy().tobytes()
+    return frame(VECTOR, tag, raw, n=n, sent=sent, leaves=leaves, dtype=dtype)
+
+
+def to_vector(raw: bytes | bytearray, dtype: int) -> torch.Tensor:
+    """Return the vector in the payload of a vector frame."""
+    if not raw:
+        return torch.empty(0, dtype=DTYPES[dtype])
+    return torch.frombuffer(bytearray(raw), dtype=DTYPES[dtype])

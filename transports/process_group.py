@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -28,9 +27,9 @@ from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import Tags
 from transports.link import Held, Link
-from transports.messages import Message, PeerLost, Work
-from transports.remote import WHY, Remote, bytes_of
-from transports.timing import SLICE_S, sleep
+from transports.messages import Message, PeerLost, as_vector
+from transports.remote import WHY, Remote, Sending
+from transports.timing import sleep
 
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
@@ -58,7 +57,7 @@ class ProcessGroup(Remote):
         groups: Sequence[Any] = (),
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
-        self._groups = groups
+        self._groups, self._from_gpu = groups, bool(groups)
         # Of gloo too: a receiver allows a message by one of its own, which must not queue behind the data it sends.
         self._ways: tuple[Any, ...] = (
             dist.group.WORLD,
@@ -67,7 +66,7 @@ class ProcessGroup(Remote):
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header
-        self._posted: dict[int, queue.SimpleQueue[_Posted | None]] = {peer: queue.SimpleQueue() for peer in self.peers}
+        self._posted: dict[int, queue.SimpleQueue[_Sent | None]] = {peer: queue.SimpleQueue() for peer in self.peers}
         works = (self._receive_from, self._wait_until_received)
         self._threads = [
             threading.Thread(target=work, args=[peer], daemon=True) for peer in self.peers for work in works
@@ -81,60 +80,49 @@ class ProcessGroup(Remote):
             return
         self._closed = True
         # After a death, long enough that the others find the dead themselves, and do not take this rank for one.
-        deadline = self._running() + (min(self.timeout, _PARTING_S) if self.inbox.over else self.timeout)
+        slices = self._running.slices(min(self.timeout, _PARTING_S) if self.inbox.over else self.timeout)
         for peer in self.peers:
-            self._post(peer, Header(self._farewell), None)
+            self._post(peer, Header(self._farewell))
             self._posted[peer].put(None)
         for thread in self._threads:
-            while thread.is_alive() and (remaining := deadline - self._running()) > 0:
-                thread.join(min(remaining, SLICE_S))
+            while thread.is_alive() and (seconds := next(slices, 0.0)):
+                thread.join(seconds)
         dist.destroy_process_group()
         self._ways = self._groups = ()  # whose connections close with the last reference
 
     # Sending
 
-    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
-        if isinstance(value, torch.Tensor):
-            payload, kind = self._payload_of(value, keep_device=bool(self._groups)), Kind.TENSOR
-        else:
-            payload, kind = bytes_of(value), Kind.OBJECT
-        leaves = self.link.leaves(payload.nbytes, sent) if self.link else 0.0
-        header = Header(kind, tag, payload.dtype, payload.numel(), n, sent, leaves)
-        posted = self._post(dst, header, payload)
-        left = leaves + self.link.seconds(payload.nbytes) if self.link else 0.0
-        return _Delivery(self, dst, posted.received, left), payload.nbytes
-
-    def _post(self, dst: int, header: Header, payload: torch.Tensor | None) -> "_Posted":
-        """Queue a message for the sending thread."""
+    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes = b"", left: float = 0.0) -> "_Sent":
+        """Give a message to gloo, and to the thread that waits until it is received."""
         way, group = self._ways[self.rank > dst], self._group(header, self.rank, dst)
-        raw = torch.frombuffer(bytearray(pack(header)), dtype=torch.uint8)
-        pieces = [] if payload is None or not payload.numel() else [payload.view(torch.uint8)]
+        pieces = [_bytes(pack(header)), *([_bytes(payload)] if header.nbytes else [])]
         copied = group is way and header.nbytes <= _TOGETHER
-        if copied:
-            raw, pieces = torch.cat([raw, *pieces]), []
-        posted = _Posted(raw, None if copied else payload)
+        if copied and header.nbytes:
+            pieces = [torch.cat(pieces)]
+        sent = _Sent(self, dst, left)
+        sent.pieces = pieces
         with self._posting:
             try:
-                posted.works.append(dist.isend(raw, dst, way, tag=_HEADER))
-                for piece in pieces:
-                    posted.works.append(dist.isend(piece, dst, group, tag=_PAYLOAD))
+                for piece, on, tag in zip(pieces, (way, group), (_HEADER, _PAYLOAD), strict=False):
+                    sent.works.append(dist.isend(piece, dst, on, tag=tag))
             except RuntimeError:
-                posted.received.set()  # the peer is gone; reported when all that it sent is received
+                sent.received.set()  # the peer is gone; reported when all that it sent is received
             else:
-                self._posted[dst].put(posted)
+                self._posted[dst].put(sent)
         if copied:
-            posted.received.set()
-        return posted
+            sent.received.set()
+        return sent
 
     def _group(self, header: Header, src: int, dst: int) -> Any:
         """Return what carries the payload."""
         return (self._groups if self._groups and header.kind == Kind.TENSOR else self._ways)[src > dst]
 
     def _wait_until_received(self, dst: int) -> None:
-        while (posted := self._posted[dst].get()) is not None:
+        while (sent := self._posted[dst].get()) is not None:
             with suppress(RuntimeError):  # as above
-                _complete(posted.works[-1])  # the payload goes when the header is received
-            posted.received.set()
+                _complete(sent.works[-1])  # the payload goes when the header is received
+            sent.received.set()
+            sent.pieces, sent.works = [], []
 
     # Receiving
 
@@ -194,18 +182,13 @@ class ProcessGroup(Remote):
                     held.happen = lambda: None
             raise
         with self._changed:
-            if held:
-                held.happen = partial(self.inbox.put, message, header.sent)
-            else:
-                self.inbox.put(message, header.sent)
+            self._put(message, header, held)
             self._changed.notify_all()
         return raw
 
-    def _hold(self, src: int, header: Header) -> Held:
-        """Let a message pass this rank's card while it really comes."""
-        assert self.link
+    def _hold(self, src: int, header: Header) -> Held | None:
         with self._changed:
-            held = self.link.hold(src, header.nbytes, header.leaves, None)
+            held = super()._hold(src, header)
             self._changed.notify_all()
         return held
 
@@ -234,40 +217,29 @@ class ProcessGroup(Remote):
             self.link.happen(self.now())
 
 
-@dataclass
-class _Posted:
-    """A message that gloo has been given; it reads header and payload until they are received."""
+class _Sent(Sending):
+    """See Sending: the peer then has its copy. gloo reads the `pieces` until they are received."""
 
-    header: torch.Tensor
-    payload: torch.Tensor | None
-    works: list[dist.Work | None] = field(default_factory=list)
-    received: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, transport: ProcessGroup, dst: int, left: float) -> None:
+        super().__init__(transport, dst, left)
+        self.pieces: list[torch.Tensor] = []
+        self.works: list[dist.Work | None] = []
+        self.received = threading.Event()
+
+    def has_gone(self) -> bool:
+        """See Sending."""
+        return self.received.is_set()
+
+    def _look(self, seconds: float) -> None:
+        if self.received.wait(seconds):
+            sleep(min(max(0.0, self._left - self._transport.now()), seconds))
 
 
-class _Delivery(Work):
-    """Done when the peer has its copy, and not before it would have `left` this rank's card."""
-
-    def __init__(self, transport: ProcessGroup, dst: int, received: threading.Event, left: float) -> None:
-        self._transport, self._dst, self._received, self._left = transport, dst, received, left
-
-    @property
-    def done(self) -> bool:
-        transport = self._transport
-        received = self._received.is_set() and (not self._left or transport.now() >= self._left)
-        return received or self._dst in transport.inbox.gone or transport.inbox.over is not None
-
-    def wait(self) -> None:
-        if self.done:
-            return
-        transport = self._transport
-        t0, deadline = transport.now(), transport._running() + transport.timeout
-        while not self.done:
-            remaining = deadline - transport._running()
-            if remaining <= 0:
-                raise transport.inbox.overdue("the release of a message", self._dst, transport.timeout)
-            if self._received.wait(min(remaining, SLICE_S)):
-                sleep(min(max(0.0, self._left - transport.now()), SLICE_S))
-        transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")
+def _bytes(payload: torch.Tensor | bytes) -> torch.Tensor:
+    """Return what gloo takes."""
+    if isinstance(payload, bytes):
+        return torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    return as_vector(payload).view(torch.uint8)
 
 
 def _complete(work: dist.Work | None) -> None:

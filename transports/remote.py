@@ -3,7 +3,9 @@
 import os
 import pickle
 import platform
+from abc import abstractmethod
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,9 +15,10 @@ import torch
 from records.recorder import Recorder
 from transports import timing
 from transports.base import CLOSED, Transport
-from transports.headers import Kind
-from transports.link import Link
-from transports.messages import Alignment, PeerLost, as_vector
+from transports.headers import Header, Kind
+from transports.link import Held, Link
+from transports.messages import Alignment, Message, PeerLost, Work, as_vector
+from transports.pending import Pending
 
 _ROUNDS = 20
 _CLOCK = "(clock)"
@@ -30,6 +33,7 @@ class Remote(Transport):
 
     same_machine = False
     alignment: Alignment
+    _from_gpu = False  # whether vectors are sent from device to device
 
     def __init__(
         self,
@@ -117,24 +121,65 @@ class Remote(Transport):
                 self._farewell = Kind.FAILED
         super().__exit__(kind, error, traceback)
 
-    def _payload_of(self, tensor: torch.Tensor, keep_device: bool = False) -> torch.Tensor:
-        """Return the elements as they may lie until they are sent, on the CPU if they are not to keep their device.
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
+        payload: torch.Tensor | bytes
+        if isinstance(value, torch.Tensor):
+            payload = self._payload_of(value)
+            kind, dtype, numel, nbytes = Kind.TENSOR, value.dtype, value.numel(), value.nbytes
+        else:
+            payload = b"" if value is None else pickle.dumps(value)
+            kind, dtype, numel, nbytes = Kind.OBJECT, torch.uint8, len(payload), len(payload)
+        leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
+        left = leaves + self.link.seconds(nbytes) if self.link else 0.0
+        return self._post(dst, Header(kind, tag, dtype, numel, n, sent, leaves), payload, left), nbytes
+
+    def _payload_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elements in one piece, as they may lie until they are sent, on the CPU if not by `_from_gpu`.
 
         A slice of an allocated vector stays unchanged until the Work is done; anything else may not, and is copied.
         """
-        payload = as_vector(tensor) if keep_device else as_vector(tensor).cpu()
-        memory = payload.untyped_storage().data_ptr()
-        is_copy = memory != tensor.untyped_storage().data_ptr()
-        return payload if is_copy or memory in self._allocated else payload.clone()
+        to_cpu = self._on_gpu and not self._from_gpu
+        memory = tensor.untyped_storage().data_ptr()
+        if tensor.is_contiguous() and memory in self._allocated and not to_cpu:
+            return tensor
+        payload = as_vector(tensor).cpu() if to_cpu else as_vector(tensor)
+        return payload.clone() if payload.untyped_storage().data_ptr() == memory else payload
+
+    @abstractmethod
+    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes = b"", left: float = 0.0) -> Work:
+        """Send header and payload, of which the last byte will have `left` this rank's card at that time."""
+
+    def _hold(self, src: int, header: Header) -> Held | None:
+        """Let a message pass the card of this rank, which has a link, while it really comes."""
+        assert self.link
+        return None if header.kind in WHY else self.link.hold(src, header.nbytes, header.leaves, None)
+
+    def _put(self, message: Message, header: Header, held: Held | None) -> None:
+        """Take in a message that is here, as soon as it is `held` back no longer."""
+        if held:
+            held.happen = partial(self.inbox.put, message, header.sent)
+        else:
+            self.inbox.put(message, header.sent)
 
 
-def bytes_of(value: Any) -> torch.Tensor:
-    """Return a pickled object as a vector of bytes; None has none."""
-    return (
-        torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        if value is not None
-        else torch.empty(0, dtype=torch.uint8)
-    )
+class Sending(Pending):
+    """Done when this rank's memory is needed no more, and not before it would have `left` this rank's card."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, transport: Transport, dst: int, left: float) -> None:
+        super().__init__(transport, dst)
+        self._left = left
+
+    @abstractmethod
+    def has_gone(self) -> bool:
+        """Whether this rank's memory is needed no more."""
+
+    def _is_done(self) -> bool:
+        transport = self._transport
+        if transport._closed or self._dst in transport.inbox.gone or transport.inbox.over:
+            return True
+        return self.has_gone() and (not self._left or transport.now() >= self._left)
 
 
 def _clock_of_this_process() -> tuple[str, str]:

@@ -15,47 +15,27 @@ import pickle
 import select
 from collections.abc import Iterable
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from records.recorder import Recorder
 from transports import timing
-from transports.base import CLOSED, NO_LIMIT
-from transports.headers import FLOAT, number_of
-from transports.in_place import InPlace
+from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
 from transports.link import Link
-from transports.messages import Delivered, Message, OutOfSharedMemory, Work, as_vector
-from transports.peer import Peer
-from transports.pipes import (
-    BUFFER,
-    DESCRIPTOR,
-    GOODBYE,
-    HEADER,
-    OBJECT,
-    RELEASE,
-    SHARED,
-    TAKEN,
-    VECTOR,
-    Endpoint,
-    descriptor_frame,
-    goodbye_frame,
-    object_frame,
-    taken_frame,
-    to_vector,
-    vector_frame,
-)
-from transports.segments import remove_segments
-from transports.timing import SLICE_S
-from transports.watch import DIED, Watching
+from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
+from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
+from transports.pipes import RETURNED, Endpoint
+from transports.segments import share
 
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
 
 
-class SharedMemory(Watching):
+class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
     def __init__(
@@ -66,12 +46,26 @@ class SharedMemory(Watching):
         recorder: Recorder | None,
         link: Link | None = None,
     ) -> None:
-        super().__init__(endpoint, device, timeout, recorder, link)
+        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder, link)
+        self.rejoined = endpoint.life > 0
+        self._endpoint = endpoint
         self._allocated: dict[int, tuple[int, torch.Tensor]] = {}  # number and vector, by the address of its memory
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
         # A core of its own may look without sleeping; a shared one is for those who compute.
         self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._waited_briefly = True
+        self.deaths = endpoint.deaths.fileno()
+        os.set_blocking(self.deaths, False)
+        self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
+        self._anybody = select.poll()
+        self._anybody.register(self.deaths, select.POLLIN)
+        self._peers: dict[int, Peer] = {}
+        self._sources: dict[int, Peer] = {}  # by the file descriptor of what comes from it
+        for peer in self.peers:
+            if peer in endpoint.inbound:
+                self._meet(peer)
+            else:
+                self._lose(peer, f"rank {self.rank} was started again, and talks to others only", died=False)
 
     # Memory
 
@@ -96,27 +90,14 @@ class SharedMemory(Watching):
             vector = self._new_vector(numel, dtype)
             for peer in members[1:]:
                 if peer not in self.inbox.gone:
-                    self._peers[peer].hand_out_shared(tag, vector)
+                    self._peers[peer].hand_out(SHARED, vector, tag)
         self._shared[tag] = vector
         return vector
-
-    def admit(self, peer: int) -> None:
-        """See Transport."""
-        super().admit(peer)
-        for tag, vector in self._shared.items():
-            self._peers[peer].hand_out_shared(tag, vector)
 
     def _new_vector(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
         self._synchronize()
-        try:
-            return vector if vector.is_cuda else vector.share_memory_()
-        except RuntimeError as error:
-            remove_segments(os.getpid())
-            raise OutOfSharedMemory(
-                f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
-                f"{' '.join(str(error).split())[:200]}"
-            ) from error
+        return share(vector)
 
     # Sending
 
@@ -126,7 +107,7 @@ class SharedMemory(Watching):
             # Not torch's ForkingPickler, which would share the memory of tensors in the object, not copy them.
             payload = b"" if value is None else pickle.dumps(value)
             leaves = self.link.leaves(len(payload), sent) if self.link else 0.0
-            peer.write(object_frame(tag, payload, n, sent, leaves))
+            peer.write(frame(OBJECT, tag, payload, n=n, sent=sent, leaves=leaves))
             return Delivered(), len(payload)
         nbytes = value.numel() * value.element_size()
         leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
@@ -137,9 +118,10 @@ class SharedMemory(Watching):
         self._synchronize()
         peer.tickets += 1
         ticket = peer.tickets
-        data = descriptor_frame(tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
+        data = frame(DESCRIPTOR, tag, b"", ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
         if number not in peer.handed:
-            peer.hand_out(number, buffer)
+            peer.handed.add(number)
+            peer.hand_out(BUFFER, buffer, number=number)
         if peer.open:  # else it is dead, and what it sent before is still held back
             peer.unreleased.add(ticket)
         peer.write(data)
@@ -180,8 +162,8 @@ class SharedMemory(Watching):
             peer.flush()
         for fd, _ in ready:
             if fd in self._sources:
-                self._read(self._sources[fd])
-            elif fd == self._deaths:
+                self._sources[fd].take_in()
+            elif fd == self.deaths:
                 self._read_deaths()
         return bool(ready)
 
@@ -189,105 +171,92 @@ class SharedMemory(Watching):
         peer = self._peers.get(src)
         if peer is None or self.link:
             return super()._look(src)
-        return peer.open and self._read(peer)
+        return peer.open and peer.take_in()
 
     def _look_at(self, peer: Peer, seconds: float) -> bool:
         """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.
 
         After a long wait the next is expected to be long too: then one look is enough, and the core is left to others.
         """
-        if self._read(peer):
+        if peer.take_in():
             return True
         if self._spins and self._waited_briefly and seconds:
             end = timing.now() + min(seconds, _SPIN_S)
             while peer.open and timing.now() < end:
                 os.sched_yield()  # the peer may be on this core
-                if self._read(peer):
+                if peer.take_in():
                     return True
         return not peer.open
 
-    def _read(self, peer: Peer) -> bool:
-        """Take in what is in the pipe of `peer`; return whether there was anything."""
-        data = peer.read()
-        if data is None:
-            return False
-        if not data:
-            self._ended(peer, DIED)
-            return False
-        partial_frame = peer.partial
-        if partial_frame:
-            partial_frame += data
-            taken = self._take_in(peer, partial_frame)
-            del partial_frame[:taken]
-        else:
-            taken = self._take_in(peer, data)
-            partial_frame += data[taken:]
-        return True
-
-    def _take_in(self, peer: Peer, data: bytes | bytearray) -> int:
-        """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
-        start, end = 0, len(data)
-        while end - start >= HEADER.size:
-            header = HEADER.unpack_from(data, start)
-            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
-            if end - start < size:
-                break
-            if dtype & FLOAT:
-                dtype, n = dtype ^ FLOAT, number_of(n)
-            body = start + HEADER.size + tag_size
-            tag = data[start + HEADER.size : body].decode()
-            start += size
-            if kind == RELEASE:
-                peer.unreleased.discard(ticket)
-            elif kind == DESCRIPTOR:
-                vector = peer.slice_of(buffer, offset, numel)
-                nbytes = numel * vector.element_size()
-                give_back = partial(peer.release, ticket)
-                self._arrive(Message(peer.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
-            elif kind == VECTOR:
-                vector = to_vector(data[body:start], dtype).to(self.device)
-                self._arrive(Message(peer.rank, tag, vector, None, start - body, n), sent, leaves)
-            elif kind == OBJECT:
-                # The receiver unpickles it, which may fail.
-                payload = bytes(data[body:start])
-                self._arrive(Message(peer.rank, tag, None, payload, start - body, n), sent, leaves)
-            elif kind in (BUFFER, SHARED):
-                try:
-                    vector = pickle.loads(data[body:start])
-                except (OSError, EOFError):  # a handle needs its sender alive
-                    self._ended(peer, DIED)
-                    return end
-                peer.write(taken_frame())
-                if kind == BUFFER:
-                    peer.buffers[buffer] = vector
-                else:
-                    self._arrive(Message(peer.rank, tag, vector, None, 0), 0.0, 0.0)
-            elif kind == TAKEN:
-                peer.untaken -= 1
-            elif kind == GOODBYE:
-                self._ended(peer, CLOSED)
-        return start
-
-    def _arrive(self, message: Message, sent: float, leaves: float) -> None:
+    def arrive(self, message: Message, sent: float, leaves: float) -> None:
         """Take in a message; where there is a link, hold it back: it `leaves` its sender's card at that time."""
         if self.link:
             self.link.hold(message.src, message.nbytes, leaves, partial(self.inbox.put, message, sent))
         else:
             self.inbox.put(message, sent)
 
+    # Peers come and go
+
+    def _meet(self, rank: int) -> None:
+        """Begin to talk to a peer."""
+        peer = Peer(self, rank, self._endpoint.inbound[rank], self._endpoint.outbound[rank])
+        self._peers[rank] = self._sources[peer.source] = peer
+        self._anybody.register(peer.source, select.POLLIN)
+
+    def admit(self, peer: int) -> None:
+        """See Transport: from here on its pipes are the new ones."""
+        old = self._peers[peer]
+        self.ended(old, DIED)
+        if self.link:
+            self.link.forget(peer)
+        del self._sources[old.source]
+        old.close()
+        self.inbox.forget(peer)
+        self._endpoint.inbound[peer], self._endpoint.outbound[peer] = self._returning.pop(peer)
+        self._meet(peer)
+        for tag, vector in self._shared.items():
+            self._peers[peer].hand_out(SHARED, vector, tag)
+
+    def may_return(self) -> bool:
+        """See Transport."""
+        return bool(self._endpoint.spares or self._returning)
+
+    def _read_deaths(self) -> None:
+        """Take in the launcher's notices, one byte each: the rank that died, or, plus RETURNED, was started again."""
+        try:
+            dead = os.read(self.deaths, 4096)
+        except BlockingIOError:
+            return
+        if not dead:
+            raise PeerLost(ANY, "the launcher is gone")
+        for code in dead:
+            peer = code % RETURNED
+            if code >= RETURNED:
+                self._returning[peer] = self._endpoint.spares.pop(0)
+                self._after_its_messages(peer, partial(self.inbox.news.append, PeerReturned(peer)))
+            elif peer in self._peers:
+                while self._peers[peer].open and self._peers[peer].take_in():
+                    pass  # what it sent before it died comes first
+                self.ended(self._peers[peer], DIED)
+
+    def ended(self, peer: Peer, why: str) -> None:
+        """Note that `peer` sends nothing more."""
+        if peer.open:
+            self._lose(peer.rank, why, died=why == DIED)
+            self._anybody.unregister(peer.source)
+        peer.lose(died=why == DIED)
+
     def close(self) -> None:
         """See Transport. Waits, within `timeout`, until the pipes and the handles in them have been taken."""
         if self._closed:
             return
-        deadline = self._running() + self.timeout
         peers = self._peers.values()
         for peer in peers:
-            peer.write(goodbye_frame())
-        while any(peer.backlog or (peer.open and peer.untaken) for peer in peers):
-            remaining = deadline - self._running()
-            if remaining <= 0:
+            peer.write(frame(GOODBYE))
+        for seconds in self._running.slices(self.timeout):
+            if not any(peer.backlog or (peer.open and peer.untaken) for peer in peers):
                 break
-            self._progress(ANY, min(remaining, SLICE_S))
+            self._progress(ANY, seconds)
         self._closed = True
         for peer in peers:
             peer.lose(died=True)

@@ -54,3 +54,10 @@ class RunningClock:
             self._seconds += min(at - self._last, SLICE_S)
             self._last = at
             return self._seconds
+
+    def slices(self, limit: float) -> Iterator[float]:
+        """Yield how long to wait next, at most SLICE_S, as long as fewer than `limit` seconds have been counted."""
+        remaining, deadline = limit, self() + limit
+        while remaining > 0:
+            yield min(remaining, SLICE_S)
+            remaining = deadline - self()

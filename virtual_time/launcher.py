@@ -10,9 +10,9 @@ from typing import Any
 from greenlet import greenlet
 
 from launchers.devices import as_before, set_up
-from launchers.failures import Failure, check_done, explain, failure_of, with_advice
+from launchers.failures import Failure, do_work, explain, failure_of, with_advice
 from launchers.launcher import Job, Launcher
-from launchers.limits import allow_open_files
+from launchers.local import allow_open_files
 from transports.messages import PeerLost
 from virtual_time.network import Network
 from virtual_time.ranks import Deadlock, Killed, Ranks
@@ -100,10 +100,8 @@ class VirtualTime:
             if life == 0 and rank in deaths:
                 transport.dies_at = deaths[rank].time
                 world.at(transport.dies_at, transport.die)
-            reports = [partial(job.on_report, rank)] if job.on_report else []
             try:
-                results[rank] = job.work(transport, *reports, *job.args)
-                check_done(transport)
+                results[rank] = do_work(job, transport, job.on_report and partial(job.on_report, rank))
                 transport.close()
             except BaseException as error:
                 dead = world.time >= transport.dies_at or isinstance(error, Killed)

@@ -1,12 +1,13 @@
 """The launchers as their contract sees them: each runs work on some ranks, and says what came of it."""
 
+import asyncio
 import gc
 import importlib.util
+import logging
+import multiprocessing
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,8 +19,10 @@ import pytest
 import torch.distributed as dist
 
 from launchers import Job, Launch, find_launcher
+from launchers.fork_server import start_context
+from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
-from tests.pools import NEEDS_MPI, ROOT, SIZE, Pool, rank_here
+from tests.pools import NEEDS_MPI, Pool, rank_here
 from tests.ranks import LIMIT, left_in_shared_memory, virtual_time, wait_until
 
 
@@ -58,7 +61,7 @@ class LauncherEngine:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.n = SIZE if self.is_member else 3
+        self.n = 3
 
     def launch(self, work: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
         """Run `work(transport, *args)` on `n` ranks. `reports`: whether work gets a `report` too."""
@@ -176,25 +179,56 @@ def of_worker(dask_worker: Any) -> dict[str, Any]:
     return of_process() | {"tasks": len(dask_worker.active_threads), "data": len(dask_worker.data)}
 
 
-# Dask's cluster
+# Dask's cluster: a scheduler and three workers, forked from the fork server of the tests
 
 _CLUSTER = ExitStack()
 _clients: list[Any] = []
+QUIET: dict[str, Any] = {"dashboard_address": None, "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"}}
 
 
 def dask_client() -> Any:
-    """Return a client of a cluster of three workers, on each of which something has run; the tests share it."""
+    """Return a client of the cluster, on each worker of which something has run; the tests share it."""
     if not _clients:
         import distributed
 
-        line = [sys.executable, "-m", "tests.launchers.dask_cluster"]
-        process = subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        _CLUSTER.callback(process.communicate, timeout=LIMIT)  # closes its input
-        _clients.append(_CLUSTER.enter_context(distributed.Client(address, set_as_default=False)))
+        mine, theirs = start_context().Pipe()
+        _start(_be_scheduler, theirs)
+        address = mine.recv()
+        for _ in range(3):
+            _start(_be_worker, address)
+        _clients.append(client := _CLUSTER.enter_context(distributed.Client(address, set_as_default=False)))
+        _CLUSTER.callback(client.shutdown)
+        client.wait_for_workers(3, timeout=LIMIT)
         find_launcher("dask", address).launch(Job(lambda transport: None, 3, timeout=LIMIT))
     return _clients[0]
+
+
+def _start(serve: Callable[[Any], Coroutine[Any, Any, None]], argument: Any) -> None:
+    process = start_context().Process(target=_run, args=(serve, argument))
+    process.start()
+    multiprocessing.process._children.discard(process)  # type: ignore[attr-defined] # none of a test's own
+    _CLUSTER.callback(process.join, LIMIT)
+
+
+def _run(serve: Callable[[Any], Coroutine[Any, Any, None]], argument: Any) -> None:
+    die_with_parent()
+    logging.disable()
+    asyncio.run(serve(argument))
+
+
+async def _be_scheduler(pipe: Any) -> None:
+    import distributed
+
+    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+        pipe.send(scheduler.address)
+        await scheduler.finished()
+
+
+async def _be_worker(address: str) -> None:
+    import distributed
+
+    async with distributed.Worker(address, nthreads=1, dashboard=False) as worker:
+        await worker.finished()
 
 
 def end_dask() -> None:

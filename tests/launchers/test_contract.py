@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,11 +25,18 @@ ROLES = ("server", "worker", "worker", "worker")
 @pytest.fixture(params=params())
 def launcher(request: pytest.FixtureRequest) -> Iterator[LauncherEngine]:
     """A launcher; no test may leave anything, here or in the ranks that others have started."""
-    launcher = ENGINES[request.param](request.param)
-    launcher.launch(get_rank)  # what stays open once anything was launched is open now
+    launcher = engine_of(request.param)
     before = launcher.belongings()
     yield launcher
     assert launcher.has_left_nothing(before), (before, launcher.belongings())
+
+
+@cache
+def engine_of(name: str) -> LauncherEngine:
+    """Return an engine on which something has run: what stays open then is open now."""
+    engine = ENGINES[name](name)
+    engine.launch(get_rank)
+    return engine
 
 
 def get_rank(transport: Transport) -> int:

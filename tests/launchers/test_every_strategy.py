@@ -16,14 +16,15 @@ from records.errors import UsageError
 from records.files import load_events, load_metadata
 from strategies import STRATEGIES, Strategy
 from tests.launchers.engines import dask_client, params
-from tests.pools import SIZE, Pool
+from tests.pools import Pool
 from tests.ranks import LIMIT
 from tests.runs import IN_MEMORY, KINDS, made, small, strategy_of
 from tests.strategies.loops import NEEDS, allows, exact, other_value
 from training import run
 
 TRANSPORTS = {"torchrun": "process_group", "mpi": "mpi", "dask": "process_group"}
-SAME: dict[str, Any] = {"model": "tests.workload:batch_norm", "epochs": 3}  # here as there
+N = 3
+SAME: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": N}  # here as there
 EXACT: dict[str, dict[str, Any]] = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
 CASES: dict[str, Strategy] = {name: strategy_of(name, **EXACT.get(name, {})) for name in KINDS}
 """Every strategy, and each with every option away from its default, by what its records are called."""
@@ -31,9 +32,9 @@ for _name, _kind in STRATEGIES.items():
     for _option in (field.name for field in dataclasses.fields(_kind)):
         _value = other_value(_kind(), _option)
         _other = _kind(**{_option: _value} | NEEDS.get(_option, {}))
-        if allows(_other, 3) and allows(_other, SIZE):
+        if allows(_other, N):
             CASES[f"{_name} {_option} {_value}"] = _other
-FEW = ("param_server", "ring_all_reduce", "async_param_server", "single")
+FEW = ("ring_all_reduce", "async_param_server", "single")
 REFUSED = {
     "single": "--n_gpus {}: single is at most 1 process(es)",
     **{name: f"--strategy {name}: needs shared memory" for name in IN_MEMORY},
@@ -53,40 +54,35 @@ def run_all(folder: Path, names: tuple[str, ...], **changes: Any) -> None:
 
 def check(folder: Path, launcher: str, names: tuple[str, ...]) -> None:
     """Run some cases on the launcher, and compare each with the same run on shared memory."""
-    n_gpus = 3 if launcher == "dask" else SIZE
     if launcher == "dask":
-        run_all(folder, names, launcher="dask", scheduler=dask_client().scheduler.address, n_gpus=n_gpus)
+        run_all(folder, names, launcher="dask", scheduler=dask_client().scheduler.address)
     else:
-        Pool.running(launcher).run(n_gpus, partial(run_all, folder, names), limit=4 * LIMIT)
+        Pool.running(launcher).run(N, partial(run_all, folder, names), limit=4 * LIMIT)
     for name in names:
         strategy = CASES[name]
         if (refused := folder / f"{name}.refused").exists():
-            assert refused.read_text().startswith(REFUSED[strategy.name].format(n_gpus)), name
+            assert refused.read_text().startswith(REFUSED[strategy.name].format(N)), name
             continue
         assert strategy.name not in REFUSED
         facts: dict[str, Any] = load_metadata(folder / f"{name}.json")
-        assert (facts["transport"], facts["n_gpus"]) == (TRANSPORTS[launcher], n_gpus), name
-        assert [facts["clocks"][str(rank)]["offset"] for rank in range(n_gpus)] == [0.0] * n_gpus, name
-        assert set(load_events(folder / f"{name}.events.csv.gz")["rank"]) == set(range(n_gpus)), name
+        assert (facts["transport"], facts["n_gpus"]) == (TRANSPORTS[launcher], N), name
+        assert [facts["clocks"][str(rank)]["offset"] for rank in range(N)] == [0.0] * N, name
+        assert set(load_events(folder / f"{name}.events.csv.gz")["rank"]) == set(range(N)), name
         if strategy.traits.asynchronous or (
             strategy.traits.workers_may_die and strategy != exact(type(strategy))
         ):  # the order of arrival decides how well it learns, and is not fixed here
             assert math.isfinite(facts["test_accuracy"]), name
             continue
         assert facts["replicas_identical"] or not strategy.traits.agree, name
-        expected = made(folder / "here", strategy, name, n_gpus=n_gpus, **SAME)
+        expected = made(folder / "here", strategy, name, **SAME)
         assert facts["parameter_hash"] == expected["parameter_hash"], name
         assert facts["bytes_sent"] == expected["bytes_sent"], name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", params(*TRANSPORTS))
-def test_a_few_strategies_end_as_on_shared_memory(launcher: str, tmp_path: Path) -> None:
-    check(tmp_path, launcher, FEW)
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("launcher", params(*TRANSPORTS))
-def test_every_strategy_ends_as_on_shared_memory_or_runs_or_says_why_not(launcher: str, tmp_path: Path) -> None:
-    check(tmp_path, launcher, tuple(CASES))
+@pytest.mark.parametrize("names", [FEW, pytest.param(tuple(CASES), marks=pytest.mark.exhaustive)], ids=["few", "every"])
+def test_a_strategy_ends_as_on_shared_memory_or_runs_or_says_why_not(
+    launcher: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    check(tmp_path, launcher, names)

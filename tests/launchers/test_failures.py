@@ -8,125 +8,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from records.unfinished import claimed
-from tests.ranks import LIMIT, left_in_shared_memory, wait_until
+from tests.launchers.conftest import Victim
+from tests.ranks import LIMIT, wait_until
+from tests.runs import ROOT
 
-ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 10  # --timeout of the runs of which a rank is stopped
 CASES = ["ring_all_reduce", "param_server"]
+Start = Callable[..., Victim]
+pytestmark = pytest.mark.slow
 
 
-class Victim:
-    """A run of train.py with 3 ranks that would last for hours, in its own session."""
-
-    def __init__(self, folder: Path, strategy: str, *options: str, script: str = "train.py") -> None:
-        self.left_by_others = left_in_shared_memory()
-        self.results = folder / "results"
-        self.errors = folder / "stderr"
-        with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, script, "--strategy", strategy, "--n_gpus", "3", "--epochs", "100000",
-                 "--device", "cpu", "--timeout", str(LIMIT), "--results_dir", str(self.results), *options],
-                cwd=ROOT, stdout=errors, stderr=errors, start_new_session=True,
-            )  # fmt: skip
-
-    def processes(self) -> list[psutil.Process]:
-        """All that live in the session of the run."""
-        alive = []
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    alive.append(process)
-            except (psutil.NoSuchProcess, ProcessLookupError):
-                continue
-        return alive
-
-    def ranks(self) -> list[psutil.Process]:
-        """The processes of the ranks, in rank order: children of the launcher's child, the fork server."""
-        try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            ranks = [child for child in children if child.ppid() != self.process.pid]
-        except psutil.NoSuchProcess:
-            return []
-        largest = int(Path("/proc/sys/kernel/pid_max").read_text())  # the system gives them in turn, and begins again
-        return sorted(ranks, key=lambda rank: (rank.pid - self.process.pid) % largest)
-
-    def wait_until(self, what: str) -> list[psutil.Process]:
-        """Wait until the ranks are "started" or "training"; return them."""
-
-        def is_so() -> bool:
-            trains = what == "started" or re.search(r"\| [1-9]\d*/", self.said())
-            return bool(trains and len(self.ranks()) == 3) or self.process.poll() is not None
-
-        wait_until(is_so)
-        ranks = self.ranks()
-        assert len(ranks) == 3, f"the run was never {what}: {self.said()}"
-        return ranks
-
-    def loads_torch(self) -> bool:
-        """Whether the launcher has begun to import torch, and so is past the interpreter's own start."""
-        return "libtorch" in Path(f"/proc/{self.process.pid}/maps").read_text()
-
-    def said(self) -> str:
-        return self.errors.read_text(errors="replace")
-
-    def check_end(self) -> str:
-        """Check that the run ends and leaves nothing; return what it said after its progress bar."""
-        assert self.process.wait(LIMIT) != 0
-        assert wait_until(lambda: self.processes() == []), self.processes()
-        if self.process.returncode == -signal.SIGKILL and self.results.exists():
-            with claimed(self.results, "next"):
-                pass  # the next run removes what the killed one has left
-        assert not self.results.exists() or list(self.results.iterdir()) == []
-        assert wait_until(lambda: left_in_shared_memory() <= self.left_by_others), left_in_shared_memory()
-        said = self.said()
-        assert "Traceback" not in said
-        assert said.count("error:") <= 1, said
-        return said[said.find("error:") :] if "error:" in said else ""
-
-    def kill(self) -> None:
-        for process in self.processes():
-            process.kill()
-
-
-@pytest.fixture
-def victims() -> Iterator[list[Victim]]:
-    started: list[Victim] = []
-    yield started
-    for victim in started:
-        victim.kill()
-
-
-@pytest.mark.slow
-def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path, victims: list[Victim]) -> None:
-    victims.append(victim := Victim(tmp_path, "param_server", "--batch_size", "5000",
-                                   "--model", "tests.workload:slow_to_evaluate"))  # fmt: skip
-    victim.wait_until("training")[0].kill()  # an epoch is one step, its evaluation takes a minute
-    said = victim.check_end()
-    assert "error: rank 0 (server) was killed by SIGKILL" in said
-    assert "rank 1 (worker) waited for 'evaluated' from rank 0" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["train.py", pytest.param("param_server_builtin.py", marks=pytest.mark.exhaustive)])
-def test_ctrl_c_in_the_first_moments_is_one_line(tmp_path: Path, victims: list[Victim], script: str) -> None:
-    strategy = "param_server" if script == "train.py" else script.removesuffix(".py")
-    victims.append(victim := Victim(tmp_path, strategy, script=script))
-    assert wait_until(victim.loads_torch)
+def test_ctrl_c_in_the_first_moments_is_one_line(start: Start) -> None:
+    victim = start("param_server")
+    maps = Path(f"/proc/{victim.process.pid}/maps")  # past the interpreter's own start when it loads torch
+    assert wait_until(lambda: "libtorch" in maps.read_text())
     os.killpg(victim.process.pid, signal.SIGINT)
     assert "ended by SIGINT" in victim.check_end()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.end_to_end)])
-def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: signal.Signals) -> None:
-    victims.append(victim := Victim(tmp_path, "ring_all_reduce"))
+def test_an_interrupted_run_ends(start: Start, number: signal.Signals) -> None:
+    victim = start("ring_all_reduce")
     victim.wait_until("training")
     if number == signal.SIGINT:
         os.killpg(victim.process.pid, number)  # as the terminal does
@@ -136,9 +44,8 @@ def test_an_interrupted_run_ends(tmp_path: Path, victims: list[Victim], number: 
     assert victim.process.returncode == 128 + number
 
 
-@pytest.mark.slow
-def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, victims: list[Victim]) -> None:
-    victims.append(victim := Victim(tmp_path, "param_server"))
+def test_ranks_end_when_their_launcher_is_killed(start: Start) -> None:
+    victim = start("param_server")
     victim.wait_until("training")
     victim.process.kill()
     victim.check_end()
@@ -157,7 +64,6 @@ import tyro  # the real one
 """
 
 
-@pytest.mark.slow
 def test_an_interrupt_amid_an_import_cannot_be_lost(tmp_path: Path) -> None:
     (tmp_path / "tyro.py").write_text(INTERRUPTED)
     command = [sys.executable, str(ROOT / "train.py"), "--strategy", "single"]
@@ -169,11 +75,10 @@ def test_an_interrupt_amid_an_import_cannot_be_lost(tmp_path: Path) -> None:
     assert list(tmp_path.glob("pymp-*")) == []
 
 
-@pytest.mark.slow
 @pytest.mark.end_to_end
-def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: list[Victim]) -> None:
+def test_twenty_kills_in_a_row_do_not_stop_the_server(start: Start) -> None:
     options = ("--restarts", "20", "--lr", "0.001", "--model", "tests.workload:batch_norm")
-    victims.append(victim := Victim(tmp_path, "async_param_server", *options, "--dataset", "tests.workload:moons"))
+    victim = start("async_param_server", *options, "--dataset", "tests.workload:moons")
     server = victim.wait_until("training")[0]
     chance = random.Random(0)
     killed = {server.pid}
@@ -199,15 +104,14 @@ def test_twenty_kills_in_a_row_do_not_stop_the_server(tmp_path: Path, victims: l
     assert "ended by SIGTERM" in victim.check_end()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(seed, marks=pytest.mark.chaos if seed < 12 else pytest.mark.exhaustive) for seed in range(50)],
 )
-def test_chaos(tmp_path: Path, victims: list[Victim], seed: int) -> None:
+def test_chaos(start: Start, seed: int) -> None:
     """Hit any process of the run with any signal, at any moment."""
     chance = random.Random(seed)
-    victims.append(victim := Victim(tmp_path, chance.choice(CASES), "--timeout", str(TIMEOUT_S)))
+    victim = start(chance.choice(CASES), "--timeout", str(TIMEOUT_S))
     target = chance.choice(["launcher", "launcher", 0, 1, 2])
     number = chance.choice(
         [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] if target == "launcher" else [signal.SIGKILL, signal.SIGSTOP]

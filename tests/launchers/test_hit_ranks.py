@@ -25,9 +25,15 @@ from training import run
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     before = left_in_shared_memory()
     yield
-    assert multiprocessing.active_children() == []
+    assert ranks_here() == {}
     assert not (tmp_path / "results").exists() or list((tmp_path / "results").iterdir()) == []
     assert wait_until(lambda: left_in_shared_memory() <= before), left_in_shared_memory()
+
+
+def ranks_here() -> dict[int, int]:
+    """Return the processes of this one that are ranks, by their numbers."""
+    named = {process.name: process.pid or 0 for process in multiprocessing.active_children()}
+    return {rank: named[name] for rank in range(3) if (name := f"rank {rank}") in named}
 
 
 def hit(folder: Path, strategy: str, ranks: list[int], when: str, number: int = signal.SIGKILL, **changes: Any) -> str:
@@ -36,15 +42,14 @@ def hit(folder: Path, strategy: str, ranks: list[int], when: str, number: int = 
     They are hit when all are "started", or "training": when there is a checkpoint.
     """
     is_so: dict[str, Callable[[], bool]] = {
-        "started": lambda: len(multiprocessing.active_children()) == 3,
+        "started": lambda: len(ranks_here()) == 3,
         "training": lambda: bool(listed(folder / "c")),
     }
 
     def send() -> None:
         if wait_until(is_so[when]):
-            pids = {process.name: process.pid for process in multiprocessing.active_children()}
             for rank in ranks:
-                os.kill(pids[f"rank {rank}"] or 0, number)
+                os.kill(ranks_here()[rank], number)
 
     endless: dict[str, Any] = {"n_gpus": 3, "epochs": 100_000, "lr": 0.001, "checkpoint_every": 1, "checkpoint_keep": 2}
     options = small(folder / "results", strategy, **(endless | {"checkpoint_dir": str(folder / "c")} | changes))
@@ -70,11 +75,18 @@ def test_a_killed_rank_ends_the_run_by_name(tmp_path: Path, strategy: str, rank:
         assert re.search(rf"rank \d \(\w+\) waited for .* from rank {rank}", text), text
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # by default a chaos test, and that of `transports/test_failures.py`
 @pytest.mark.parametrize("strategy", ["ring_all_reduce", "param_server"])
 def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, strategy: str) -> None:
     text = hit(tmp_path, strategy, [1], "training", signal.SIGSTOP, timeout=5.0)
     assert text.startswith("rank 1 (worker) has not answered"), text
+
+
+def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path) -> None:
+    slow: dict[str, Any] = {"batch_size": 5000, "model": "tests.workload:slow_to_evaluate"}  # an epoch is one step
+    text = hit(tmp_path, "param_server", [0], "training", **slow)
+    assert text.startswith("rank 0 (server) was killed by SIGKILL")
+    assert "rank 1 (worker) waited for 'evaluated' from rank 0" in text
 
 
 def test_without_any_worker_the_run_ends_and_says_so(tmp_path: Path) -> None:

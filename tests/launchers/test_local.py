@@ -1,6 +1,5 @@
 """What the local launcher alone promises, above all when ranks die. Above each test stands what its ranks run."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -21,13 +20,17 @@ from transports.timing import SLICE_S, RunningClock
 Report = Callable[[Any], None]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def something_was_launched() -> None:
+    """What stays open once anything was launched is open from here on."""
+    launch(get_rank, 1)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """No test may leave a process, a thread, an open file or shared memory."""
-    launch(get_rank, 1)  # what stays open once anything was launched is open now
     before = belongings()
     yield
-    assert multiprocessing.active_children() == []
     assert wait_until(lambda: not belongings() - before), belongings() - before
 
 
@@ -47,7 +50,7 @@ def report_and_stay(transport: Transport, report: Report) -> None:
     time.sleep(2)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_are_not_given_up_while_on_report_takes_its_time() -> None:
     def take_time(rank: int, value: Any) -> None:
         time.sleep(3)
@@ -110,8 +113,8 @@ def be_stuck(transport: Transport) -> None:
     time.sleep(100 * LIMIT)
 
 
-@pytest.mark.slow
-def test_a_rank_that_takes_no_notice_is_ended() -> None:
+def test_a_rank_that_takes_no_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launchers.ranks._GRACE_S", 0.5)
     assert str(failure(be_stuck, 3)).startswith("rank 1 (worker) raised ValueError: on purpose")
 
 

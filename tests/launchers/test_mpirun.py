@@ -43,13 +43,13 @@ def test_mpirun_is_found_where_it_has_started_the_process(monkeypatch: pytest.Mo
 def started(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is rank 1 of 3, as far as MPI says."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    monkeypatch.setattr(mpirun, "_world", lambda: SimpleNamespace(size=3, rank=1))
-    monkeypatch.setattr(mpirun, "_library", lambda: "an MPI")
+    found = SimpleNamespace(COMM_WORLD=SimpleNamespace(size=3, rank=1), Get_library_version=lambda: "an MPI")
+    monkeypatch.setattr(mpirun, "_mpi", lambda: found)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
 def test_a_process_that_no_mpirun_has_started_is_no_rank_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpirun, "_world", lambda: SimpleNamespace(size=1, rank=0))
+    monkeypatch.setattr(mpirun, "_mpi", lambda: mock.Mock(COMM_WORLD=SimpleNamespace(size=1, rank=0)))
     with pytest.raises(UsageError, match=r"^--launcher mpi: no mpirun has started this process; mpirun -n 4 "):
         find_launcher("mpi")
 

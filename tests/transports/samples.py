@@ -12,10 +12,6 @@ from launchers.fork_server import start_context
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
 
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-]  # fmt: skip
 MILLION = 1_000_000
 
 

@@ -21,10 +21,3 @@ def test_no_vector_has_two_users_and_few_are_kept(steps: list[tuple[int, torch.d
         if gives_back:
             buffers.give_back(used.pop(0))
         assert sum(len(free) for free in buffers._free.values()) <= _KEPT
-
-
-def test_where_lengths_never_come_again_few_are_kept() -> None:
-    buffers = Buffers()
-    for numel in range(10 * _KEPT):
-        buffers.give_back(torch.empty(numel))
-        assert sum(len(free) for free in buffers._free.values()) <= _KEPT

@@ -36,26 +36,6 @@ def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
     assert {Path(name).name for name in re.findall(r"(\S+\.py)::\S+ PASSED", said)} == modules
 
 
-BROKEN = {  # what is replaced by what, and which test finds it
-    "test_a_number_arrives_beside_every_payload": ("nbytes, n), sent))", "nbytes, 0), sent))"),
-    "test_what_is_not_allocated_may_be_changed": ("as_vector(value).clone()", "as_vector(value)"),
-    "test_others_go_on_when_rank_0_has_left": ('put((Message(self.rank, "(goodbye)", None, b"", 0), 0.0))', "qsize()"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_transport_that_breaks_promises_fails(tmp_path: Path) -> None:
-    source = EXAMPLE[0].replace("LIMIT, recorder", "2.0, recorder")
-    for right, wrong in BROKEN.values():
-        assert right in source
-        source = source.replace(right, wrong)
-    code, said = contract(tmp_path, source, "-k", " or ".join(BROKEN))
-    assert code == 1, said
-    for test in BROKEN:
-        assert re.search(rf"FAILED {SUITE}/\S+::{test}", said), said
-
-
 def test_what_is_no_engine_is_refused() -> None:
     assert isinstance(import_engine("tests.ranks:InVirtualTime"), Engine)
     with pytest.raises(TypeError, match=r"--transport tests\.ranks:Link: not a kind of"):

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ranks import pattern
-from tests.transports.samples import DTYPES, pair
-from transports.pipes import object_frame, vector_frame
+from tests.transports.samples import pair
+from transports.headers import DTYPES
+from transports.peer import OBJECT, frame, vector_frame
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TAGS = st.sampled_from(["", "x", "é" * 500])
@@ -21,7 +22,7 @@ VECTORS = st.builds(pattern, st.integers(0, 40), st.sampled_from(DTYPES), st.int
 def encode(value: Any, tag: str, n: int) -> bytes:
     if isinstance(value, torch.Tensor):
         return vector_frame(tag, value, n)
-    return object_frame(tag, b"" if value is None else pickle.dumps(value), n)
+    return frame(OBJECT, tag, b"" if value is None else pickle.dumps(value), n=n)
 
 
 def same(message: Any, value: Any) -> bool:

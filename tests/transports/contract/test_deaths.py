@@ -89,35 +89,22 @@ def die_with_work_outstanding(transport: Transport) -> Any:
     if transport.rank == 1:
         works = [transport.isend(torch.ones(MILLION), 2, "much") for _ in range(10)]
         transport.isend(None, 0, "have sent")
-        lost = outcome(transport.recv, 2, "x")
-        return [lost, outcome(transport.isend, 1, 2, "x"), *(work.done for work in works)]
+        return [*told_of_the_death(transport), *(work.done for work in works)]
     works = [transport.isend(own[:10], 2, "slice"), transport.isend(own, 2, "unread")]
     transport.recv(1, "have sent")
     transport.isend(None, 2, "about to wait")
     works.append(transport.isend(torch.ones(5 * MILLION), 2, "large"))
     for work in works:
         work.wait()
-    return [work.done for work in works]
+    return [*told_of_the_death(transport), *(work.done for work in works)]
 
 
-def test_what_was_sent_to_a_dead_rank_counts_as_done(engine_that_tells: str) -> None:
-    lost = ("PeerLost", 2)
-    assert run_with_deaths(engine_that_tells, die_with_work_outstanding, 3) == {
-        0: [True] * 3,
-        1: [lost, lost, *[True] * 10],
-    }
-
-
-def wait_for_one_that_dies(transport: Transport) -> Any:
-    if transport.rank == 2:
-        for peer in transport.peers:
-            transport.recv(peer, "die")
-        die("SIGKILL")
-    transport.isend(None, 2, "die")
+def told_of_the_death(transport: Transport) -> list[Any]:
     seen = [outcome(transport.recv, 2, "x"), outcome(transport.recv, 2, "x", timeout=0)]
     return [*seen, outcome(transport.isend, 1, 2, "x"), outcome(transport.barrier)[0], transport.is_gone(2)]
 
 
-def test_everybody_is_told_of_a_death(engine_that_tells: str) -> None:
-    seen = [("PeerLost", 2)] * 3 + ["PeerLost", True]
-    assert run_with_deaths(engine_that_tells, wait_for_one_that_dies, 3) == {0: seen, 1: seen}
+def test_everybody_is_told_of_a_death_and_what_was_sent_to_the_dead_counts_as_done(engine_that_tells: str) -> None:
+    told = [("PeerLost", 2)] * 3 + ["PeerLost", True]
+    seen = run_with_deaths(engine_that_tells, die_with_work_outstanding, 3)
+    assert seen == {0: [*told, *[True] * 3], 1: [*told, *[True] * 10]}

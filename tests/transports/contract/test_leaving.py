@@ -37,12 +37,12 @@ def leave_in_order(transport: Transport, order: list[int]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [[1, 2, 3], [2, 3, 1]])
+@pytest.mark.parametrize("order", [[1, 2], [2, 1]])
 def test_ranks_may_leave_in_any_order(engine: str, order: list[int]) -> None:
     expected: list[Any] = []
     for leaver in order:
         expected += [([{leaver}] * 2, leaver), [("PeerLost", leaver)] * 2, None]
-    assert run(engine, leave_in_order, 4, order)[0] == [*expected[:-1], "PeerLost"]
+    assert run(engine, leave_in_order, 3, order)[0] == [*expected[:-1], "PeerLost"]
 
 
 def leave_with_mail_unread(transport: Transport, to_everybody: bool, folder: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from tests.ranks import outcome, pattern, run, values
-from tests.transports.samples import DTYPES, MILLION
+from tests.transports.samples import MILLION
 from transports.base import ANY, Transport
+from transports.headers import DTYPES
 
 # Order
 

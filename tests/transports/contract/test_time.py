@@ -1,10 +1,13 @@
-"""What `transports.base` promises of time, on every transport. Above each test stands what its ranks run."""
+"""What `transports.base` promises of time and of limits, on every transport. Above each test: what its ranks run."""
 
 import threading
 from typing import Any
 
+import pytest
+
 from tests.ranks import LIMIT, run
-from transports.base import Transport
+from transports.base import ANY, Transport
+from transports.messages import WaitTimeout
 
 
 def pass_the_time_round(transport: Transport) -> list[float]:
@@ -60,3 +63,42 @@ def send_while_busy(transport: Transport) -> Any:
 
 def test_a_rank_that_is_busy_tells_so(engine_in_real_time: str) -> None:
     assert run(engine_in_real_time, send_while_busy, 2) == ["text", True]
+
+
+def wait_in_vain(transport: Transport) -> dict[str, Any]:
+    if transport.rank != 0:
+        transport.recv(0, "go on")
+        transport.isend(transport.rank, 0, "x")
+        transport.isend(transport.rank, 0, "y")
+        transport.recv(0, "go home")
+        return {}
+
+    def wait(**limit: float) -> list[tuple[tuple[int, ...], str, bool]]:
+        seen = []
+        for src in (2, ANY):
+            t0 = transport.now()
+            with pytest.raises(WaitTimeout) as caught:
+                transport.recv(src, "x", **limit)
+            seen.append((caught.value.ranks, str(caught.value), transport.now() - t0 >= 0.2 - 1e-9))
+        return seen
+
+    given_limit = wait(timeout=0.2)
+    transport.timeout = 0.2
+    own_limit = wait()
+    transport.timeout = LIMIT
+    for peer in transport.peers:
+        transport.isend(None, peer, "go on")
+    after = [[transport.recv(src, tag).object for src in (2, ANY)] for tag in ("x", "y")]
+    for peer in transport.peers:
+        transport.isend(None, peer, "go home")
+    return {"given": given_limit, "own": own_limit, "after": after}
+
+
+def test_a_time_out_names_the_ranks_and_harms_nothing(engine: str) -> None:
+    seen = run(engine, wait_in_vain, 3)[0]
+    assert seen["given"] == seen["own"]
+    assert seen["given"] == [
+        ((2,), "rank 0 waited 0.2 s for 'x' from rank 2", True),
+        ((1, 2), "rank 0 waited 0.2 s for 'x' from rank 1, 2", True),
+    ]
+    assert [sorted(numbers) for numbers in seen["after"]] == [[1, 2]] * 2

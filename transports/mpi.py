@@ -28,8 +28,8 @@ from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import ANY
 from transports.link import Held, Link
 from transports.messages import Message
-from transports.mpi_messages import LongVector, Sent, memory_of
-from transports.remote import WHY, Remote
+from transports.mpi_messages import Carrier, LongVector, Sent, memory_of
+from transports.remote import WHY
 
 _HEADER, _PAYLOAD = 1, 2  # MPI's tags
 _SPIN_S = 2e-3  # seconds of looking without pause
@@ -40,7 +40,7 @@ _UNSEEN = 8  # messages to a peer, not yet tested for completion
 _abandoned: list[Any] = []  # what MPI may still use, of transports whose close reached its limit
 
 
-class Mpi(Remote):
+class Mpi(Carrier):
     """`Transport` over a communicator, by default one of its own for all ranks that mpirun has started."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Mpi(Remote):
         self._sending: dict[int, deque[Sent]] = {peer: deque() for peer in self.peers}
         # Messages whose header has come, by source, in order: request, header, payload, what holds it back, ticket.
         self._coming: dict[int, deque[tuple[MPI.Request, Header, Any, Held | None, int]]] = {}
-        self.unread: dict[tuple[int, int], LongVector] = {}  # long vectors that are not here, by source and ticket
+        self.unread = {}  # long vectors that are not here, by source and ticket
         self._have_closed: set[int] = set()
         self._payloads_sent, self._payloads_expected = [0] * self.world_size, [0] * self.world_size
         self.buffers = Buffers()
@@ -77,7 +77,7 @@ class Mpi(Remote):
             self._post(peer, Header(self._farewell))
         slices = self._running.slices(self.timeout)
         while not (over := self._is_over()) and (seconds := next(slices, 0.0)):
-            self._wait(lambda: self._take_in() or self._is_over(), seconds)
+            self.wait_for(lambda: self._take_in() or self._is_over(), seconds)
         self._next_header.Cancel()
         self._next_header.Wait()
         self._next_header.Free()
@@ -160,7 +160,7 @@ class Mpi(Remote):
             self._coming[src] = deque([(request, header, payload, held, ticket)])
 
     def receive(self, payload: torch.Tensor | bytearray, nbytes: int, src: int, ticket: int) -> MPI.Request:
-        """Begin to put a payload where it is to be."""
+        """See Carrier: also of an object."""
         with self._lock:
             return self._comm.Irecv(memory_of(payload, nbytes), src, _PAYLOAD + ticket)
 
@@ -198,7 +198,7 @@ class Mpi(Remote):
             message.fetch()
 
     def look(self) -> None:
-        """Take in what has come next, also what has not been read yet."""
+        """See Carrier: also what has not been read yet."""
         self._take_in()
         self._fetch_unread()
 
@@ -210,12 +210,12 @@ class Mpi(Remote):
 
     def _progress(self, src: int, seconds: float) -> None:
         if seconds:
-            self._wait(self._take_in, seconds)
+            self.wait_for(self._take_in, seconds)
         else:
             self._look(ANY)
 
-    def _wait(self, happened: Callable[[], bool], seconds: float) -> None:
-        """Look at most `seconds` long whether something has happened, ever less often."""
+    def wait_for(self, happened: Callable[[], bool], seconds: float) -> None:
+        """See Carrier. Looks ever less often."""
         t0 = timing.now()
         while not happened() and (waited := timing.now() - t0) < seconds:
             if waited > _SPIN_S:

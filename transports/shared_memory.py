@@ -22,11 +22,11 @@ import torch
 
 from records.recorder import Recorder
 from transports import timing
-from transports.base import NO_LIMIT, Transport
+from transports.base import NO_LIMIT
 from transports.inbox import ANY
 from transports.link import Link
 from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
-from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
+from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Owner, Peer, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
 from transports.segments import share
 
@@ -35,7 +35,7 @@ _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
 
 
-class SharedMemory(Transport):
+class SharedMemory(Owner):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
     def __init__(
@@ -189,7 +189,7 @@ class SharedMemory(Transport):
         return not peer.open
 
     def arrive(self, message: Message, sent: float, leaves: float) -> None:
-        """Take in a message; where there is a link, hold it back: it `leaves` its sender's card at that time."""
+        """See Owner. Where there is a link, hold it back: it `leaves` its sender's card at that time."""
         if self.link:
             self.link.hold(message.src, message.nbytes, leaves, partial(self.inbox.put, message, sent))
         else:
@@ -240,7 +240,7 @@ class SharedMemory(Transport):
                 self.ended(self._peers[peer], DIED)
 
     def ended(self, peer: Peer, why: str) -> None:
-        """Note that `peer` sends nothing more."""
+        """See Owner."""
         if peer.open:
             self._lose(peer.rank, why, died=why == DIED)
             self._anybody.unregister(peer.source)

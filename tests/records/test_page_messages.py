@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.page.columns import PARAMETERS, encode, with_messages
+from records.messages import PARAMETERS, with_messages
+from records.page.columns import encode
 from records.recorder import Recorder
 from records.tables import applied, dropped
 from strategies.collectives import ring_all_reduce

@@ -17,8 +17,9 @@ from matplotlib.image import imread
 
 from records.events import HIDDEN, MARKS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
+from records.finished import BadRun, load
 from records.recorder import Recorder
-from records.timeline import COLOURS, draw, legend, load, main, middle, window
+from records.timeline import COLOURS, draw, legend, main, middle, window
 from records.trace import trace
 from tests.records.samples import WORLDS
 
@@ -103,7 +104,7 @@ def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", EVENTS_SUFFIX])
 def test_any_file_names_the_run(results: Path, suffix: str) -> None:
-    assert load(f"{results}/ring_all_reduce.1{suffix}")[0] == f"{results}/ring_all_reduce.1"
+    assert load(f"{results}/ring_all_reduce.1{suffix}").path == f"{results}/ring_all_reduce.1"
 
 
 def made_up() -> pd.DataFrame:
@@ -138,7 +139,7 @@ def test_the_window_is_that_of_the_workers_steps() -> None:
     late = events.assign(t0=events["t0"].where(events["rank"] != 1, events["t1"]))
     assert window(late, ROLES, 2, 1) == (2.1, 3.0), "the earliest of all workers"
     for first, n in ((0, 1), (7, 1), (6, 2), (2, 0), (2, -1), (1, 10**30), (10**30, 1)):
-        with pytest.raises(ValueError, match="the run has the steps 1 to 6"):
+        with pytest.raises(BadRun, match="the run has the steps 1 to 6"):
             window(events, ROLES, first, n)
     starts = [middle(events, ROLES, n) for n in (1, 2, 3, 4, 6, 7, 10**30)]
     assert starts == [5, 4, 4, 3, 1, 1, 1], "past the warm-up and inside an epoch"

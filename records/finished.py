@@ -59,7 +59,7 @@ def run_command(parser: Parser, work: Callable[[argparse.Namespace], str], argum
 
 
 @contextmanager
-def writing(paths: Sequence[str | Path], cure: str) -> Iterator[list[Path]]:
+def writing(paths: Sequence[str | Path], cure: str) -> Iterator[Sequence[Path]]:
     """Yield temporary paths, as `write_together` does; an OSError becomes a BadRun with the `cure`."""
     try:
         with write_together([Path(path) for path in paths]) as temporaries:

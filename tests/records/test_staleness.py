@@ -128,19 +128,14 @@ def test_a_table_from_before_there_were_versions_or_codes_is_read(tmp_path: Path
 
 
 def test_the_summary_has_a_line_only_for_what_happened() -> None:
+    assert "at most 7 versions a push\n" in summary(table_of(served(SOME)), {}, "push")
+    assert text(served(SOME), {"staleness_of": "push"}).startswith("worker  pushes applied  dropped")
     said = summary(table_of(served(SOME)), {})
     assert "\ndropped        1 gradients\n" in said
     assert "\nstaleness      mean 2.0, at most 7 versions a gradient\n" in said, "the mean of the epochs' 3 and 1"
     fresh = summary(table_of(served([(1, 1, 0, False)])), {})
     assert "staleness" not in fresh
     assert "dropped" not in fresh
-
-
-def test_tables_say_whether_it_is_of_gradients_or_of_pushes() -> None:
-    events, pushes = served(SOME), {"strategy": "any", "options": {}, "staleness_of": "push"}
-    assert "at most 7 versions a push\n" in summary(table_of(events), {}, "push")
-    assert text(events, pushes).startswith("worker  pushes applied  dropped")
-    assert text(events, {}).startswith("worker  gradients applied  dropped")
 
 
 def test_samples_that_a_server_counted_are_those_of_the_run() -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from records.finished import Recorded
 from records.messages import with_messages
@@ -67,16 +66,6 @@ def test_all_times_of_the_second_run_are_moved(browser: Browser, some: Recorded,
     assert browser.run("return page.end - page.start") < 1
 
 
-def test_a_moment_has_the_unit_that_its_time_needs(browser: Browser, some: Recorded, tmp_path: Path) -> None:
-    open_page(browser, tmp_path, some)
-    end = browser.run("return page.end")
-    assert end > 0.02
-    browser.run("page.goTo(page.end); page.look(page.end - 1e-4, page.end)")
-    assert float(browser.text("#time").split(" ms,")[0]) == pytest.approx(1e3 * end, abs=1e-3)
-    browser.run("page.goTo(page.start); page.look(page.start, page.start + 1e-4)")
-    assert " µs," in browser.text("#time")
-
-
 def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, some: Recorded, tmp_path: Path) -> None:
     open_page(browser, tmp_path, some)
     browser.run(  # this observer is told after the page's, in the frame of the change
@@ -88,17 +77,3 @@ def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, 
     drawn, width = browser.until("return globalThis.drawn")
     assert width < 900, "the canvas has its new size"
     assert drawn
-
-
-@pytest.mark.parametrize("width", [320, 1000])
-def test_the_box_of_keys_is_in_the_window(browser: Browser, some: Recorded, tmp_path: Path, width: int) -> None:
-    open_page(browser, tmp_path, some, width=width)
-    browser.element("#help summary").click()
-    browser.frame()
-    left, top, right, bottom = browser.run(
-        "const box = document.querySelector('#help dl').getBoundingClientRect();"
-        "return [box.left, box.top, box.right, box.bottom]"
-    )
-    assert 0 <= left < right <= width
-    assert 0 <= top < bottom <= 900
-    assert right - left > 250

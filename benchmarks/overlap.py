@@ -19,8 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, figure, main, ratio, require, slowest
-from benchmarks.training import StepSettings, on_rank
+from benchmarks.common import Row, StepSettings, figure, main, ratio, require, slowest
+from benchmarks.training import on_rank
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Strategy
 from strategies.all_reduce.overlapped_ring import OverlappedRing

@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, figure, main, ratio, slowest
-from benchmarks.training import GlooServer, StepSettings, on_rank
+from benchmarks.common import Row, StepSettings, figure, main, ratio, slowest
+from benchmarks.training import GlooServer, on_rank
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.synchronous_server.param_server import ParamServer
 from training import launch

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, slowest
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figure, gloo, main, ratio, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Replica, Strategy
@@ -71,17 +71,6 @@ class GlooServer(Strategy):
             self.g.div_(self.n)
             self.descent.step(self.g, int(self.n))
             dist.broadcast(self.replica.x, SERVER)
-
-
-@dataclass(frozen=True)
-class StepSettings(Settings):
-    """Options of benchmarks whose blocks are steps."""
-
-    repeats: int = 9
-    steps: int = 5
-    """Steps of each worker in a block."""
-    batch_size: int = 64
-    """Samples per worker and step."""
 
 
 @dataclass(frozen=True)

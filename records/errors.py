@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,6 +75,10 @@ def between(options: Any, option: str, low: float, high: float | None = None, wh
 
 def one_of(options: Any, option: str, known: Iterable[str]) -> None:
     """Check that the option of a dataclass is one of the `known` words. Raises UsageError."""
-    value, known = getattr(options, option), list(known)
-    if value not in known:
-        raise UsageError(f"--{option} {value}: unknown; {nearest(value, known)}there are {', '.join(known)}")
+    check_known(f"--{option}", getattr(options, option), list(known))
+
+
+def check_known(option: str, name: str, known: Sequence[str], more: str = "") -> None:
+    """Check that `name` is `known`; `more` says what else it may be. Raises UsageError."""
+    if name not in known:
+        raise UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{more}")

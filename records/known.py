@@ -6,7 +6,7 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
-from records.errors import UsageError, nearest
+from records.errors import check_known
 
 _PROJECT = Path(__file__).resolve().parent.parent
 CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
@@ -39,9 +39,8 @@ def check_names(arguments: Sequence[str]) -> None:
 
 def check_name(option: str, name: str, known: Sequence[str], or_own: bool) -> None:
     """Check that `name` is `known`, or, with `or_own`, like yourmodule:YourClass. Raises UsageError."""
-    if name not in known and not (or_own and ":" in name):
-        own = ", and yourmodule:YourClass" if or_own else ""
-        raise UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{own}")
+    if not (or_own and ":" in name):
+        check_known(option, name, known, ", and yourmodule:YourClass" if or_own else "")
 
 
 def listed() -> str | None:

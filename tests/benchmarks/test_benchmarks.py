@@ -138,8 +138,6 @@ CASES = {
     "loading, no dali": Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head="dali"),
 }  # fmt: skip
 MARKS = {
-    "memory": [pytest.mark.slow],
-    "loading, no dali": [pytest.mark.slow],
     "all_reduce, mpi": [pytest.mark.end_to_end, *NEEDS_MPI],
     "overlap": [pytest.mark.exhaustive],  # its strategies and links are measured by `training` and `link`
     "parameter_server": [pytest.mark.exhaustive],

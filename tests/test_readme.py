@@ -166,13 +166,14 @@ def test_commands_run_as_printed_one_after_the_other(path: Path, tmp_path: Path)
 
 def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert OWN_STRATEGY.count("\n") < 40
-    (tmp_path / "mine.py").write_text(OWN_STRATEGY)
+    (tmp_path / "every_other.py").write_text(OWN_STRATEGY)  # a name that no other test imports
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    arguments = "--strategy every_other:EveryOther --n_gpus 2 --rest 3 --run_name run --compute 1ms"
     with handlers_kept():  # in virtual time, in this process
-        assert simulate.main("--strategy mine:EveryOther --n_gpus 2 --rest 3 --run_name run --compute 1ms".split()) == 0
+        assert simulate.main(arguments.split()) == 0
     facts = json.loads((tmp_path / "results" / "run.json").read_text())
-    assert (facts["strategy"], facts["options"]["rest"]) == ("mine:EveryOther", 3)
+    assert (facts["strategy"], facts["options"]["rest"]) == ("every_other:EveryOther", 3)
     assert facts["test_accuracy"] > 0.9
 
 

@@ -206,8 +206,8 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     if "n_gpus" in axes:
         from records import speedup  # matplotlib is slow to load
 
-        draw = speedup.draw_seconds if "seconds_a_step" in frame else speedup.draw
-        draw(frame, [name for name in axes if name != "n_gpus"], path.with_suffix(".png"), _alike(*runs[0], axes))
+        others = [name for name in axes if name != "n_gpus"]
+        speedup.draw(frame, others, path.with_suffix(".png"), _alike(*runs[0], axes))
         print(f"figure  {path.with_suffix('.png')}")
 
 

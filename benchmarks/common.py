@@ -46,6 +46,17 @@ class Settings:
             require(all(one >= least for one in numbers), f"--{name}: must be at least {least:g}")
 
 
+@dataclass(frozen=True)
+class StepSettings(Settings):
+    """Options of benchmarks whose blocks are steps."""
+
+    repeats: int = 9
+    steps: int = 5
+    """Steps of each worker in a block."""
+    batch_size: int = 64
+    """Samples per worker and step."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise UsageError(message) unless `condition`."""
     if not condition:

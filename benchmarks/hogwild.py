@@ -28,7 +28,7 @@ from torch.nn.utils import parameters_to_vector
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, slowest
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figure, main, ratio, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
@@ -39,7 +39,7 @@ SIDES = ("ours", "torch")
 
 
 @dataclass(frozen=True)
-class HogwildSettings(Settings):
+class HogwildSettings(StepSettings):
     """Options of the benchmark of Hogwild."""
 
     repeats: int = 16
@@ -48,9 +48,6 @@ class HogwildSettings(Settings):
     models: tuple[Literal["small_cnn", "cnn", "mlp"], ...] = ("small_cnn", "cnn", "mlp")
     """Which networks."""
     steps: int = 10
-    """Steps of each process in a block."""
-    batch_size: int = 64
-    """Samples of a step."""
 
 
 optimizer_of = partial(new_optimizer, momentum=0.5)

@@ -19,22 +19,21 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, ratio, require, slowest
-from benchmarks.training import check_same, side
+from benchmarks.common import Row, StepSettings, figure, main, ratio, require, slowest
+from benchmarks.training import on_rank
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Strategy
 from strategies.all_reduce.overlapped_ring import OverlappedRing
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.local_models.none import NoCommunication
 from training import launch
-from transports.base import Transport
 from transports.link import Link
 
 LATENCY = 5e-5  # seconds
 
 
 @dataclass(frozen=True)
-class OverlapSettings(Settings):
+class OverlapSettings(StepSettings):
     """Options of the benchmark of the overlapped ring."""
 
     repeats: int = 7
@@ -47,9 +46,6 @@ class OverlapSettings(Settings):
     bucket_mb: float = 1.0
     """Megabytes of a bucket."""
     steps: int = 3
-    """Steps in a block."""
-    batch_size: int = 64
-    """Samples per worker and step."""
 
     least = {"n_gpus": 2, "gbit": 0, "bucket_mb": 0}
 
@@ -59,31 +55,20 @@ class OverlapSettings(Settings):
         require(0 < self.bucket_mb <= 1e9, "--bucket_mb: must be above 0 and at most 1e9")
 
 
-def on_rank(transport: Transport, model: str, settings: OverlapSettings) -> Seconds:
-    """Measure one network on one rank."""
-    strategies: dict[str, Strategy] = {
-        "none": NoCommunication(), "ring": RingAllReduce(), "overlapped": OverlappedRing(bucket_mb=settings.bucket_mb),
-    }  # fmt: skip
-    if transport.link is None:
-        strategies["ddp"] = BuiltinRingAllReduce()
-    sides = {
-        name: side(strategy, transport, model, settings.steps, settings.batch_size)
-        for name, strategy in strategies.items()
-    }
-    check_same(sides["ring"], sides["overlapped"])
-    seconds = alternate(transport, {name: one.block for name, one in sides.items()}, settings.repeats)
-    for one in sides.values():
-        one.close()
-    return seconds
-
-
 def measure(settings: OverlapSettings) -> Iterator[Row]:
     """Yield one row per network and bandwidth."""
+    sides: dict[str, Strategy] = {
+        "none": NoCommunication(), "ring": RingAllReduce(),
+        "overlapped": OverlappedRing(bucket_mb=settings.bucket_mb), "ddp": BuiltinRingAllReduce(),
+    }  # fmt: skip
+    alike = [(sides["ring"].name, sides["overlapped"].name)]
     for model in settings.models:
         for gbit in settings.gbit:
             link = Link(gbit * 125e6, LATENCY) if gbit else None
-            seconds = slowest(launch(on_rank, settings.n_gpus, model, settings, link=link))
-            ms = {name: 1e3 * of_side / settings.steps for name, of_side in seconds.items()}
+            taking_part = {name: side for name, side in sides.items() if name != "ddp" or link is None}
+            all_ranks = launch(on_rank, settings.n_gpus, [*taking_part.values()], alike, model, settings, link=link)
+            seconds = slowest(all_ranks)
+            ms = {name: 1e3 * seconds[side.name] / settings.steps for name, side in taking_part.items()}
             none, ring, overlapped = (float(np.median(ms[name])) for name in ("none", "ring", "overlapped"))
             row = {"model": model, "n_gpus": settings.n_gpus, "gbit": gbit or "shared memory"}
             for name in ("none", "ring", "overlapped"):

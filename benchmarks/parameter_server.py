@@ -21,56 +21,39 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, slowest
-from benchmarks.training import GlooServer, check_same, side
-from strategies import Strategy
+from benchmarks.common import Row, StepSettings, figure, main, ratio, slowest
+from benchmarks.training import GlooServer, on_rank
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.synchronous_server.param_server import ParamServer
 from training import launch
-from transports.base import Transport
-
-SIDES: tuple[type[Strategy], ...] = (ParamServer, GlooServer, AsyncParamServer)
 
 
 @dataclass(frozen=True)
-class ServerSettings(Settings):
+class ServerSettings(StepSettings):
     """Options of the parameter-server benchmark."""
 
-    repeats: int = 9
     workers: tuple[int, ...] = (1, 2, 3)
     """Numbers of workers; the server is one more process."""
     steps: int = 10
-    """Steps of each worker in a block."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-
-
-def on_rank(transport: Transport, settings: ServerSettings) -> Seconds:
-    """Measure all servers on one rank."""
-    with gloo(transport):
-        sides = {kind.name: side(kind(), transport, "mlp", settings.steps, settings.batch_size) for kind in SIDES}
-        ours, theirs, asynchronous = sides.values()
-        check_same(ours, theirs)
-        if transport.world_size == 2:
-            check_same(ours, asynchronous)
-        return alternate(transport, {name: one.block for name, one in sides.items()}, settings.repeats)
 
 
 def measure(settings: ServerSettings) -> Iterator[Row]:
     """Yield one row per number of workers and server."""
+    ours, theirs, asynchronous = sides = ParamServer(), GlooServer(steps=settings.steps), AsyncParamServer()
     for n_workers in settings.workers:
-        seconds = slowest(launch(on_rank, n_workers + 1, settings))
+        alike = [(ours.name, one.name) for one in (sides[1:] if n_workers == 1 else (theirs,))]
+        seconds = slowest(launch(on_rank, n_workers + 1, sides, alike, "mlp", settings))
         steps = n_workers * settings.steps
-        for kind in SIDES:
-            ours, updates = (kind, steps) if kind is AsyncParamServer else (ParamServer, settings.steps)
-            per_s = 1 / seconds[kind.name]
+        for side in sides:
+            each_counts = side is asynchronous  # every step is an update
+            per_s = 1 / seconds[side.name]
             yield {
                 "workers": n_workers,
-                "mode": "asynchronous" if kind is AsyncParamServer else "synchronous",
-                "server": kind.name,
-                **figure("updates_per_s", per_s * updates),
+                "mode": "asynchronous" if each_counts else "synchronous",
+                "server": side.name,
+                **figure("updates_per_s", per_s * (steps if each_counts else settings.steps)),
                 **figure("samples_per_s", per_s * steps * settings.batch_size),
-                **ratio(1 / seconds[ours.name], per_s),
+                **ratio(1 / seconds[(side if each_counts else ours).name], per_s),
             }
 
 

@@ -21,6 +21,7 @@ README = Path(__file__).resolve().parent / "README.md"
 _PLACE = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
 Lines = list[tuple[str, str]]
+Show = Callable[[Rows], Lines]
 
 
 @dataclass(frozen=True)
@@ -50,180 +51,170 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return kept
 
 
-def _times(rows: Rows, name: str = "ratio") -> str:
-    """Return the ratios of rows, with the first and third quartile of the repeats."""
-    return ", ".join("{:.3g} ({:.3g}-{:.3g})".format(row[name], *row[f"{name}_quartiles"]) for row in rows)
+@dataclass(frozen=True)
+class Column:
+    """What several rows have under a name; as text, one after the other."""
+
+    rows: Rows
+    name: str
+
+    def __format__(self, form: str) -> str:
+        """As usual, but for these: "times", a ratio with its quartiles; "range", the least and the greatest; "most"."""
+        values = [row[self.name] for row in self.rows]
+        if form == "times":
+            quartiles = [row[f"{self.name}_quartiles"] for row in self.rows]
+            return ", ".join(f"{v:.3g} ({q[0]:.3g}-{q[1]:.3g})" for v, q in zip(values, quartiles, strict=True))
+        if form in ("range", "most"):
+            return f"{min(values):.3f}-{max(values):.3f}" if form == "range" else f"{max(values):.0f}"
+        return ", ".join(format(value, form) for value in values)
 
 
-def _each(rows: Rows, name: str, form: str = "{}") -> str:
-    return ", ".join(form.format(row[name]) for row in rows)
-
-
-def _grouped(rows: Rows, *names: str) -> list[Rows]:
-    """Return the rows that have the same values under `names` together."""
+def lines_of(rows: Rows, *lines: tuple[str, str], by: Sequence[str] = ()) -> Lines:
+    """Return lines for each group of rows that have the same under all of `by`, in the given formats of its columns."""
     groups: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    return list(groups.values())
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    found = []
+    for mine in groups.values():
+        values = {name: mine[0][name] if name in by else Column(mine, name) for name in mine[0]}
+        found += [(what.format_map(values), text.format_map(values)) for what, text in lines]
+    return found
 
 
-def _against(peer: str, whose: str, transport: str, rows: Rows) -> Lines:
-    sizes = _each(rows, "numel", "{:,}")
-    return [
-        (f"ring against {whose} all-reduce, {rows[0]['world_size']} ranks, {sizes} elements",
-         _times(rows, f"{peer}_ratio")),
-        (f"ring on `{transport}`", _times(rows, f"over_{peer}_ratio")),
-    ]  # fmt: skip
+def shown(*lines: tuple[str, str], by: Sequence[str] = (), of: Callable[[Rows], Rows] = list) -> Show:
+    """Return what makes lines of a benchmark's rows, as `lines_of` does of those that `of` returns."""
+    return lambda rows: lines_of(of(rows), *lines, by=by)
 
 
-def _all_reduce(rows: Rows) -> Lines:
-    us = [(name, f"{_each(rows, key, '{:.0f}')} µs") for name, key in (("the ring", "ring_us"),
-          ("naive all-reduce", "naive_us"))]  # fmt: skip
-    return [*_against("gloo", "gloo's", "process_group", rows), *us]
-
-
-def _all_reduce_mpi(rows: Rows) -> Lines:
-    return _against("mpi", "Open MPI's", "mpi", rows)
-
-
-def _training(rows: Rows) -> Lines:
-    return [
-        (f"training the {row['model'].upper()}, {row['n_gpus']} processes: `{row['strategy']}` against `{row['peer']}`",
-         _times([row]))
-        for row in rows
-    ]  # fmt: skip
-
-
-def _parameter_server(rows: Rows) -> Lines:
-    return [
-        (f"{mine[0]['mode']} server against `{mine[0]['server']}`, {_each(mine, 'workers')} workers, 5.8M-parameter "
-         "MLP", _times(mine))
-        for mine in _grouped(rows, "mode", "server") if not mine[0]["server"].endswith("param_server")
-    ]  # fmt: skip
+def _with_network(rows: Rows) -> Rows:
+    return [row | {"network": _NETWORKS.get(row["model"], f"the {row['model'].upper()}")} for row in rows]
 
 
 def _startup(rows: Rows) -> Lines:
-    lines, base = [], ""
+    found, base = [], ""
     for row in rows:
         is_base = row["ratio_quartiles"] == [1, 1]  # it is compared to itself
         base = row["what"] if is_base else base
-        text = "" if is_base else f"; {_times([row])} times that of `{base}`"
-        lines.append((f"start: `{row['what']}`", f"{row['seconds']:.2f} s{text}"))
-    return lines
+        more = "" if is_base else f"; {{ratio:times}} times that of `{base}`"
+        found += lines_of([row], ("start: `{what}`", f"{{seconds:.2f}} s{more}"))
+    return found
 
 
 def _memory(rows: Rows) -> Lines:
     first, last = rows[0], rows[-1]
     what = f"most memory of a rank after {last['steps']:,} steps, against {first['steps']:,}"
-    return [(what, _each([last, first], "rank_mb", "{:.0f} MB"))]
+    return [(what, f"{last['rank_mb']:.0f} MB, {first['rank_mb']:.0f} MB")]
 
 
 def _virtual_time(rows: Rows) -> Lines:
-    what = "virtual time: a ring all-reduce of {ranks} ranks, {messages:,} messages".format(**rows[-1])
-    message = f"virtual time: a message of a ring of {_each(rows, 'ranks')} ranks"
-    return [(message, f"{_each(rows, 'us_a_message', '{:.0f}')} µs"), (what, f"{rows[-1]['seconds']:.1f} s")]
-
-
-def _link(rows: Rows) -> Lines:
-    lines = []
-    for mine in _grouped(rows, "transport", "gbit"):
-        longest = max(row["expected_ms"] for row in mine)
-        what = f"held back by {mine[0]['gbit']:g} Gbit/s, `{mine[0]['transport']}`, 10 to {longest:.0f} ms"
-        ratios = [row["ratio"] for row in mine]
-        lines.append((what, f"{min(ratios):.3f}-{max(ratios):.3f} times what the link takes"))
-    return lines
+    message = "virtual time: a message of a ring of {ranks} ranks", "{us_a_message:.0f} µs"
+    whole = "virtual time: a ring all-reduce of {ranks} ranks, {messages:,} messages", "{seconds:.1f} s"
+    return [*lines_of(rows, message), *lines_of(rows[-1:], whole)]
 
 
 def _prediction(rows: Rows) -> Lines:
     walls = [row for row in rows if row["wall"] == "yes"]
     ranks, mbit = (", ".join(map(str, sorted({row[name] for row in rows}))) for name in ("ranks", "mbit"))
-    lines = []
+    what = f"{ranks} ranks, {mbit} Mbit/s, {len(walls)} cases limited by the link"
+    found = []
     for side, name in (("virtual time", "error"), ("the closed form", "predicted_error")):
         errors = sorted(float(row[name].removesuffix(" %")) for row in walls)
-        what = f"{ranks} ranks, {mbit} Mbit/s, {len(walls)} cases limited by the link"
-        lines.append((f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
-    return lines
+        found.append((f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
+    return found
 
 
 def _compression(rows: Rows) -> Lines:
     lengths = sorted({row["elements"] for row in rows})
-    sizes, middle = ", ".join(f"{n / 1e6:.1f}" for n in lengths), lengths[len(lengths) // 2]
-    lines = []
-    for name, against in (
-        ("selection.top", "the largest 1 %, exactly, against torch.topk"),
-        ("selection.above", "about as many, by a threshold from a sample"),
-        ("powersgd", "a step of powersgd, rank 2, against torch's hook"),
-    ):
-        if mine := [row for row in rows if row["what"].split(",")[0] == name and row["torch_ms"] != ""]:
-            errors = ", ".join(f"{100 * row['error']:+.1f} %" for row in mine if row["error"] != "")
-            more = f"; {errors} elements" if name == "selection.above" else ""
-            lines.append((f"{against}, {sizes} million elements, one core", f"{_times(mine)}{more}"))
-    codes = [
-        (f"`{row['what']}`", "{encode_ms:.1f} ms, {decode_ms:.1f} ms, {percent:.3g} %, {error:.3g}".format(**row))
-        for row in rows if row["elements"] == middle and row["encode_ms"] != ""
-    ]  # fmt: skip
-    return [*lines, (f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"), *codes]
+    middle, found = lengths[len(lengths) // 2], []
+    compared = [row | {"millions": row["elements"] / 1e6} for row in rows if row["torch_ms"] != ""]
+    for name, against, more in _COMPARED:
+        mine = [row for row in compared if row["what"].split(",")[0] == name]
+        mine = [row | {"off": "" if row["error"] == "" else f"{100 * row['error']:+.1f} %"} for row in mine]
+        line = f"{against}, {{millions:.1f}} million elements, one core", f"{{ratio:times}}{more}"
+        found += lines_of(mine, line)
+    found.append((f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"))
+    codes = [row for row in rows if row["elements"] == middle and row["encode_ms"] != ""]
+    line = "`{what}`", "{encode_ms:.1f} ms, {decode_ms:.1f} ms, {percent:.3g} %, {error:.3g}"
+    return [*found, *lines_of(codes, line, by=("what",))]
 
 
 def _loading(rows: Rows) -> Lines:
-    what = "JPEG files of 500 pixels, cut to 224, one rank by itself"
-    lines = [(what, f"{rows[0]['images_per_s']:.0f} images/s")]
-    for mine in _grouped(rows[1:], "loader"):
-        name = {"torch": "worker processes", "dali": "threads of DALI"}[mine[0]["loader"]]
-        rates = _each(mine, "images_per_s", "{:.0f}")
-        lines.append((f"the same with {_each(mine, 'workers')} {name}", f"{rates} images/s; {_times(mine)}"))
-    return lines
+    names = {"torch": "worker processes", "dali": "threads of DALI"}
+    others = [row | {"loader": names[row["loader"]]} for row in rows[1:]]
+    alone = "JPEG files of 500 pixels, cut to 224, one rank by itself", "{images_per_s:.0f} images/s"
+    with_help = "the same with {workers} {loader}", "{images_per_s:.0f} images/s; {ratio:times}"
+    return [*lines_of(rows[:1], alone), *lines_of(others, with_help, by=("loader",))]
 
 
 def _overlap(rows: Rows) -> Lines:
-    lines = []
-    for mine in _grouped(rows, "model"):
-        model, n_gpus = mine[0]["model"], mine[0]["n_gpus"]
-        network = f"the {model.upper()}" if model != "deep" else "twelve equal layers"
+    found = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in _with_network(rows) if row["model"] == model]
         links = [one if isinstance(one := row["gbit"], str) else f"{one:g} Gbit/s" for row in mine]
         # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
         hidden = (f"{100 * row['hidden']:.0f} % at {link}" for row, link in zip(mine, links, strict=True)
                   if link != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
-        what = f"`overlapped_ring` against the ring, {network}, {n_gpus} ranks, {', '.join(links)}"
-        lines.append((what, f"{_times(mine)}; communication hidden: {', '.join(hidden) or 'too little to tell'}"))
-        lines += [
-            (f"both against DDP, {network}", f"{_times([row], 'ddp_ring')}, {_times([row], 'ddp_overlapped')}")
-            for row in mine if row["ddp_ring"] != ""
-        ]  # fmt: skip
-    return lines
+        what = f"`overlapped_ring` against the ring, {{network}}, {{n_gpus}} ranks, {', '.join(links)}"
+        text = f"{{ratio:times}}; communication hidden: {', '.join(hidden) or 'too little to tell'}"
+        found += lines_of(mine, (what, text), by=("network", "n_gpus"))
+        of_ddp = [row for row in mine if row["ddp_ring"] != ""]
+        found += lines_of(of_ddp, ("both against DDP, {network}", "{ddp_ring:times}, {ddp_overlapped:times}"))
+    return found
 
 
-def _hogwild(rows: Rows) -> Lines:
+def _against(whose: str, peer: str, transport: str) -> list[tuple[str, str]]:
     return [
-        (f"`hogwild` against torch's own, {mine[0]['model'].replace('_', ' ')}, {_each(mine, 'processes')} processes",
-         _times(mine))
-        for mine in _grouped(rows, "model")
-    ]  # fmt: skip
+        (f"ring against {whose} all-reduce, {{world_size}} ranks, {{numel:,}} elements", f"{{{peer}_ratio:times}}"),
+        (f"ring on `{transport}`", f"{{over_{peer}_ratio:times}}"),
+    ]
 
 
-TABLE: dict[str, Callable[[Rows], Lines]] = {
-    "all_reduce_2": _all_reduce,
-    "all_reduce_4": _all_reduce,
-    "all_reduce_mpi_2": _all_reduce_mpi,
-    "all_reduce_mpi_4": _all_reduce_mpi,
-    "training": _training,
-    "parameter_server": _parameter_server,
-    "startup": _startup,
-    "memory": _memory,
-    "virtual_time": _virtual_time,
-    "link": _link,
-    "prediction": _prediction,
-    "compression": _compression,
-    "loading": _loading,
-    "overlap": _overlap,
-    "hogwild": _hogwild,
-}
-"""The lines of the table that are made of each kept file."""
+_NETWORKS = {"deep": "twelve equal layers"}
+_COMPARED = (
+    ("selection.top", "the largest 1 %, exactly, against torch.topk", ""),
+    ("selection.above", "about as many, by a threshold from a sample", "; {off} elements"),
+    ("powersgd", "a step of powersgd, rank 2, against torch's hook", ""),
+)
+_GLOO = shown(
+    *_against("gloo's", "gloo", "process_group"), ("the ring", "{ring_us:.0f} µs"),
+    ("naive all-reduce", "{naive_us:.0f} µs"), by=("world_size",),
+)  # fmt: skip
+_MPI = shown(*_against("Open MPI's", "mpi", "mpi"), by=("world_size",))
+TABLE: dict[str, tuple[str, Show]] = {
+    "all_reduce_2": ("all_reduce --world_size 2", _GLOO),
+    "all_reduce_4": ("all_reduce --world_size 4", _GLOO),
+    "all_reduce_mpi_2": ("all_reduce --world_size 2 --peers mpi", _MPI),
+    "all_reduce_mpi_4": ("all_reduce --world_size 4 --peers mpi", _MPI),
+    "training": ("training", shown(
+        ("training {network}, {n_gpus} processes: `{strategy}` against `{peer}`", "{ratio:times}"),
+        by=("network", "n_gpus", "strategy", "peer"), of=_with_network,
+    )),
+    "parameter_server": ("parameter_server --repeats 7", shown(
+        ("{mode} server against `{server}`, {workers} workers, 5.8M-parameter MLP", "{ratio:times}"),
+        by=("mode", "server"), of=lambda rows: [row for row in rows if not row["server"].endswith("param_server")],
+    )),
+    "startup": ("startup", _startup),
+    "memory": ("memory", _memory),
+    "virtual_time": ("virtual_time", _virtual_time),
+    "link": ("link", shown(
+        ("held back by {gbit:g} Gbit/s, `{transport}`, 10 to {expected_ms:most} ms",
+         "{ratio:range} times what the link takes"), by=("transport", "gbit"),
+    )),
+    "prediction": ("prediction", _prediction),
+    "compression": ("compression", _compression),
+    "loading": ("loading", _loading),
+    "overlap": ("overlap", _overlap),
+    "hogwild": ("hogwild", shown(
+        ("`hogwild` against torch's own, {model}, {processes} processes", "{ratio:times}"),
+        by=("model",), of=lambda rows: [row | {"model": row["model"].replace("_", " ")} for row in rows],
+    )),
+}  # fmt: skip
+"""By the name of the kept file: the benchmark with its options, and the lines of the table that are made of it."""
 
 
 def table(kept: dict[str, dict[str, Any]]) -> str:
     """Return the Speed table in Markdown, and below it on what and by which code it was measured."""
-    lines: Sequence[tuple[str, str]] = [line for name in kept for line in TABLE[name](kept[name]["rows"])]
+    lines = [line for name, one in kept.items() for line in TABLE[name][1](one["rows"])]
     machine = next(iter(kept.values()))["machine"]
     commits = ", ".join(sorted({str(one["git_commit"])[:10] for one in kept.values()}))
     about = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}"

@@ -17,14 +17,6 @@ from training.command_line import guarded, parse
 from transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONS = {
-    "all_reduce_2": "--world_size 2",
-    "all_reduce_4": "--world_size 4",
-    "all_reduce_mpi_2": "--world_size 2 --peers mpi",
-    "all_reduce_mpi_4": "--world_size 4 --peers mpi",
-    "parameter_server": "--repeats 7",
-}
-"""Of the kept files that are not made with the defaults."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +31,11 @@ def main(settings: Settings) -> None:
     """Run all. Raises RunFailed at the end if a benchmark failed."""
     folder = Path(settings.results_dir or ROOT / "results" / hardware("cpu") / "benchmarks")
     failed = []
-    for name in TABLE:
-        script = "all_reduce" if name.startswith("all_reduce") else name
-        command = [f"benchmarks/{script}.py", *OPTIONS.get(name, "").split()]
-        print(f"\n{name}: {' '.join(command)}", flush=True)
+    for name, (line, _) in TABLE.items():
+        script, *options = line.split()
+        print(f"\n{name}: benchmarks/{line}", flush=True)
         t0 = now()
-        command = [sys.executable, *command, "--out", str(folder.resolve() / f"{name}.json")]
+        command = [sys.executable, f"benchmarks/{script}.py", *options, "--out", f"{folder.resolve()}/{name}.json"]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             failed.append(name)
         print(f"{now() - t0:.0f} s", flush=True)

@@ -8,8 +8,8 @@ processes and blocks of steps alternate; before any is timed, the two must have 
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,10 +20,10 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, gloo, main, ratio, slowest
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figure, gloo, main, ratio, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import Strategy
+from strategies import Replica, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import replica_of
 from strategies.common.traits import Cost
@@ -73,95 +73,79 @@ class GlooServer(Strategy):
             dist.broadcast(self.replica.x, SERVER)
 
 
-PAIRS: dict[str, tuple[type[Strategy], type[Strategy]]] = {
-    RingAllReduce.name: (RingAllReduce, BuiltinRingAllReduce),
-    ParamServer.name: (ParamServer, GlooServer),
-}
-
-
 @dataclass(frozen=True)
-class TrainingSettings(Settings):
+class TrainingSettings(StepSettings):
     """Options of the training benchmark."""
 
-    repeats: int = 9
     n_gpus: int = 2
     """Number of processes; a parameter server counts as one."""
-    steps: int = 5
-    """Steps in a block."""
-    batch_size: int = 64
-    """Samples per worker and step."""
     models: tuple[Literal["cnn", "mlp"], ...] = ("cnn", "mlp")
     """Which networks."""
 
     least = {"n_gpus": 2}
 
 
-@dataclass
-class Side:
-    """A strategy, a block of its steps, and what ends it."""
-
-    strategy: Strategy
-    block: Callable[[], None]
-    close: Callable[[], None]
-
-
-def side(strategy: Strategy, transport: Transport, model: str, steps: int, batch_size: int) -> Side:
-    """Return one side after its first block. A worker takes steps as the training loop does, its phases recorded."""
-    if isinstance(strategy, GlooServer):
-        strategy.steps = steps
-    replica = replica_of(strategy, new_network(model), transport, transport.world_size)
-    strategy.start(replica, transport, new_optimizer)
-    x, y = new_batch(transport.rank, batch_size)
+def block_of(strategy: Strategy, replica: Replica, transport: Transport, settings: StepSettings) -> Callable[[], None]:
+    """Return what takes a block of steps; a worker takes them as the training loop does, its phases recorded."""
+    x, y = new_batch(transport.rank, settings.batch_size)
     phase, serves = transport.recorder.phase, strategy.roles(transport.world_size)[transport.rank] == "server"
 
     def block() -> None:
-        for _ in range(0 if serves else steps):
+        for _ in range(0 if serves else settings.steps):
             with phase("forward"):
                 loss = F.cross_entropy(replica.module(x), y)
                 loss.item()
-            strategy.begin_step(batch_size)
+            strategy.begin_step(settings.batch_size)
             with phase("backward"):
                 loss.backward()
-            strategy.step(batch_size)
+            strategy.step(settings.batch_size)
         transport.owes = ""  # steps are measured, and no end of an epoch
         if serves:
             strategy.serve()
         strategy.finish()
 
-    block()
-    return Side(strategy, block, replica.close)
+    return block
 
 
-def check_same(ours: Side, theirs: Side) -> None:
-    """Raise AssertionError unless two sides have come to the same parameters."""
-    torch.testing.assert_close(theirs.strategy.model(), ours.strategy.model(), rtol=1e-3, atol=1e-5)
-
-
-def on_rank(transport: Transport, pair: str, model: str, settings: TrainingSettings) -> Seconds:
-    """Return the seconds of each side's blocks of one pair with one model on one rank."""
-    with gloo(transport) if pair == ParamServer.name else nullcontext():  # DDP brings gloo with it
-        ours, peer = (side(kind(), transport, model, settings.steps, settings.batch_size) for kind in PAIRS[pair])
-        check_same(ours, peer)
-        seconds = alternate(transport, {"ours": ours.block, "peer": peer.block}, settings.repeats)
-        peer.close()
-    return seconds
+def on_rank(
+    transport: Transport, sides: Sequence[Strategy], alike: Sequence[Sequence[str]], model: str, settings: StepSettings
+) -> Seconds:
+    """Return the seconds of each side's blocks on one rank, by its name; those `alike` come to the same parameters."""
+    blocks = {}
+    with ExitStack() as end:
+        if any(isinstance(strategy, GlooServer) for strategy in sides):
+            end.enter_context(gloo(transport))  # DDP brings it itself
+        for strategy in sides:
+            replica = replica_of(strategy, new_network(model), transport, transport.world_size)
+            end.callback(replica.close)
+            strategy.start(replica, transport, new_optimizer)
+            blocks[strategy.name] = block_of(strategy, replica, transport, settings)
+            blocks[strategy.name]()
+        models = {strategy.name: strategy.model() for strategy in sides}
+        for ours, other in alike:
+            torch.testing.assert_close(models[other], models[ours], rtol=1e-3, atol=1e-5)
+        return alternate(transport, blocks, settings.repeats)
 
 
 def measure(settings: TrainingSettings) -> Iterator[Row]:
     """Yield one row per model and pair."""
+    pairs: list[tuple[Strategy, Strategy]] = [
+        (RingAllReduce(), BuiltinRingAllReduce()), (ParamServer(), GlooServer(steps=settings.steps)),
+    ]  # fmt: skip
     for model in settings.models:
-        for pair, (ours, peer) in PAIRS.items():
-            seconds = slowest(launch(on_rank, settings.n_gpus, pair, model, settings))
-            workers = ours().roles(settings.n_gpus).count("worker")
+        for pair in pairs:
+            ours, peer = (one.name for one in pair)
+            seconds = slowest(launch(on_rank, settings.n_gpus, pair, [(ours, peer)], model, settings))
+            workers = pair[0].roles(settings.n_gpus).count("worker")
             per_s = {name: workers * settings.steps * settings.batch_size / s for name, s in seconds.items()}
             yield {
                 "model": model,
                 "n_gpus": settings.n_gpus,
-                "strategy": pair,
-                "peer": peer.name,
-                **figure("samples_per_s", per_s["ours"]),
-                **figure("peer_samples_per_s", per_s["peer"]),
-                **ratio(per_s["ours"], per_s["peer"]),
+                "strategy": ours,
+                "peer": peer,
+                **figure("samples_per_s", per_s[ours]),
+                **figure("peer_samples_per_s", per_s[peer]),
+                **ratio(per_s[ours], per_s[peer]),
             }
 
 

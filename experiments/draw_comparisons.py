@@ -21,7 +21,7 @@ from records.errors import UsageError
 from records.events import PHASES
 from records.files import load_events
 from records.legends import DASHED
-from records.tables import SERVER, applied
+from records.tables import SERVER, applied, worker_spans
 
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
 TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that the scaling figure times
@@ -249,7 +249,7 @@ def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) ->
     """Return the first of `n_steps` steps in which the stalest gradient of the run is applied."""
     pushes = applied(events)
     at = pushes["t0"][(pushes["version_applied"] - pushes["version_read"]).idxmax()]
-    for first in range(1, int(timeline.worker_spans(events, roles)["step"].max()) + 2 - n_steps):
+    for first in range(1, int(worker_spans(events, roles)["step"].max()) + 2 - n_steps):
         start, stop = timeline.window(events, roles, first, n_steps)
         if at < start + 0.9 * (stop - start):  # at the edge its label would be cut
             return first

@@ -36,7 +36,7 @@ def check_output(path: AnyPath) -> None:
     check_writable(path.parent)
     _check_replaceable(path)
     with suppress(FileNotFoundError):
-        _temporary(path).stat()  # raises if the name is too long
+        temporary_of(path).stat()  # raises if the name is too long
 
 
 def _check_replaceable(path: Path) -> None:
@@ -47,7 +47,8 @@ def _check_replaceable(path: Path) -> None:
         raise OSError(errno.EEXIST, "it is no file, and must not become one", str(path))
 
 
-def _temporary(path: Path) -> Path:
+def temporary_of(path: Path) -> Path:
+    """Return the name under which what is to be at `path` is written."""
     return path.with_name(f".{os.getpid()}.{path.name}")
 
 
@@ -62,24 +63,24 @@ def write_atomically(path: AnyPath) -> Iterator[Path]:
 
 
 @contextmanager
-def write_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+def write_together(paths: Sequence[Path], temporaries: Sequence[Path] | None = None) -> Iterator[Sequence[Path]]:
     """`write_atomically` for several files: all get their names, or none does.
 
-    An interrupt (SIGINT, SIGTERM, SIGHUP) acts when all have them.
+    `temporaries`: the names that they have until then. An interrupt (SIGINT, SIGTERM, SIGHUP) acts when all have them.
     """
     for path in paths:
         _check_replaceable(path)
-    temporaries = [_temporary(path) for path in paths]
+    temporaries = temporaries or [temporary_of(path) for path in paths]
     try:
         yield temporaries
         with interrupts_wait():
-            rename(temporaries, paths)
+            _rename(temporaries, paths)
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
 
 
-def rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
+def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
     """Rename all files to their names, on the disk too; if one cannot be renamed, all paths stay as they were."""
     for temporary in temporaries:
         sync(temporary)

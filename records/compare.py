@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from records.finished import Parser, Run, add_runs, differing_options, find_runs, run_command, shortened
 from records.tables import aligned, finished_epochs, number, staleness, totals, workers
@@ -67,16 +67,16 @@ def _row(run: Run) -> list[str]:
         number(numbers["samples_per_s"]),
         number(numbers["bytes_sent"], scale=1e-6),
         number(numbers["evaluate_bytes"], scale=1e-6),
-        _threads(run.metadata.get("threads")),
+        _threads(run.metadata.get("threads") or {}),
         number(waiting, scale=100),
         f"{number(stale)}, {number(stalest, 0)}" if stale >= 0 else "-",
         "-" if identical is None else "yes" if identical else "no",
     ]
 
 
-def _threads(of_ranks: object) -> str:
+def _threads(of_ranks: Mapping[str, int]) -> str:
     """Return with how many threads a rank computes: of ranks that differ, the least and the greatest number."""
-    if not (isinstance(of_ranks, dict) and of_ranks and all(isinstance(n, int) for n in of_ranks.values())):
+    if not of_ranks:
         return "-"
     least, most = min(of_ranks.values()), max(of_ranks.values())
     return str(least) if least == most else f"{least} to {most}"

@@ -82,12 +82,12 @@ class RunEvents:
         self._ranks = list(ranks)
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
-        parts: list[_Part] = []
+        parts: list[tuple[EventFile, bytes]] = []
         n = 0
         for rank in self._ranks:
             for rows in rank.rows():
                 n += len(rows) // ROW.size
-                parts.append((rank.rank, rows, rank.tags, rank.lines))
+                parts.append((rank, rows))
                 if n >= _CHUNK:
                     yield frame_of(parts)
                     parts, n = [], 0
@@ -98,23 +98,19 @@ class RunEvents:
 def chunks(events: Events) -> Iterator[pd.DataFrame]:
     """Yield the events piece by piece, at least one, which may be empty."""
     pieces = iter((events,) if isinstance(events, pd.DataFrame) else events)
-    yield next(pieces, frame_of([(0, b"", ("",), ("",))]))
+    yield next(pieces, frame_of([(EventFile(0, (), ("",), ("",)), b"")]))
     yield from pieces
 
 
-_Part: TypeAlias = tuple[int, bytes, Sequence[str], Sequence[str]]
-"""Of a rank, some of its rows, and what its numbers of tags and of lines mean."""
-
-
-def frame_of(parts: Sequence[_Part]) -> pd.DataFrame:
-    """Return the events of one rank or several, as `Recorder.frame()` does."""
-    arrays = [np.frombuffer(data, dtype=_DTYPE) for _, data, *_ in parts]
+def frame_of(parts: Sequence[tuple[EventFile, bytes]]) -> pd.DataFrame:
+    """Return the events of one rank or several, of each some of its rows, as `Recorder.frame()` does."""
+    arrays = [np.frombuffer(rows, dtype=_DTYPE) for _, rows in parts]
     rows = np.concatenate(arrays)
-    events = pd.DataFrame({name: rows[name] for name in _DTYPE.names or ()})
+    events = pd.DataFrame({name: rows[name] for name in _FIELDS})
     events["phase"] = np.array(_NAMES, dtype=object)[rows["phase"]]
     events["op"] = np.array(OPS, dtype=object)[rows["op"]]
-    for column, of_ranks in (("tag", [part[2] for part in parts]), ("line", [part[3] for part in parts])):
-        names = [np.array(list(one), dtype=object) for one in of_ranks]
-        events[column] = np.concatenate([name[part[column]] for name, part in zip(names, arrays, strict=True)])
-    events.insert(0, "rank", np.repeat([part[0] for part in parts], [len(part) for part in arrays]))
+    for column, of_ranks in (("tag", [rank.tags for rank, _ in parts]), ("line", [rank.lines for rank, _ in parts])):
+        found = [np.array(names, dtype=object)[of[column]] for names, of in zip(of_ranks, arrays, strict=True)]
+        events[column] = np.concatenate(found)
+    events.insert(0, "rank", np.repeat([rank.rank for rank, _ in parts], [len(array) for array in arrays]))
     return events

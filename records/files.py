@@ -5,7 +5,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from records.atomic import AnyPath, naming, rename, sync
+from records.atomic import AnyPath, naming, sync, temporary_of, write_together
 from records.events import CODE_MARKS, METERS, Events, chunks
-from records.interrupts import interrupts_wait
 from records.recorder import Recorder
 from records.tables import COLUMNS, EVALUATE_BYTES, VERSION_COLUMNS
-from records.unfinished import EVENTS_SUFFIX, check_finished, folder_of, remove
+from records.unfinished import EVENTS_SUFFIX, SUFFIXES, check_finished, folder_of, remove
 
 TRACE_SUFFIX = ".trace.json"  # of what records.timeline writes: not the metadata of a run
 METADATA_KEYS = ("strategy", "n_gpus", "replicas_identical")  # without these a json is not the metadata of a run
+_CAME_LATER = {"line", *VERSION_COLUMNS, *CODE_MARKS, *METERS, EVALUATE_BYTES}  # columns that older files may lack
 _EVENT_TYPES = {name: kind if is_numeric_dtype(kind) else "str" for name, kind in Recorder().frame().dtypes.items()}
 
 
@@ -40,31 +40,26 @@ def write_run(
     numbers in the metadata that JSON does not know (NaN, infinity) become null. Raises OSError, which names the file.
     """
     text = json.dumps(_plain(metadata), indent=2) + "\n"
-    names = {"events": run_name + EVENTS_SUFFIX, "table": f"{run_name}.csv", "metadata": f"{run_name}.json"}
-    paths = {key: Path(directory) / name for key, name in names.items()}
-    contents = {paths["table"]: table.to_csv(index=False).encode(), paths["metadata"]: text.encode()}
-    contents |= {Path(path): content for path, content in (others or {}).items()}
-    folder = folder_of(directory, run_name)
-    folder.mkdir(exist_ok=True)
-    beside = [path.with_name(f".{os.getpid()}.{path.name}") for path in map(Path, others or ())]
+    paths = {
+        key: Path(directory) / f"{run_name}{suffix}"
+        for key, suffix in zip(("events", "table", "metadata"), SUFFIXES, strict=True)
+    }
+    contents = {Path(path): content for path, content in (others or {}).items()}
     # The records last: when all of them have their names, nothing else is missing.
-    temporaries = [*beside, *(folder / name for name in names.values())]
-    targets = [*map(Path, others or ()), *paths.values()]
+    targets, folder = [*contents, *paths.values()], folder_of(directory, run_name)
+    temporaries = [*map(temporary_of, contents), *(folder / path.name for path in paths.values())]
+    contents |= {paths["table"]: table.to_csv(index=False).encode(), paths["metadata"]: text.encode()}
+    folder.mkdir(exist_ok=True)
     try:
-        for temporary, path in zip(temporaries, targets, strict=True):
-            with naming(path):
-                if path in contents:
-                    temporary.write_bytes(contents[path])
-                else:
-                    _write_events(temporary, events)
-        sync(Path(directory))  # the folder, which says that they are unfinished
-        with interrupts_wait():
-            rename(temporaries, targets)
-            remove(folder)
-            sync(Path(directory))
+        with write_together(targets, temporaries):
+            for temporary, path in zip(temporaries, targets, strict=True):
+                with naming(path):
+                    if path in contents:
+                        temporary.write_bytes(contents[path])
+                    else:
+                        _write_events(temporary, events)
+            sync(Path(directory))  # the folder, which says that they are unfinished
     finally:
-        for temporary in beside:
-            temporary.unlink(missing_ok=True)
         remove(folder)
     return paths
 
@@ -86,25 +81,20 @@ def load_events(path: AnyPath) -> pd.DataFrame:
     name = os.fspath(path)
     file = Path(name if name.endswith(EVENTS_SUFFIX) else name + EVENTS_SUFFIX)
     check_finished(file, EVENTS_SUFFIX)
-    return _load_csv(file, _EVENT_TYPES, {"value": ""}, [("line",)]).fillna({"line": ""})
+    return _load_csv(file, _EVENT_TYPES, {"value": ""}).fillna({"line": ""})
 
 
 def load_table(path: AnyPath) -> pd.DataFrame:
     """Return the epoch table in the .csv of a run, as written.
 
-    In a table of before there were METERS, or CODE_MARKS, or VERSION_COLUMNS, these are empty. Raises OSError if the
-    file cannot be read, ValueError if it does not hold an epoch table, or is unfinished.
+    Columns that an older table does not have are empty. Raises OSError if the file cannot be read, ValueError if it
+    does not hold an epoch table, or is unfinished.
     """
     check_finished(Path(path), ".csv")
-    empty = {name: "" for name, kind in COLUMNS.items() if kind != "str"}
-    came_later = [(), METERS, (*CODE_MARKS, *METERS), (*VERSION_COLUMNS, *CODE_MARKS, *METERS)]
-    came_later = [(*columns, EVALUATE_BYTES) for columns in came_later]
-    return _load_csv(Path(path), COLUMNS, empty, came_later)
+    return _load_csv(Path(path), COLUMNS, {name: "" for name, kind in COLUMNS.items() if kind != "str"})
 
 
-def _load_csv(
-    path: Path, types: Mapping[str, Any], empty: Mapping[str, str], may_lack: Sequence[Sequence[str]] = ()
-) -> pd.DataFrame:
+def _load_csv(path: Path, types: Mapping[str, Any], empty: Mapping[str, str]) -> pd.DataFrame:
     try:
         # Without keep_default_na=False, a strategy called "none" would be read as a missing value.
         with np.errstate(invalid="ignore"):  # of an infinite integer pandas warns before it refuses it
@@ -113,11 +103,9 @@ def _load_csv(
         raise ValueError(f"damaged file: {error}") from error
     except (TypeError, OverflowError) as error:  # of what is no number of its column: a fraction, or too large
         raise ValueError(f"a column holds what it cannot: {error}") from error
-    if any(list(table.columns) == [name for name in types if name not in lacking] for lacking in may_lack):
-        return table.reindex(columns=list(types)).astype(dict(types))
-    if list(table.columns) != list(types):
+    if not set(types) - set(table) <= _CAME_LATER or list(table) != [name for name in types if name in table]:
         raise ValueError("not a table written by this project (other columns)")
-    return table
+    return table.reindex(columns=list(types)).astype(dict(types))
 
 
 def load_metadata(path: AnyPath) -> dict[str, Any]:

@@ -4,9 +4,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from glob import glob
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -14,11 +15,16 @@ from typing import Any, NoReturn, TypeVar
 import pandas as pd
 
 from records.atomic import write_together
-from records.files import TRACE_SUFFIX, load_metadata, load_table
-from records.tables import finished_epochs, show
+from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
+from records.files import TRACE_SUFFIX, load_events, load_metadata, load_table
+from records.messages import died
+from records.output import exit_code_of, unread_output_is_no_error
+from records.tables import finished_epochs, worker_spans
+from records.unfinished import EVENTS_SUFFIX, SUFFIXES
 
 Loaded = TypeVar("Loaded")
 DEFAULT = "results/*.json"
+_CURE = "; copy the files of the run again, or repeat the run"
 
 
 class BadRun(Exception):
@@ -36,22 +42,24 @@ class Parser(argparse.ArgumentParser):
 def run_command(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Sequence[str] | None) -> int:
     """Call `work` with the options and print the text that it returns; what goes wrong becomes one line on stderr.
 
-    Returns the exit status: 0, 2 after a BadRun, 130 after Ctrl-C.
+    Returns the exit status: 2 after a BadRun, 130 after Ctrl-C, else that of `exit_code_of`.
     """
     name = parser.prog.rpartition(".")[2]
     try:
-        show(work(parser.parse_args(arguments)))
+        text = work(parser.parse_args(arguments))
+        with unread_output_is_no_error() as output:
+            print(text)
     except BadRun as error:
         print(f"{name}:", *str(error).splitlines(), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\n{name}: ended by SIGINT", file=sys.stderr)
         return 130
-    return 0
+    return exit_code_of(output, 0)
 
 
 @contextmanager
-def writing(paths: Sequence[str | Path], cure: str) -> Iterator[list[Path]]:
+def writing(paths: Sequence[str | Path], cure: str) -> Iterator[Sequence[Path]]:
     """Yield temporary paths, as `write_together` does; an OSError becomes a BadRun with the `cure`."""
     try:
         with write_together([Path(path) for path in paths]) as temporaries:
@@ -135,12 +143,75 @@ def _read(run: Path) -> Run:
     return Run(run, table, _load(load_metadata, metadata_path) if os.path.exists(metadata_path) else {})
 
 
-def _load(load: Callable[[str], Loaded], path: str) -> Loaded:
+def _load(read: Callable[[str], Loaded], path: str, cure: str = "") -> Loaded:
     try:
-        return load(path)
-    except (OSError, ValueError, RecursionError) as error:
+        return read(path)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BadRun(f"{path}: {reason.splitlines()[0]}") from error
+        raise BadRun(f"{path}: {reason.splitlines()[0]}{cure}") from error
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A finished run, RESULTS_DIR/RUN_NAME, with what its ranks recorded: all but what they did to be evaluated."""
+
+    path: str
+    events: pd.DataFrame
+    metadata: dict[str, Any]
+
+    @property
+    def roles(self) -> list[str]:
+        """The role of each rank."""
+        return list(self.metadata["roles"])
+
+    @property
+    def died(self) -> set[int]:
+        """The ranks that have died, perhaps to return: what they recorded until then is lost."""
+        return died(self.metadata)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The spans of the workers that belong to a step."""
+        return worker_spans(self.events, self.roles)
+
+    @property
+    def begins(self) -> float:
+        """When the first epoch begins."""
+        return float(self.steps["t0"].min())
+
+    @property
+    def about(self) -> str:
+        """What it was: strategy, ranks, model and data."""
+        options, n = self.metadata["options"], len(self.roles)
+        ranks = "1 rank" if n == 1 else f"{n} ranks"
+        return f"{self.metadata['strategy']}, {ranks}, {options.get('model')} on {options.get('dataset')}"
+
+
+def load(path: str) -> Recorded:
+    """Return the run RESULTS_DIR/RUN_NAME, `path` being that or one of its files. Raises BadRun."""
+    suffix = next((suffix for suffix in SUFFIXES if path.endswith(suffix)), "")
+    stem = path.removesuffix(suffix)
+    # `path` itself first: the name of a run may end like a file.
+    run = next((name for name in (path, stem) if os.path.exists(name + EVENTS_SUFFIX)), None)
+    if run is None:
+        if os.path.exists(f"{path}.json") or os.path.exists(f"{stem}.json"):
+            raise BadRun(f"{path}: the events of this run were not kept; repeat the run")
+        raise BadRun(f"{path}: no such run (there is no {stem}{EVENTS_SUFFIX}); give RESULTS_DIR/RUN_NAME")
+    events = _load(load_events, run + EVENTS_SUFFIX, _CURE)
+    metadata = _load(load_metadata, f"{run}.json", _CURE)
+    roles, options = metadata.get("roles"), metadata.get("options")
+    if not (isinstance(roles, list) and "worker" in roles and isinstance(options, dict)):
+        raise BadRun(f"{run}.json: has no roles of the ranks, or no options{_CURE}")
+    known = events["phase"].isin([*PHASES, *MARKS, HIDDEN, EVALUATE]) & events["op"].isin(OPS)
+    known &= events["rank"].between(0, len(roles) - 1)
+    if not (known & events["t0"].between(0, events["t1"]) & (events["t1"] < 1e9)).all():
+        raise BadRun(f"{run}{EVENTS_SUFFIX}: damaged, or not of the same run as {run}.json{_CURE}")
+    if worker_spans(events, roles).empty:
+        raise BadRun(f"{run}{EVENTS_SUFFIX}: the run was recorded without events; repeat it without --no_events")
+    with suppress(TypeError, KeyError):
+        if died(metadata) <= set(range(len(roles))):
+            return Recorded(run, events[events["phase"] != EVALUATE], metadata)
+    raise BadRun(f"{run}.json: its deaths are not a list of ranks{_CURE}")
 
 
 _LEFT_OUT = ("strategy", "n_gpus", "epochs", "run_name", "results_dir", "save", "checkpoint_dir")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -69,7 +68,8 @@ def picture(runs: Sequence[Run]) -> Figure:
     across = {"epoch": ("epochs", "epochs"), "seconds": ("seconds", "training time (s)")}
     across |= {"bytes": ("bytes sent", f"sent by all ranks ({unit})")} if (every["bytes"] > 0).any() else {}
     measures = [name for name in _MEASURES if every[name].notna().any()] or ["loss"]
-    names = [_name(run, rows) for run, rows in zip(runs, curves, strict=True)]
+    diverged = [bool(rows["loss"].notna().any() and math.isnan(rows["loss"].iloc[-1])) for rows in curves]
+    names = [_name(run) + ("\n(diverged)" if lost else "") for run, lost in zip(runs, diverged, strict=True)]
     lines = 1 + sum(name.count("\n") + 1.4 for name in names)
     figure = Figure((9.0, max(2.4 * len(measures) + 0.4, 0.17 * lines)), dpi=100, layout="constrained")
     grid = figure.subplots(len(measures), len(across), sharex="col", sharey="row", squeeze=False)
@@ -77,8 +77,11 @@ def picture(runs: Sequence[Run]) -> Figure:
         for j, (x, (against, label)) in enumerate(across.items()):
             axes = grid[i, j]
             for number, rows in enumerate(curves):
-                _line(axes, rows, x, measure, number)
-            axes.set_title(f"{'accuracy' if measure == 'accuracy' else 'loss'} against {against}", fontsize=9)
+                known, style = rows[[x, measure]].dropna(), _style(number)
+                axes.plot(known[x], known[measure], label=str(number), **style)
+                if diverged[number] and measure == "loss":
+                    axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=style["color"], markersize=8)
+            axes.set_title(f"{measure} against {against}", fontsize=9)
             axes.grid(color="#e6e6e6", linewidth=0.6)
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=8, labelbottom=True)
@@ -112,26 +115,11 @@ def _style(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.3}
 
 
-def _line(axes: Axes, rows: pd.DataFrame, x: str, measure: str, number: int) -> None:
-    known = rows[[x, measure]].dropna()
-    axes.plot(known[x], known[measure], label=str(number), **_style(number))
-    if _diverged(rows) and measure == "loss" and len(known):
-        axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=_style(number)["color"], markersize=8)
-
-
-def _diverged(rows: pd.DataFrame) -> bool:
-    return bool(rows["loss"].notna().any() and math.isnan(rows["loss"].iloc[-1]))
-
-
-def _name(run: Run, rows: pd.DataFrame) -> str:
-    """Return the name of a run in lines, broken behind a dash or an underscore, so that a legend is narrow."""
-    lines = [""]
-    for part in re.split(r"(?<=[-_])", shortened(run.name, _NAME_LINES * _NAME_WIDTH)):
-        if len(lines[-1]) + len(part) > _NAME_WIDTH and lines[-1]:
-            lines.append("")
-        lines[-1] += part
-    wrapped = [piece.strip() for line in lines for piece in textwrap.wrap(line, _NAME_WIDTH)]
-    return "\n".join([*wrapped, *(["(diverged)"] if _diverged(rows) else [])]).replace("$", r"\$")
+def _name(run: Run) -> str:
+    """Return the name of a run in short lines, for a narrow legend: each ends in a dash or an underscore, if it can."""
+    short = shortened(run.name, _NAME_LINES * _NAME_WIDTH)
+    lines = re.findall(rf".{{1,{_NAME_WIDTH}}}(?:(?<=[-_ ])|$)|.{{1,{_NAME_WIDTH}}}", short)
+    return "\n".join(lines).replace("$", r"\$")
 
 
 def _title(runs: Sequence[Run], names: Sequence[str]) -> str:

@@ -181,7 +181,7 @@ class Recorder:
         assert self._file is not None
         self._write()
         self._file.close()
-        return EventFile(self.rank, self._path, tuple(self._tags), tuple(self._lines))
+        return self._at(self._path)
 
     def frame(self) -> pd.DataFrame:
         """Return the events in the order they were written, one a row; `value` is NaN except in marks.
@@ -192,30 +192,33 @@ class Recorder:
         if self._file is not None:
             self._file.seek(0)
             written = self._file.read()
-        return frame_of([(self.rank, written + bytes(self._rows), tuple(self._tags), tuple(self._lines))])
+        return frame_of([(self._at(()), written + bytes(self._rows))])
+
+    def _at(self, rows_in: Path | Sequence[bytes]) -> EventFile:
+        return EventFile(self.rank, rows_in, tuple(self._tags), tuple(self._lines))
 
     def _open(self) -> IO[bytes]:
-        try:
+        with self._room_is_needed():
             # Without a buffer of its own: the rows are one already.
             if self._path is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as the recorder
             else:
                 self._file = open(self._path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
-        except OSError as error:
-            raise self._failed(error) from error
         return self._file
 
     def _write(self) -> None:
         """Append the rows to the file."""
         file = self._file or self._open()
         rest = memoryview(bytes(self._rows))
-        try:
+        with self._room_is_needed():
             while rest:
                 rest = rest[file.write(rest) :]
-        except OSError as error:
-            raise self._failed(error) from error
         self._rows.clear()
 
-    def _failed(self, error: OSError) -> RunFailed:
-        where = self._path or tempfile.gettempdir()
-        return RunFailed(f"cannot write the events of the run to {where}: {error.strerror}; --no_events needs no room")
+    @contextmanager
+    def _room_is_needed(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where, why = self._path or tempfile.gettempdir(), f"{error.strerror}; --no_events needs no room"
+            raise RunFailed(f"cannot write the events of the run to {where}: {why}") from error

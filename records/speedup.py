@@ -17,52 +17,42 @@ from records.legends import DASHED
 from records.plot import COLOURS, DASHES
 
 
-def draw_seconds(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:
-    """Draw `seconds_a_step` against `workers`, a line for each combination of the columns `others`. Raises OSError.
-
-    Hollow where less than half of the step is `compute_s`. `given`: what all runs have alike, for the title.
-    """
-    figure, axes = _axes()
-    _lines(axes, frame, others, "seconds_a_step")
-    waits = frame[frame["seconds_a_step"] > 2 * frame["compute_s"]]
-    axes.plot(
-        waits["workers"], waits["seconds_a_step"], "o", color="white", markeredgecolor="0.3", markersize=4,
-        label="mostly waiting", zorder=4,
-    )  # fmt: skip
-    axes.set_yscale("log")
-    axes.set_ylabel("seconds a step")
-    axes.set_title(_title("A step in virtual time", given), fontsize=9)
-    _save(figure, others, path)
-
-
 def draw(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:
-    """Draw `speedup` against `workers`, one line for each combination of the columns `others`. Raises OSError.
+    """Draw `speedup` against `workers`, or `seconds_a_step` if there is one, a line for each combination of `others`.
 
-    `given`: what all runs have alike, for the title.
+    Hollow where less than half of a step is `compute_s`. `others`: columns. `given`: what all runs have alike, for the
+    title. Raises OSError.
     """
-    figure, axes = _axes()
-    limits = [frame["workers"].min(), frame["workers"].max()]
-    axes.plot(limits, limits, color="0.6", linewidth=1, label="as many times as workers")
-    _lines(axes, frame, others, "speedup")
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.set_ylabel("times the samples/s of one worker alone")
-    axes.set_title(_title("Speed-up in virtual time", given), fontsize=9)
-    _save(figure, others, path)
-
-
-def _title(what: str, given: str) -> str:
-    return "\n".join([what, *textwrap.wrap(given, 80)])
-
-
-def _axes() -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7, 5.4), dpi=130, layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.set_xlabel("workers")
     axes.grid(color="0.9")
-    return figure, axes
+    if "seconds_a_step" in frame:
+        _lines(axes, frame, others, "seconds_a_step")
+        waits = frame[frame["seconds_a_step"] > 2 * frame["compute_s"]]
+        axes.plot(
+            waits["workers"], waits["seconds_a_step"], "o", color="white", markeredgecolor="0.3", markersize=4,
+            label="mostly waiting", zorder=4,
+        )  # fmt: skip
+        axes.set_yscale("log")
+        axes.set_ylabel("seconds a step")
+    else:
+        limits = [frame["workers"].min(), frame["workers"].max()]
+        axes.plot(limits, limits, color="0.6", linewidth=1, label="as many times as workers")
+        _lines(axes, frame, others, "speedup")
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.set_ylabel("times the samples/s of one worker alone")
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    what = "A step" if "seconds_a_step" in frame else "Speed-up"
+    axes.set_title("\n".join([f"{what} in virtual time", *textwrap.wrap(given, 80)]), fontsize=9)
+    title = ", ".join(others or ["strategy"])
+    figure.legend(loc="outside lower center", title=title, frameon=False, fontsize="small", ncols=2, **DASHED)
+    with write_atomically(path) as unfinished:
+        figure.savefig(unfinished, format="png")
 
 
 def _lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) -> None:
@@ -86,12 +76,3 @@ def _lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) ->
             label = ", ".join(str(value) for value in values)
             style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
             drawn += [(rest, curve, one) for one in axes.plot(curve.index, curve, dashes, label=label, **style)]
-
-
-def _save(figure: Figure, others: Sequence[str], path: Path) -> None:
-    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
-        axis.set_minor_formatter(NullFormatter())
-    title = ", ".join(others or ["strategy"])
-    figure.legend(loc="outside lower center", title=title, frameon=False, fontsize="small", ncols=2, **DASHED)
-    with write_atomically(path) as unfinished:
-        figure.savefig(unfinished, format="png")

@@ -12,18 +12,21 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from records.finished import BadRun, Parser, run_command, writing
+from records.finished import BadRun, Parser, load, run_command, writing
 from records.tables import aligned, applied, dropped, number
-from records.timeline import load
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
 _BARS = 40  # as many as a reader can distinguish in one panel
 _COLUMNS = 4
+_SHOWN = (  # column of `per_worker`, header, decimals, scale
+    ("applied", "{} applied", 0, 1), ("dropped", "dropped", 0, 1), ("staleness_mean", "staleness mean", 2, 1),
+    ("staleness_max", "max", 0, 1), ("reads", "reads", 0, 1), ("mixed", "mixed %", 1, 100), ("span", "most", 0, 1),
+)  # fmt: skip
 
 
 def histogram(events: pd.DataFrame, what: str = "applied") -> pd.DataFrame:
@@ -60,57 +63,46 @@ def per_worker(events: pd.DataFrame) -> pd.DataFrame:
     return table.astype(float).fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, "int64"))
 
 
-def draw(axes: Sequence[Axes], events: pd.DataFrame) -> None:
-    """Draw one histogram a worker, in the order of ranks, each on one of `axes`: the shares of its gradients.
+def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
+    """Return histograms of the shares of gradients, one a worker by rank, 900 pixels wide.
 
-    A dotted line is the mean of the applied. All have the same bins, of several versions if there are many; share the
-    axes to have the same scales.
+    All have the same bins, of several versions if there are many; a dotted line is the mean of the applied.
     """
-    counts = {what: histogram(events, what) for what in COLOURS}
-    table = per_worker(events)
-    top = max((int(rows["staleness"].max()) for rows in counts.values() if len(rows)), default=0)
+    used, late, table = applied(events), dropped(events), per_worker(events)
+    top = int(pd.concat([used, late])["staleness"].max())
     width = math.ceil((top + 1) / _BARS)
-    for panel, (rank, worker) in zip(axes, table.iterrows(), strict=True):
-        below = pd.Series(0.0, index=range(0, top + 1, width))
-        for what, colour in COLOURS.items():
-            of_worker = counts[what].query("worker == @rank")
-            share = of_worker.groupby(of_worker["staleness"] // width * width)["count"].sum()
-            share = share.reindex(below.index, fill_value=0) / max(1, worker["applied"] + worker["dropped"])
-            middle = [start + (width - 1) / 2 for start in below.index]
-            panel.bar(middle, share, 0.9 * width, bottom=below, color=colour, label=what)
-            below += share
-        late = f", {worker['dropped']:.0f} dropped" if worker["dropped"] else ""
-        panel.set_title(f"rank {rank}: {worker['applied']:.0f} applied{late}", fontsize=8)
+    bins = np.arange(0, top + 1 + width, width) - 0.5
+    columns = min(len(table), _COLUMNS)
+    rows = math.ceil(len(table) / columns)
+    # Not of pyplot, which would choose a backend for the whole process.
+    figure = Figure(figsize=(6, 1.0 + 1.4 * rows), dpi=150, layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
+    for i, (panel, (rank, worker)) in enumerate(zip(grid, table.iterrows(), strict=False)):
+        both = [gradients.loc[gradients["peer"] == rank, "staleness"] for gradients in (used, late)]
+        share = 1 / max(1, sum(map(len, both)))
+        panel.hist(
+            both, bins, weights=[np.full(len(one), share) for one in both], stacked=True, rwidth=0.9,
+            color=list(COLOURS.values()), label=list(COLOURS),
+        )  # fmt: skip
+        too_late = f", {worker['dropped']:.0f} dropped" if worker["dropped"] else ""
+        panel.set_title(f"rank {rank}: {worker['applied']:.0f} applied{too_late}", fontsize=8)
         if worker["applied"]:
             panel.axvline(worker["staleness_mean"], color="#000000", linewidth=1, linestyle=":")
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
         panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         panel.set_xlim(-0.6, max(top + 0.6, 3.6))
-
-
-def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
-    """Return `draw` of a run with title and labels, 900 pixels wide."""
-    workers = len(per_worker(events))
-    columns = min(workers, _COLUMNS)
-    rows = math.ceil(workers / columns)
-    # Not of pyplot, which would choose a backend for the whole process.
-    figure = Figure(figsize=(6, 1.0 + 1.4 * rows), dpi=150, layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
-    draw(grid[:workers], events)
-    for panel in grid[workers:]:
+        if i >= len(table) - columns:  # whatever is the lowest of its column
+            panel.tick_params(labelbottom=True)
+            panel.set_xlabel("staleness (versions)", fontsize=8)
+        if i % columns == 0:
+            panel.set_ylabel(f"share of {_plural(metadata)}", fontsize=8)
+    for panel in grid[len(table) :]:
         panel.remove()
-    for panel in grid[max(0, workers - columns) : workers]:  # whatever is the lowest of its column
-        panel.tick_params(labelbottom=True)
-        panel.set_xlabel("staleness (versions)", fontsize=8)
-    for panel in grid[:workers:columns]:
-        panel.set_ylabel(f"share of {_plural(metadata)}", fontsize=8)
     options = metadata["options"]
-    title = (
-        f"{metadata['strategy']}, {workers} workers, {options.get('model')} on {options.get('dataset')}; dotted: mean"
-    )
-    figure.suptitle(textwrap.fill(title, 90), fontsize=9, parse_math=False)
-    if len(dropped(events)):
+    what = f"{metadata['strategy']}, {len(table)} workers, {options.get('model')} on {options.get('dataset')}"
+    figure.suptitle(textwrap.fill(f"{what}; dotted: mean", 90), fontsize=9, parse_math=False)
+    if len(late):
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
     return figure
@@ -119,28 +111,23 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
 def text(events: pd.DataFrame, metadata: Mapping[str, Any]) -> str:
     """Return `per_worker` and all workers together as aligned text."""
     table = per_worker(events)
-    reads = bool(table["reads"].any())
     # As if all were of one worker, and all read by one.
     every = per_worker(events.assign(peer=-1, rank=-1)).rename({-1: "all"})
-    header = ("worker", f"{_plural(metadata)} applied", "dropped", "staleness mean", "max")
-    rows = [[*header, *(("reads", "mixed %", "most") if reads else ())]]
+    shown = _SHOWN if table["reads"].any() else _SHOWN[:4]
+    rows = [["worker", *(header.format(_plural(metadata)) for _, header, *_ in shown)]]
     for name, worker in pd.concat([table, every]).iterrows():
-        row = [str(name), number(worker["applied"], 0), number(worker["dropped"], 0)]
-        row += [number(worker["staleness_mean"], 2), number(worker["staleness_max"], 0)]
-        if reads:
-            row += [number(worker["reads"], 0), number(worker["mixed"], scale=100), number(worker["span"], 0)]
-        rows.append(row)
+        rows.append([str(name), *(number(worker[column], digits, scale) for column, _, digits, scale in shown)])
     return aligned(rows, left=1)
 
 
 def _write(path: str) -> str:
-    run, events, metadata = load(path)
-    if applied(events).empty and dropped(events).empty:
-        raise BadRun(f"{run}: {metadata['strategy']} recorded no versions; a strategy with a server does")
-    png = f"{run}.staleness.png"
+    run = load(path)
+    if applied(run.events).empty and dropped(run.events).empty:
+        raise BadRun(f"{run.path}: {run.metadata['strategy']} recorded no versions; a strategy with a server does")
+    png = f"{run.path}.staleness.png"
     with writing([png], "copy the run to a writable folder") as (temporary,):
-        picture(events, metadata).savefig(temporary)
-    return f"{text(events, metadata)}\npicture        {png}"
+        picture(run.events, run.metadata).savefig(temporary)
+    return f"{text(run.events, run.metadata)}\npicture        {png}"
 
 
 def _plural(metadata: Mapping[str, Any]) -> str:

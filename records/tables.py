@@ -1,7 +1,5 @@
 """The tables and the end-of-run summary that are made from the events of a run."""
 
-import os
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -145,6 +143,12 @@ def workers(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["role"] != SERVER]
 
 
+def worker_spans(events: pd.DataFrame, roles: Sequence[str]) -> pd.DataFrame:
+    """Return the spans that belong to a step: those of the workers, after the start (epoch 0)."""
+    ranks = [rank for rank, role in enumerate(roles) if role != SERVER]
+    return events[events["phase"].isin(PHASES) & (events["epoch"] > 0) & events["rank"].isin(ranks)]
+
+
 def finished_epochs(table: pd.DataFrame) -> int:
     """Return how many epochs were run to their end, and so have their time."""
     return int(table.loc[table["epoch_s"].notna(), "epoch"].nunique())
@@ -271,12 +275,3 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> str:
     pad = [str.ljust if i < left else str.rjust for i in range(len(widths))]
     lines = ("  ".join(p(cell, w) for p, cell, w in zip(pad, row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def show(text: str) -> None:
-    """Print a command's result; the reader may close the pipe at any line."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes once more as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

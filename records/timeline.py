@@ -6,22 +6,19 @@ RUN_NAME.trace.json, in the trace event format of Chrome, for https://ui.perfett
 
 import json
 import math
-import os
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
-from records.files import EVENTS_SUFFIX, TRACE_SUFFIX, load_events, load_metadata
-from records.finished import BadRun, Parser, run_command, writing
-from records.lives import died, well_formed
-from records.tables import SERVER, applied
+from records.events import PHASES
+from records.files import TRACE_SUFFIX
+from records.finished import BadRun, Parser, Recorded, load, run_command, writing
+from records.tables import SERVER, applied, worker_spans
 from records.trace import lane_names, trace
 
 # The colours of Okabe and Ito, which the colour-blind can distinguish; pale: a rank is blocked.
@@ -29,14 +26,7 @@ COLOURS = {
     "data": "#000000", "forward": "#56b4e9", "backward": "#0072b2", "compress": "#cc79a7", "communicate": "#d55e00",
     "wait": "#e6e6e6", "update": "#009e73",
 }  # fmt: skip
-_CURE = "copy the files of the run again, or repeat the run"
 _LABEL_POINTS = 7
-
-
-def worker_spans(events: pd.DataFrame, roles: Sequence[str]) -> pd.DataFrame:
-    """Return the spans that belong to a step: those of the workers, after the start (epoch 0)."""
-    ranks = [rank for rank, role in enumerate(roles) if role != SERVER]
-    return events[events["phase"].isin(PHASES) & (events["epoch"] > 0) & events["rank"].isin(ranks)]
 
 
 def middle(events: pd.DataFrame, roles: Sequence[str], n_steps: int) -> int:
@@ -54,12 +44,13 @@ def middle(events: pd.DataFrame, roles: Sequence[str], n_steps: int) -> int:
 def window(events: pd.DataFrame, roles: Sequence[str], first_step: int, n_steps: int) -> tuple[float, float]:
     """Return when (seconds) the first worker began step `first_step` and the last one ended the last of `n_steps`.
 
-    Steps count from 1, over all epochs. Raises ValueError if the run does not have these steps.
+    Steps count from 1, over all epochs. Raises BadRun if the run does not have these steps.
     """
     spans = worker_spans(events, roles)
     steps = spans["step"] + 1
     if n_steps < 1 or not {first_step, first_step + n_steps - 1} <= set(steps):
-        raise ValueError(f"the run has the steps {steps.min()} to {steps.max()}")
+        has = f"the run has the steps {steps.min()} to {steps.max()}; ask for one or more of these"
+        raise BadRun(f"--step {first_step} --steps {n_steps}: {has}")
     inside = spans[steps.between(first_step, first_step + n_steps - 1)]
     return float(inside["t0"].min()), float(inside["t1"].max())
 
@@ -69,7 +60,7 @@ def draw(axes: Axes, events: pd.DataFrame, roles: Sequence[str], first_step: int
 
     One lane a rank, milliseconds from the window's start on the x axis, a line where the first worker begins a step;
     in a wait stands the rank that was waited for. If there were stale gradients, the server's lane says of each which
-    version of x it was computed on and which it was applied to. Raises ValueError if the run does not have these steps.
+    version of x it was computed on and which it was applied to. Raises BadRun if the run does not have these steps.
     """
     # By time, because the events of a server do not carry the workers' steps.
     start, stop = window(events, roles, first_step, n_steps)
@@ -147,72 +138,24 @@ def legend(figure: Figure, phases: Collection[str] = PHASES, versions: bool = Fa
     )  # fmt: skip
 
 
-def picture(events: pd.DataFrame, metadata: Mapping[str, Any], first_step: int, n_steps: int) -> Figure:
-    """Return `draw` of a run with title and legend, 900 pixels wide. Raises ValueError as `draw` does."""
-    roles = metadata["roles"]
+def picture(run: Recorded, first_step: int, n_steps: int) -> Figure:
+    """Return `draw` of a run with title and legend, 900 pixels wide. Raises BadRun."""
     # Not of pyplot, which would choose a backend for the whole process.
-    figure = Figure(figsize=(6, 1.3 + 0.4 * len(roles)), dpi=150, layout="constrained")
-    legend(figure, draw(figure.subplots(), events, roles, first_step, n_steps), has_stale(events))
+    figure = Figure(figsize=(6, 1.3 + 0.4 * len(run.roles)), dpi=150, layout="constrained")
+    legend(figure, draw(figure.subplots(), run.events, run.roles, first_step, n_steps), has_stale(run.events))
     steps = f"step {first_step}" if n_steps == 1 else f"steps {first_step} to {first_step + n_steps - 1}"
-    of_all = worker_spans(events, roles)["step"].max() + 1
-    title = textwrap.fill(f"{describe(metadata)}, {steps} of {of_all}", 90)
-    figure.suptitle(title, fontsize=9, parse_math=False)
+    of_all = run.steps["step"].max() + 1
+    figure.suptitle(textwrap.fill(f"{run.about}, {steps} of {of_all}", 90), fontsize=9, parse_math=False)
     return figure
 
 
-def describe(metadata: Mapping[str, Any]) -> str:
-    """Return in a line what a run was: strategy, ranks, model and data."""
-    options, n = metadata["options"], len(metadata["roles"])
-    ranks = "1 rank" if n == 1 else f"{n} ranks"
-    return f"{metadata['strategy']}, {ranks}, {options.get('model')} on {options.get('dataset')}"
-
-
-def load(path: str) -> tuple[str, pd.DataFrame, dict[str, Any]]:
-    """Return RESULTS_DIR/RUN_NAME, events and metadata of the run at `path` or that has the file `path`.
-
-    Raises BadRun.
-    """
-    suffix = next((suffix for suffix in (EVENTS_SUFFIX, ".csv", ".json") if path.endswith(suffix)), "")
-    stem = path.removesuffix(suffix)
-    # Not with_suffix, and `path` itself first: the name of a run may hold dots.
-    run = next((name for name in (path, stem) if os.path.exists(name + EVENTS_SUFFIX)), None)
-    if run is None:
-        if os.path.exists(f"{path}.json") or os.path.exists(f"{stem}.json"):
-            raise BadRun(f"{path}: the events of this run were not kept; repeat the run")
-        raise BadRun(f"{path}: no such run (there is no {stem}{EVENTS_SUFFIX}); give RESULTS_DIR/RUN_NAME")
-    try:
-        at = run + EVENTS_SUFFIX
-        events = load_events(at)
-        at = f"{run}.json"
-        metadata = load_metadata(at)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BadRun(f"{at}: {reason.splitlines()[0]}; {_CURE}") from error
-    roles, options = metadata.get("roles"), metadata.get("options")
-    if not (isinstance(roles, list) and "worker" in roles and isinstance(options, dict)):
-        raise BadRun(f"{run}.json: has no roles of the ranks, or no options; {_CURE}")
-    known = events["phase"].isin([*PHASES, *MARKS, HIDDEN, EVALUATE]) & events["op"].isin(OPS)
-    known &= events["rank"].between(0, len(roles) - 1)
-    if not (known & events["t0"].between(0, events["t1"]) & (events["t1"] < 1e9)).all():
-        raise BadRun(f"{run}{EVENTS_SUFFIX}: damaged, or not of the same run as {run}.json; {_CURE}")
-    if worker_spans(events, roles).empty:
-        raise BadRun(f"{run}{EVENTS_SUFFIX}: the run was recorded without events; repeat it without --no_events")
-    if not well_formed(metadata.get("deaths", [])):
-        raise BadRun(f"{run}.json: its deaths are not a list of ranks; {_CURE}")
-    return run, events[events["phase"] != EVALUATE], metadata
-
-
 def _write(path: str, step: int | None, n_steps: int) -> str:
-    run, events, metadata = load(path)
-    first = middle(events, metadata["roles"], n_steps) if step is None else step
-    try:
-        figure = picture(events, metadata, first, n_steps)
-    except ValueError as error:
-        given = f"--steps {n_steps}" if step is None else f"--step {step} --steps {n_steps}"
-        raise BadRun(f"{given}: {error}; ask for one or more of these") from error
-    about = {key: str(metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
-    text = json.dumps(trace(events, metadata["roles"], describe(metadata), about, died(metadata)), allow_nan=False)
-    picture_path, trace_path = f"{run}.timeline.png", run + TRACE_SUFFIX
+    run = load(path)
+    first = middle(run.events, run.roles, n_steps) if step is None else step
+    figure = picture(run, first, n_steps)
+    about = {key: str(run.metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
+    text = json.dumps(trace(run.events, run.roles, run.about, about, run.died), allow_nan=False)
+    picture_path, trace_path = f"{run.path}.timeline.png", run.path + TRACE_SUFFIX
     with writing([picture_path, trace_path], "copy the run to a writable folder") as (png, chrome):
         figure.savefig(png)
         chrome.write_text(text, encoding="utf-8")

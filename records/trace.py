@@ -1,14 +1,13 @@
 """A run in the trace event format of Chrome."""
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from records.events import HIDDEN, MARKS, OPS
-from records.lives import lives
+from records.events import MARKS
+from records.messages import with_messages
 from records.tables import SERVER
 
 
@@ -27,17 +26,17 @@ def trace(
     """Return all spans, marks and messages of a run in the JSON object format of Chrome's trace events.
 
     A thread is a rank (tid), `name` the process, `about` whatever else is to be known; of the `dead`, who may have
-    returned, no message of an earlier life has an arrow. In `args`, step counts from 1
-    and what is unknown is left out. Messages counted by formula are left out: their times are unknown.
+    returned, no message of an earlier life has an arrow. In `args`, step counts from 1 and what is unknown is left out,
+    as are messages counted by formula: their times are unknown.
     """
     # In eighths of a microsecond, which floats hold exactly: then no rounding, here or in a viewer, makes a slice
     # reach out of the one around it. That one comes first, as viewers want it.
-    known = events[events["phase"] != HIDDEN]
-    known = known.assign(life=lives(known, dead))
+    known = pd.concat([with_messages(events, roles, dead), events[events["phase"].isin(MARKS)]])
     known = known.assign(**{t: (known[t] * 8e6).round().astype("int64") for t in ("t0", "t1")})
     slices: list[dict[str, Any]] = []
     lanes: dict[int, list[list[int]]] = {rank: [[]] for rank in range(len(roles))}
-    ends: dict[str, dict[Any, list[dict[str, Any]]]] = {op: defaultdict(list) for op in OPS}
+    sent: dict[int, dict[str, Any]] = {}
+    received: dict[int, tuple[str, dict[str, Any]]] = {}
     for event in known.sort_values(["t0", "t1"], ascending=[True, False], kind="stable").itertuples():
         place = {"pid": 1, "tid": event.rank, "ts": event.t0 / 8}
         args = {"epoch": event.epoch}
@@ -53,8 +52,10 @@ def trace(
         args |= {field: getattr(event, field) for field in fields if getattr(event, field) not in (-1, "")}
         what = {"name": event.phase, "cat": event.op or event.phase}
         slices.append({"ph": "X", **what, **place, "dur": (event.t1 - event.t0) / 8, "args": args})
-        src, dst = (event.peer, event.rank) if event.op == "recv" else (event.rank, event.peer)
-        ends[event.op][src, dst, event.life, event.tag].append(place)
+        if event.op == "send":
+            sent[event.message] = place
+        elif event.op == "recv":
+            received[event.message] = event.tag, place
     named: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}}]
     for rank, lane_name in enumerate(lane_names(roles)):
         for lane in range(len(lanes[rank])):
@@ -63,10 +64,10 @@ def trace(
             named.append({**thread, "name": "thread_name", "args": {"name": lane_name}})
             named.append({**thread, "name": "thread_sort_index", "args": {"sort_index": 100 * rank + lane}})
     flows: list[dict[str, Any]] = []
-    for message, sent in ends["send"].items():  # the k-th sent of a kind is the k-th received
-        for start, end in zip(sent, ends["recv"][message], strict=False):
-            arrow = {"name": message[-1] or "message", "cat": "message", "id": len(flows) // 2 + 1}
-            flows += [{"ph": "s", **arrow, **start}, {"ph": "f", "bp": "e", **arrow, **end}]
+    for message, (tag, end) in received.items():
+        if message in sent:
+            arrow = {"name": tag or "message", "cat": "message", "id": len(flows) // 2 + 1}
+            flows += [{"ph": "s", **arrow, **sent[message]}, {"ph": "f", "bp": "e", **arrow, **end}]
     return {"traceEvents": [*named, *slices, *flows], "displayTimeUnit": "ms", "otherData": dict(about or {})}
 
 

@@ -19,11 +19,11 @@ from pygments.lexers import PythonLexer
 
 from records.atomic import AnyPath
 from records.events import OPS, PHASES
-from records.finished import BadRun
-from records.lives import died
-from records.page.columns import encode, ring_before, with_messages
+from records.finished import BadRun, Recorded, load
+from records.messages import ring_before, with_messages
+from records.page.columns import encode
 from records.sources import unchanged
-from records.timeline import COLOURS, describe, load, window, worker_spans
+from records.timeline import COLOURS, window
 
 MAX_EVENTS = 200_000  # of a run: more would make the page slow
 MAX_BYTES = 5_000_000
@@ -50,34 +50,10 @@ def show(run: AnyPath, second: AnyPath | None = None, height: int = 780) -> Page
 
     Raises BadRun.
     """
-    return Page(make_page([Run(*load(str(one))) for one in (run, second) if one is not None]), height)
+    return Page(make_page([load(str(one)) for one in (run, second) if one is not None]), height)
 
 
-@dataclass(frozen=True)
-class Run:
-    """What `records.timeline.load` returns of a run."""
-
-    path: str
-    events: pd.DataFrame
-    metadata: dict[str, Any]
-
-    @property
-    def roles(self) -> list[str]:
-        """The role of each rank."""
-        return list(self.metadata["roles"])
-
-    @property
-    def begins(self) -> float:
-        """When the first epoch begins."""
-        return float(worker_spans(self.events, self.roles)["t0"].min())
-
-    @property
-    def died(self) -> set[int]:
-        """The ranks that have died, perhaps to return: what they recorded until then is lost."""
-        return died(self.metadata)
-
-
-def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
+def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) -> str:
     """Return the text of the page of one run or two, with all their events or those of `steps`: the first, how many.
 
     Steps count from 1. Two runs are on one clock, on which both begin their first epoch at the same time. Raises
@@ -108,21 +84,12 @@ def make_page(runs: Sequence[Run], steps: tuple[int, int] | None = None) -> str:
     return text
 
 
-def _window(run: Run, steps: tuple[int, int]) -> tuple[float, float]:
-    """Return from when to when (seconds) steps last: the first, how many. Raises BadRun."""
-    try:
-        return window(run.events, run.roles, *steps)
-    except ValueError as error:
-        raise BadRun(f"--step {steps[0]} --steps {steps[1]}: {error}; ask for one or more of these") from error
-
-
-def _fewer(runs: Sequence[Run], steps: tuple[int, int] | None, most: Sequence[int]) -> str:
+def _fewer(runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequence[int]) -> str:
     """Return the options for so many steps that of no run more than `most` events are on the page, or for one step."""
-    of_workers = [worker_spans(run.events, run.roles) for run in runs]
-    first = steps[0] if steps else 1 + max(int(spans["step"].min()) for spans in of_workers)
+    first = steps[0] if steps else 1 + max(int(run.steps["step"].min()) for run in runs)
     n = []
-    for run, spans, limit in zip(runs, of_workers, most, strict=True):
-        later = spans[spans["step"] >= first - 1]
+    for run, limit in zip(runs, most, strict=True):
+        later = run.steps[run.steps["step"] >= first - 1]
         body = run.events[run.events["phase"].isin(PHASES)]
         ended_before = (body["t1"] < later["t0"].min()).sum()
         ends = later.groupby("step")["t1"].max().cummax()  # of the last worker; another may be steps ahead
@@ -130,11 +97,11 @@ def _fewer(runs: Sequence[Run], steps: tuple[int, int] | None, most: Sequence[in
     return f"--step {first} --steps {max(1, min(n))}"
 
 
-def _facts(run: Run, shift: float, steps: tuple[int, int] | None) -> dict[str, Any]:
+def _facts(run: Recorded, shift: float, steps: tuple[int, int] | None) -> dict[str, Any]:
     """Return all that the page knows of a run, its times later by `shift` seconds. Raises BadRun."""
     spans = with_messages(run.events, run.roles, run.died)
     begins = spans.groupby("rank")["t0"].min()
-    start, stop = (0.0, float(spans["t1"].max())) if steps is None else _window(run, steps)
+    start, stop = (0.0, float(spans["t1"].max())) if steps is None else window(run.events, run.roles, *steps)
     before = ring_before(spans, start, len(run.roles))
     spans = spans[(spans["t1"] >= start) & (spans["t0"] <= stop)].reset_index(drop=True)
     if len(spans) > MAX_EVENTS:
@@ -145,7 +112,7 @@ def _facts(run: Run, shift: float, steps: tuple[int, int] | None) -> dict[str, A
     texts, missing = _sources(spans["line"], run.metadata.get("sources"))
     return {
         "name": Path(run.path).name,
-        "about": describe(run.metadata),
+        "about": run.about,
         "roles": run.roles,
         "shift": shift,
         "lost": {rank: begins.get(rank) for rank in run.died},
@@ -170,14 +137,12 @@ def _sources(lines: pd.Series, known: Any) -> tuple[dict[str, list[str]], dict[s
     return texts, missing
 
 
-def _first_view(runs: Sequence[Run], steps: tuple[int, int] | None) -> list[float]:
+def _first_view(runs: Sequence[Recorded], steps: tuple[int, int] | None) -> list[float]:
     """Return from when to when, on the first run's clock, the first two steps on the page last: of the slowest run."""
-    first = steps[0] if steps else None
     starts, lengths = [], []
     for run in runs:
-        spans = worker_spans(run.events, run.roles)
-        numbers = spans["step"] - (spans["step"].min() if first is None else first - 1)
-        inside = spans[numbers.between(0, 1 if steps is None else min(1, steps[1] - 1))]
+        first, n = steps or (1 + int(run.steps["step"].min()), 2)
+        inside = run.steps[run.steps["step"].between(first - 1, first + min(n, 2) - 2)]
         starts.append(float(inside["t0"].min()) + runs[0].begins - run.begins)
         lengths.append(float(inside["t1"].max() - inside["t0"].min()))
     return [min(starts), min(starts) + max(lengths)]

@@ -8,21 +8,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from records.files import EVENTS_SUFFIX
-from records.finished import BadRun, Parser, run_command, writing
-from records.page import Run, make_page
-from records.timeline import load
-
-_RECORDS = (".csv", ".json", EVENTS_SUFFIX)
+from records.finished import BadRun, Parser, load, run_command, writing
+from records.page import make_page
+from records.unfinished import SUFFIXES
 
 
 def _write(given: argparse.Namespace) -> str:
-    runs = [Run(*load(path)) for path in (given.run, given.second) if path is not None]
-    steps = None
-    if given.step is not None or given.steps is not None:
-        steps = (1 if given.step is None else given.step, 1 if given.steps is None else given.steps)
+    runs = [load(path) for path in (given.run, given.second) if path is not None]
+    is_part = given.step is not None or given.steps is not None
+    steps = (1 if given.step is None else given.step, 1 if given.steps is None else given.steps) if is_part else None
     path = given.out or f"{runs[0].path}.page.html"
-    if os.path.realpath(path).endswith(_RECORDS):
+    if os.path.realpath(path).endswith(SUFFIXES):
         raise BadRun(f"--out {path}: the name of a run's records, which a page would replace; end it with .html")
     text = make_page(runs, steps)
     with writing([path], "give another --out") as (temporary,):

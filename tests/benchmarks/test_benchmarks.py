@@ -41,7 +41,6 @@ def figures(folder: Path, capsys: pytest.CaptureFixture[str], name: str, *argume
     """Run a benchmark; return what it wrote, its general promises checked."""
     path = folder / "figures.json"
     run(name, *arguments, "--out", str(path))
-    assert list(folder.iterdir()) == [path], "no temporary file is left"
     return check(capsys.readouterr().out, path, [*HEADS, *head.split()])
 
 
@@ -76,8 +75,7 @@ class Case:
 
 def is_right_server(row: dict[str, Any]) -> bool:
     samples_per_update = 4 if row["mode"] == "asynchronous" else 4 * row["workers"]
-    per_s = samples_per_update * row["updates_per_s"]
-    return row["samples_per_s"] == pytest.approx(per_s) and (row["server"] in PEERS or row["ratio"] == 1)
+    return row["samples_per_s"] == pytest.approx(samples_per_update * row["updates_per_s"])
 
 
 def is_right_all_reduce(row: dict[str, Any]) -> bool:
@@ -87,8 +85,8 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
     return found == {"world_size", "numel", "ring_us", "naive_us", "copy_us", "copy_share", *of_peers}
 
 
-PEERS = ["gloo_reduce_broadcast"]
-SERVERS = [("synchronous", "param_server"), ("synchronous", *PEERS), ("asynchronous", "async_param_server")]
+SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),
+           ("asynchronous", "async_param_server")]  # fmt: skip
 LOADING = "--repeats 1 --steps 1 --batch_size 10 --per_class 4 --side 40 --image_size 32"
 PREDICTED = [name for name, kind in STRATEGIES.items() if kind().cost().path and kind.traits.ranks[0] <= 2]
 SIZES = "--world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
@@ -140,8 +138,6 @@ CASES = {
     "loading, no dali": Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head="dali"),
 }  # fmt: skip
 MARKS = {
-    "memory": [pytest.mark.slow],
-    "loading, no dali": [pytest.mark.slow],
     "all_reduce, mpi": [pytest.mark.end_to_end, *NEEDS_MPI],
     "overlap": [pytest.mark.exhaustive],  # its strategies and links are measured by `training` and `link`
     "parameter_server": [pytest.mark.exhaustive],
@@ -222,7 +218,6 @@ def fail_on_rank_1(transport: Transport) -> None:
     transport.recv(1, "never sent")
 
 
-@pytest.mark.slow
 @pytest.mark.end_to_end
 @NEEDS_MPI[0]
 @NEEDS_MPI[1]
@@ -233,31 +228,18 @@ def test_a_failure_under_mpirun_is_told() -> None:
 
 WRONG = """
 compression --elements 1001
-prediction --mbit 0
-virtual_time --ranks 1
 compression --codecs topk zip
+virtual_time --ranks 1
 loading --workers 1 2
 loading --device tpu
-loading --batch_size 0
-overlap --n_gpus 1
 overlap --gbit -1
 overlap --models vgg
 overlap --bucket_mb 0
 hogwild --processes 2 0
-hogwild --models mlp resnet
-all_reduce --world_size 1
-all_reduce --sizes 1000 0
 all_reduce --peers nccl
 all_reduce --no_such_option
-training --n_gpus 1
-training --models cnn resnet
-parameter_server --workers 0
 parameter_server --workers 2 2
-parameter_server --steps 0
-parameter_server --batch_size 0
-startup --ranks 0
 startup --repeats 0
-memory --repeats many
 memory --out /dev/null/figures.json
 """
 

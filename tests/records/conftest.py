@@ -23,3 +23,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(results: Path, tmp_path: Path) -> Path:
     """A copy that a test may damage."""
     return Path(shutil.copytree(results, tmp_path / "results"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before the process of each group is chosen
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process makes the runs, for all tests that read them."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and "results" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("results"))

@@ -6,11 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from records import page
 from records.events import PHASES
+from records.finished import Recorded, load
 from records.recorder import Recorder
 from records.tables import epoch_table
-from records.timeline import load
 from strategies import Strategy
 from tests.runs import small
 from training import run
@@ -81,12 +80,12 @@ def simulated(
     run(small(folder, strategy, run_name=name, n_gpus=n_gpus, **changes), quiet=True, launcher=cluster.launcher())
 
 
-def loaded(folder: Path, name: str = "run") -> page.Run:
-    """Return a run as a page takes it."""
-    return page.Run(*load(str(folder / name)))
+def loaded(folder: Path, name: str = "run") -> Recorded:
+    """Return a run."""
+    return load(str(folder / name))
 
 
-def long(run: page.Run) -> page.Run:
+def long(run: Recorded) -> Recorded:
     """Return a run of 50,000 events: this one, again and again."""
     body = run.events[run.events["phase"].isin(PHASES)]
     length, steps = body["t1"].max(), body["step"].max() + 1

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,7 +43,6 @@ def damaged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: dict[str, tuple[bytes, Any]] = {
         "torn": (events[:-20], facts),
         "foreign": (gzip.compress(b"a,b\n1,2\n"), facts),
-        "text": (b"a,b\n1,2\n", facts),
         "backwards": (gzip.compress(backwards), facts | {"roles": ["server", "worker", "worker"]}),
         "broken": (events, [1]),
         "fewer": (gzip.compress(of_three.to_csv(index=False).encode()), facts),
@@ -53,14 +53,12 @@ def damaged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}{EVENTS_SUFFIX}").write_bytes(content)
         (folder / f"{name}.json").write_text(json.dumps(metadata))
     (folder / f"alone{EVENTS_SUFFIX}").write_bytes(events)
-    (folder / "notes.txt").touch()
-    tables = {"foreign": b"a,b\n1,2\n", "binary": b"\xff\xfe\x00", "ragged": b"a,b\n1,2\n1,2,3\n", "list": csv,
+    tables = {"binary": b"\xff\xfe\x00", "ragged": b"a,b\n1,2\n1,2,3\n", "list": csv,
               "deep": csv, "unfinished": f"{','.join(COLUMNS)}\n".encode()}  # fmt: skip
     for name, table in tables.items():
         (folder / f"{name}.csv").write_bytes(table)
     (folder / "list.json").write_text(json.dumps(list(facts)))
     (folder / "deep.json").write_text("[" * 200_000)
-    (folder / "tableless.json").write_text(json.dumps(facts))
     (folder / "single.1.trace.json").write_text('{"traceEvents": []}')
     (folder / "link.html").symlink_to("single.1.json")
     for copy in TOO_MANY:
@@ -69,15 +67,13 @@ def damaged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-DEATHS = (3, "x", None, [1], {"rank": 1}, [{"rank": "1"}])
+DEATHS = (3, [1], {"rank": 1}, [{"rank": "1"}])
 WRONG: list[tuple[str, ...]] = [  # a command, and what its line says
     ("timeline missing", "missing", "no such run", "RESULTS_DIR/RUN_NAME"),
-    ("timeline notes.txt", "notes.txt", "no such run"),
     ("timeline .", "no such run"),
     ("timeline silent", "silent.events.csv.gz", "without events", "--no_events"),
     ("timeline torn", "torn.events.csv.gz", "damaged", "repeat"),
     ("timeline foreign", "foreign.events.csv.gz", "other columns", "repeat"),
-    ("timeline text", "text.events.csv.gz", "ot a gzip", "repeat"),
     ("timeline backwards", "backwards.events.csv.gz", "damaged", "repeat"),
     ("timeline alone", "alone.json", "No such file", "copy"),
     ("timeline broken", "broken.json", "repeat"),
@@ -85,44 +81,31 @@ WRONG: list[tuple[str, ...]] = [  # a command, and what its line says
     ("timeline roleless", "roleless.json", "roles"),
     *((f"timeline deaths-{i}", f"deaths-{i}.json: its deaths are not a list of ranks") for i in range(len(DEATHS))),
     ("timeline single.1 --step 99", "--step 99", "steps 1 to 24"),
-    ("timeline single.1 --step 0", "--step 0", "steps 1 to 24"),
-    ("timeline single.1 --step 24", "--step 24 --steps 2", "steps 1 to 24"),
     ("timeline single.1 --steps 25", "--steps 25", "steps 1 to 24"),
     ("timeline single.1 --steps 0", "--steps 0", "steps 1 to 24"),
     ("timeline single.1 --step two", "--step", "two", "--help"),
-    ("timeline single.1 --steep 2", "--steep", "--help"),
-    ("timeline", "RUN", "--help"),
-    ("page nothing", "no such run"),
     ("page single.1 nothing", "nothing: no such run"),
     ("page single.1 --step 9999", "--step 9999 --steps 1: the run has the steps 1 to"),
     ("page single.1 --out no/where.html", "give another --out"),
-    ("page single.1 --out .", "give another --out"),
     ("page single.1 --out single.1.json", "end it with .html"),
-    ("page single.1 --out single.1.csv", "end it with .html"),
     ("page single.1 --out silent.events.csv.gz", "end it with .html"),
     ("page single.1 --out link.html", "link.html: the name of a run's records"),
-    ("staleness silent", "without events"),
     ("staleness ring_all_reduce.1", "ring_all_reduce.1: ring_all_reduce recorded no versions"),
     ("compare single.1.csv missing.csv", "compare: missing.csv"),
     ("compare single.1.csv nothing*.json", "compare: nothing*.json"),
     ("compare single.1.csv broken.json", "compare: broken."),
-    ("compare single.1.csv tableless.json", "compare: tableless.csv"),
-    ("compare single.1.csv foreign.csv", "compare: foreign.csv"),
     ("compare single.1.csv binary.csv", "compare: binary.csv"),
     ("compare single.1.csv ragged.csv", "compare: ragged.csv"),
     ("compare single.1.csv unfinished.csv", "compare: unfinished.csv"),
     ("compare single.1.csv list.csv", "compare: list.json"),
     ("compare single.1.csv deep.csv", "compare: deep.json"),
     ("compare single.1.csv silent.events.csv.gz", "compare: silent.events.csv.gz"),
-    ("compare single.1.csv .", "compare: ."),
     ("compare single.1.csv --lats", "compare: unrecognized arguments: --lats; see --help"),
     ("compare single.1.csv --last 0", "compare: --last 0: must be 1 or more"),
     ("compare single.1.trace.json", "compare: single.1.trace.json: the trace of a run; give its .json"),
     ("compare", "compare: results/*.json: no such file; give the .json of a run"),
-    ("plot missing.json", "plot: missing.json: no such file"),
     ("plot single.1.json --out picture.jpeg", "plot: --out picture.jpeg: must end in .png"),
     ("plot single.1.json --out no/f.png", "plot: cannot write no/f.png: No such file or directory"),
-    ("plot single.1.json --last x", "plot: argument --last: invalid int value: 'x'"),
     (f"plot {' '.join(TOO_MANY)}", f"plot: {len(TOO_MANY)} runs are too many to tell apart"),
 ]
 
@@ -149,7 +132,6 @@ def test_bad_input_gets_one_line_and_writes_nothing(
     [
         ("timeline", (os, "replace"), ("single.1.timeline.png", "single.1.trace.json", "No space left", "copy")),
         ("timeline", (Figure, "savefig"), ("single.1.timeline.png", "single.1.trace.json")),
-        ("timeline", (Path, "write_text"), ("single.1.timeline.png", "single.1.trace.json")),
         ("staleness", (os, "replace"), ("async_param_server.1.staleness.png: No space left",)),
     ],
 )  # fmt: skip
@@ -170,18 +152,21 @@ def test_a_failed_write_leaves_nothing(
     assert sorted(os.listdir(own)) == before
 
 
+WITHOUT_PYPLOT = """
+import sys, records.plot, records.timeline
+from records.staleness import main
+code = main(sys.argv[1:])
+sys.exit("a backend is chosen for others" if "matplotlib.pyplot" in sys.modules else code)
+"""
+
+
 def test_a_command_works_anywhere_and_its_reader_may_stop_reading(own: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "records.staleness", "async_param_server.1"]
+    command = [sys.executable, "-c", WITHOUT_PYPLOT, "async_param_server.1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=own, env=environment, stdout=write, stderr=subprocess.PIPE, text=True,
                           timeout=LIMIT, check=False)  # fmt: skip
     os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
     assert (own / "async_param_server.1.staleness.png").exists()
-
-
-def test_no_backend_is_chosen_for_others() -> None:
-    code = "import sys, records.timeline, records.plot; sys.exit('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=LIMIT, check=False).returncode == 0

@@ -19,8 +19,9 @@ from records import page
 from records.events import OPS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
 from records.finished import BadRun
+from records.messages import with_messages
 from records.page.__main__ import main
-from records.page.columns import TYPES, with_messages
+from records.page.columns import TYPES
 from strategies import STRATEGIES
 from tests.records.samples import loaded, long, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
@@ -214,7 +215,7 @@ def test_steps_that_have_room_are_the_workers_at_the_pace_of_the_slowest(
     """The server counts the updates of all, and the fastest worker is far ahead: what is proposed is not refused."""
     simulated(tmp_path, "async_param_server", epochs=8, bandwidth=1e9, latency=1e-5)
     run = loaded(tmp_path)
-    for most in (1000, 700, 400, 100):
+    for most in (1000, 100):
         monkeypatch.setattr(page, "MAX_EVENTS", most)
         with pytest.raises(BadRun, match=rf"a page holds {most:,};") as refused:
             page.make_page([run])
@@ -232,10 +233,8 @@ def test_two_long_runs_have_a_page_together_only_if_it_is_not_too_large(
 ) -> None:
     runs = [loaded(results, f"{name}.1") for name in ("ring_all_reduce", "param_server")]
     size = len(page.make_page(runs).encode())
-    monkeypatch.setattr(page, "MAX_BYTES", size)
-    assert page.make_page(runs)
     monkeypatch.setattr(page, "MAX_BYTES", size - 1)
-    with pytest.raises(BadRun, match=r"1 and .* MB; ask .* --step 1 --steps \d+$|ask for fewer steps") as refused:
+    with pytest.raises(BadRun, match="ask for fewer steps, such as --step") as refused:
         page.make_page(runs)
     first, n = map(int, re.findall(r"--steps? (\d+)", str(refused.value)))
     assert len(page.make_page(runs, (first, n)).encode()) < size

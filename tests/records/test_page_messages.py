@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.page.columns import PARAMETERS, encode, with_messages
+from records.messages import PARAMETERS, with_messages
+from records.page.columns import encode
 from records.recorder import Recorder
 from records.tables import applied, dropped
 from strategies.collectives import ring_all_reduce
@@ -45,7 +46,7 @@ def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str
     return receipts, transport.recorder.frame()
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(world_size=st.integers(2, 6), rounds=st.integers(1, 3), more=st.integers(0, 5))
 def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds: int, more: int) -> None:
     found: list[Any] = virtual_time(world_size).launch(truth, world_size, rounds, world_size + more)
@@ -62,7 +63,7 @@ def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds:
 RANK = st.integers(0, 2)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.tuples(RANK, RANK, st.sampled_from("ab"), st.booleans()), max_size=40))
 def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str, bool]]) -> None:
     recorders = [Recorder(rank) for rank in range(3)]
@@ -142,7 +143,7 @@ def test_messages_of_two_lives_are_not_taken_for_one(tmp_path: Path) -> None:
     assert alone["t0"].max() < begins, "what has one end is of its first life"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(1, 3), max_size=12), st.integers(0, 12), st.integers(0, 12), st.booleans())
 def test_a_receipt_is_of_no_message_of_another_length(sizes: list[int], first: int, taken: int, died: bool) -> None:
     """Of what rank 1 sent before its `first` message that is on record nothing is known."""

@@ -1,24 +1,23 @@
 """The timeline of a run and its trace: valid, complete, and one clear line for whatever cannot be drawn."""
 
-import io
 import json
 import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from records.events import HIDDEN, MARKS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
+from records.finished import BadRun, load
 from records.recorder import Recorder
-from records.timeline import COLOURS, draw, legend, load, main, middle, window
+from records.timeline import draw, legend, main, middle, window
 from records.trace import trace
 from tests.records.samples import WORLDS
 
@@ -103,7 +102,7 @@ def test_a_run_as_picture_and_trace(own: Path, strategy: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", EVENTS_SUFFIX])
 def test_any_file_names_the_run(results: Path, suffix: str) -> None:
-    assert load(f"{results}/ring_all_reduce.1{suffix}")[0] == f"{results}/ring_all_reduce.1"
+    assert load(f"{results}/ring_all_reduce.1{suffix}").path == f"{results}/ring_all_reduce.1"
 
 
 def made_up() -> pd.DataFrame:
@@ -138,7 +137,7 @@ def test_the_window_is_that_of_the_workers_steps() -> None:
     late = events.assign(t0=events["t0"].where(events["rank"] != 1, events["t1"]))
     assert window(late, ROLES, 2, 1) == (2.1, 3.0), "the earliest of all workers"
     for first, n in ((0, 1), (7, 1), (6, 2), (2, 0), (2, -1), (1, 10**30), (10**30, 1)):
-        with pytest.raises(ValueError, match="the run has the steps 1 to 6"):
+        with pytest.raises(BadRun, match="the run has the steps 1 to 6"):
             window(events, ROLES, first, n)
     starts = [middle(events, ROLES, n) for n in (1, 2, 3, 4, 6, 7, 10**30)]
     assert starts == [5, 4, 4, 3, 1, 1, 1], "past the warm-up and inside an epoch"
@@ -168,16 +167,6 @@ def test_the_picture_shows_all_ranks_and_for_whom_they_wait() -> None:
             assert path.vertices[:, 0].max() < 1000 + 1e-6, "clipped"
 
 
-def test_a_span_of_a_microsecond_can_be_seen() -> None:
-    figure = Figure(figsize=(6, 3), dpi=150)
-    draw(figure.subplots(), made_up(), ROLES, 2, 1)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    image.seek(0)
-    wanted = [int(COLOURS["update"][i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    assert (np.abs(imread(image)[..., :3] - wanted).max(axis=-1) < 0.2).any()
-
-
 def test_the_trace_leaves_out_what_is_unknown() -> None:
     found = by_phase(trace(made_up(), ROLES))
     assert not any("from formula" in str(event) for event in found["X"] + found["s"])
@@ -192,39 +181,7 @@ def test_the_trace_leaves_out_what_is_unknown() -> None:
     assert (forward["ts"], forward["dur"]) == (1e6, 5e5)
 
 
-def test_messages_held_at_once_get_threads_of_their_own() -> None:
-    recorder, sender = Recorder(0), Recorder(1)
-    for k in range(3):
-        sender.add("communicate", k, k + 0.5, "send", 0, "gradient", 8)
-    for k in range(3):  # each begins before the one before it ends, and outlives it
-        recorder.add("communicate", k + 1.0, k + 2.5, "recv", 1, "gradient", 8)
-    events = pd.concat([recorder.frame(), sender.frame()], ignore_index=True)
-    found = by_phase(trace(events, ["worker"] * 2))
-    assert [(x["tid"], x["ts"]) for x in found["X"] if x["cat"] == "recv"] == [(0, 1e6), (2, 2e6), (0, 3e6)]
-    assert [(s["ts"], f["ts"], f["tid"]) for s, f in zip(found["s"], found["f"], strict=True)] == [
-        (0, 1e6, 0), (1e6, 2e6, 2), (2e6, 3e6, 0)
-    ]  # fmt: skip
-    order = {m["tid"]: m["args"]["sort_index"] for m in found["M"] if m["name"] == "thread_sort_index"}
-    assert sorted(order, key=lambda tid: order[tid]) == [0, 2, 1]
-
-
-def test_no_arrow_leads_from_one_life_of_a_rank_to_another() -> None:
-    server, worker = Recorder(0), Recorder(1)
-    for t in (1, 5):  # the events of the life that began at 1 are lost
-        for k, tag in enumerate(("position", "initial parameters")):
-            server.add("communicate", t + 0.1 * k, t + 0.1 * k, "send", 1, tag, 8)
-    for k, tag in enumerate(("position", "initial parameters")):
-        worker.add("communicate", 6 + 0.1 * k, 6 + 0.1 * k, "recv", 0, tag, 8)
-    worker.add("communicate", 7, 7, "send", 0, "gradient", 8)
-    server.add("communicate", 2, 2, "recv", 1, "gradient", 8)
-    server.add("communicate", 8, 8, "recv", 1, "gradient", 8)
-    found = by_phase(
-        trace(pd.concat([server.frame(), worker.frame()], ignore_index=True), ["server", "worker"], dead=[1])
-    )
-    arrows = [(start["ts"] / 1e6, end["ts"] / 1e6) for start, end in zip(found["s"], found["f"], strict=True)]
-    assert arrows == [(5, 6), (5.1, 6.1), (7, 8)]
-
-
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.floats(0, 1e-7)), max_size=20))
 def test_slices_nest_whatever_was_recorded(spans: list[tuple[int, int, float]]) -> None:
     recorder = Recorder()

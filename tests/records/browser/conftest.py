@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from records import page
+from records.finished import Recorded
 from tests.browser import Browser, chromium
 from tests.records.samples import WORLDS, loaded, simulated
 from virtual_time.launcher import Death
@@ -41,13 +42,13 @@ def nothing_is_wrong(browser: Browser) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def some(tmp_path_factory: pytest.TempPathFactory) -> page.Run:
+def some(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     simulated(folder := tmp_path_factory.mktemp("ring"), "ring_all_reduce")
     return loaded(folder)
 
 
 @pytest.fixture(scope="package")
-def bereaved(tmp_path_factory: pytest.TempPathFactory) -> page.Run:
+def bereaved(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """A run of which rank 2 dies, and rank 3, which returns."""
     simulated(folder := tmp_path_factory.mktemp("bereaved"), "async_param_server", Death(3, 0.02, 0.04), Death(2, 0.03))
     return loaded(folder)

@@ -9,8 +9,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from records import page
-from records.page.columns import with_messages
-from records.timeline import load
+from records.finished import Recorded, load
+from records.messages import with_messages
 from tests.browser import NEEDS_BROWSER, Browser
 from tests.records.samples import WORLDS
 
@@ -20,8 +20,8 @@ MARKS = [pytest.mark.xdist_group("browser"), pytest.mark.end_to_end, NEEDS_BROWS
 
 def events_of(pages: Path, name: str) -> pd.DataFrame:
     """The events in the order of the page, with their messages."""
-    _, events, metadata = load(str(pages / f"{name}.1"))
-    return with_messages(events, metadata["roles"])
+    run = load(str(pages / f"{name}.1"))
+    return with_messages(run.events, run.roles)
 
 
 def moment(browser: Browser) -> tuple[float, int]:
@@ -50,7 +50,7 @@ def press(browser: Browser, *keys: str, shift: bool = False) -> None:
     actions.perform()
 
 
-def open_page(browser: Browser, folder: Path, *runs: page.Run, width: int = 1600, **options: Any) -> None:
+def open_page(browser: Browser, folder: Path, *runs: Recorded, width: int = 1600, **options: Any) -> None:
     (folder / "page.html").write_text(page.make_page(runs, **options), encoding="utf-8")
     browser.open(folder / "page.html", width=width)
 

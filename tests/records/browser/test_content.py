@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from records import page
+from records.finished import Recorded
 from tests.browser import Browser
 from tests.records.browser.helpers import MARKS, N, events_of, facts, is_in_view, moment, open_page, press
 from tests.records.samples import loaded
@@ -138,9 +138,9 @@ def test_a_server_shows_versions_and_staleness(browser: Browser, pages: Path) ->
 
 def test_records_without_lines_say_so(browser: Browser, pages: Path, tmp_path: Path) -> None:
     run = loaded(pages, "ring_all_reduce.1")
-    open_page(browser, tmp_path, page.Run(run.path, run.events.assign(line=""), run.metadata))
+    open_page(browser, tmp_path, Recorded(run.path, run.events.assign(line=""), run.metadata))
     assert "do not say which line" in browser.text(".file")
-    open_page(browser, tmp_path, page.Run(run.path, run.events, {**run.metadata, "sources": {}}))
+    open_page(browser, tmp_path, Recorded(run.path, run.events, {**run.metadata, "sources": {}}))
     browser.element("#last").click()
     assert "has changed since the run" in browser.text(".file")
 

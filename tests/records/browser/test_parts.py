@@ -3,17 +3,16 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from records import page
-from records.page.columns import with_messages
+from records.finished import Recorded
+from records.messages import with_messages
 from tests.browser import Browser
 from tests.records.browser.helpers import MARKS, facts, open_page
 
 pytestmark = MARKS
 
 
-def test_the_chunks_of_some_steps_are_those_of_the_whole_run(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+def test_the_chunks_of_some_steps_are_those_of_the_whole_run(browser: Browser, some: Recorded, tmp_path: Path) -> None:
     script = (
         "const run = page.runs[0], { chunks } = run;"
         "return [...run.t0].map((t, i) => [t, run.rank[i], chunks.state(i + 1, chunks.roundOf(i))])"
@@ -33,7 +32,7 @@ def test_the_chunks_of_some_steps_are_those_of_the_whole_run(browser: Browser, s
         assert ranks == [0, 1, 2, 3]
 
 
-def test_of_a_dead_rank_it_says_that_its_events_are_lost(browser: Browser, bereaved: page.Run, tmp_path: Path) -> None:
+def test_of_a_dead_rank_it_says_that_its_events_are_lost(browser: Browser, bereaved: Recorded, tmp_path: Path) -> None:
     open_page(browser, tmp_path, bereaved)
     events = with_messages(bereaved.events, bereaved.roles, bereaved.died)
     said = browser.text("h2")
@@ -58,26 +57,16 @@ def test_of_a_dead_rank_it_says_that_its_events_are_lost(browser: Browser, berea
     assert set(alone["peer"]) == {2, 3}
 
 
-def test_all_times_of_the_second_run_are_moved(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+def test_all_times_of_the_second_run_are_moved(browser: Browser, some: Recorded, tmp_path: Path) -> None:
     moved = some.events.assign(t0=some.events["t0"] + 2.5, t1=some.events["t1"] + 2.5)
-    later = page.Run(some.path, moved, some.metadata)
+    later = Recorded(some.path, moved, some.metadata)
     open_page(browser, tmp_path, some, later)
     first, second = browser.run("return page.runs.map((run) => [[...run.t0], [...run.t1]])")
     np.testing.assert_allclose(second, first, atol=1e-9)
     assert browser.run("return page.end - page.start") < 1
 
 
-def test_a_moment_has_the_unit_that_its_time_needs(browser: Browser, some: page.Run, tmp_path: Path) -> None:
-    open_page(browser, tmp_path, some)
-    end = browser.run("return page.end")
-    assert end > 0.02
-    browser.run("page.goTo(page.end); page.look(page.end - 1e-4, page.end)")
-    assert float(browser.text("#time").split(" ms,")[0]) == pytest.approx(1e3 * end, abs=1e-3)
-    browser.run("page.goTo(page.start); page.look(page.start, page.start + 1e-4)")
-    assert " µs," in browser.text("#time")
-
-
-def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, some: page.Run, tmp_path: Path) -> None:
+def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, some: Recorded, tmp_path: Path) -> None:
     open_page(browser, tmp_path, some)
     browser.run(  # this observer is told after the page's, in the frame of the change
         "const { canvas } = page.lanes[0], all = () => [0, 0, canvas.width, canvas.height];"
@@ -88,17 +77,3 @@ def test_while_the_window_changes_its_size_something_is_drawn(browser: Browser, 
     drawn, width = browser.until("return globalThis.drawn")
     assert width < 900, "the canvas has its new size"
     assert drawn
-
-
-@pytest.mark.parametrize("width", [320, 1000])
-def test_the_box_of_keys_is_in_the_window(browser: Browser, some: page.Run, tmp_path: Path, width: int) -> None:
-    open_page(browser, tmp_path, some, width=width)
-    browser.element("#help summary").click()
-    browser.frame()
-    left, top, right, bottom = browser.run(
-        "const box = document.querySelector('#help dl').getBoundingClientRect();"
-        "return [box.left, box.top, box.right, box.bottom]"
-    )
-    assert 0 <= left < right <= width
-    assert 0 <= top < bottom <= 900
-    assert right - left > 250

@@ -1,32 +1,23 @@
 """What is wrong with the codes of lab 7, and with their means: the first fault of a run, in the lab's words."""
 
-from dataclasses import dataclass
-
 import torch
 
-from lessons.lab import Case, Run, is_close
+from lessons.lab import Run, is_close
 from lessons.sums import coefficients, describe
 
 STEPS = 3
 COMPRESS, DECOMPRESS, EXCHANGE = "compress", "decompress", "exchange"
 
 
-@dataclass(frozen=True)
-class Part(Case):
-    """A case that calls the lab's functions up to one of them, so that each is judged before the next is written."""
-
-    until: str = EXCHANGE
-
-
 def first_fault(run: Run) -> str:
     """Return what is wrong first, in one line; "" if nothing is."""
-    case, k, until = run.case, int(run.inputs[0]["k"]), until_of(run.case)
+    case, k = run.case, int(run.inputs[0]["k"])
     begin = f"{case}, k = {k}"
     for s in range(1, STEPS + 1):
         for rank in range(case.n):
             if fault := _wrong_code(run, rank, s, min(k, case.length)):
                 return f"{begin}, step {s}: rank {rank}: {fault}"
-    for s in range(1, STEPS + 1 if until == EXCHANGE else 1):
+    for s in range(1, 1 if case.until else STEPS + 1):
         for rank in range(case.n):
             if fault := _wrong_mean(run, rank, s):
                 return f"{begin}, step {s}: rank {rank}: {fault}"
@@ -37,11 +28,6 @@ def first_fault(run: Run) -> str:
                         "for they added the codes in different orders: add in the order of ranks, so that replicas "
                         "stay alike")  # fmt: skip
     return ""
-
-
-def until_of(case: Case) -> str:
-    """Return the last function that is called in a case."""
-    return case.until if isinstance(case, Part) else EXCHANGE
 
 
 def _wrong_code(run: Run, rank: int, s: int, k: int) -> str:
@@ -58,7 +44,7 @@ def _wrong_code(run: Run, rank: int, s: int, k: int) -> str:
         _wrong_values(values, indices, came, g)
         or _wrong_choice(indices, came, g)
         or _wrong_rest(before, g, after, indices, values)
-        or (until_of(run.case) != COMPRESS and _wrong_decoded(result[f"decoded{s}"], indices, values))
+        or (run.case.until != COMPRESS and _wrong_decoded(result[f"decoded{s}"], indices, values))
         or ""
     )
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, name_dtype, name_kind, normal
-from lessons.labs.codes import COMPRESS, DECOMPRESS, EXCHANGE, STEPS, Part, first_fault, until_of
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, name_dtype, name_kind, normal
+from lessons.labs.codes import COMPRESS, DECOMPRESS, EXCHANGE, STEPS, first_fault
 
 INDEX_BYTES = 4
 _OF_WHOLE_NUMBERS = 10  # elements: shorter vectors have magnitudes that are equal
@@ -24,11 +24,13 @@ class Compression(Lab):
 
     name = "compression"
     functions = (COMPRESS, DECOMPRESS, EXCHANGE)
-    cases = (Part(1, 24, until=COMPRESS), Part(1, 9, until=COMPRESS), Part(1, 4, until=COMPRESS),
-             Part(1, 24, until=DECOMPRESS), Case(2, 24), Case(3, 24), Case(2, 9), Case(4, 32), Case(3, 4), Case(1, 12),
+    cases = (Case(1, 24, until=COMPRESS), Case(1, 9, until=COMPRESS), Case(1, 4, until=COMPRESS),
+             Case(1, 24, until=DECOMPRESS), Case(2, 24), Case(3, 24), Case(2, 9), Case(4, 32), Case(3, 4), Case(1, 12),
              Case(5, 40, torch.float64), Case(3, 5_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
+    steps = STEPS
+    formulas = ("N - 1", "(N - 1) k (4 + 4), k = 400", "1", "latency + (N - 1) k (4 + 4) / bandwidth")
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         k = case.length + 3 if case.length < _FEW else chance.randint(case.length // 8 + 1, case.length // 3)
@@ -46,7 +48,7 @@ class Compression(Lab):
         return drawn
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        k, length, until = int(inputs["k"]), case.length, until_of(case)
+        k, length = int(inputs["k"]), case.length
         begin = f"{case}: rank {transport.rank}"
         result: Vectors = {}
         residual = inputs["kept0"].clone()
@@ -54,11 +56,11 @@ class Compression(Lab):
             code = _keeping(inputs[f"g{s}"], begin, COMPRESS, lambda g: yours.compress(g, residual, k))
             indices, values = _checked_code(code, case, begin)
             result |= {f"indices{s}": indices.long(), f"values{s}": values, f"kept{s}": residual.clone()}
-            if until != COMPRESS:
+            if case.until != COMPRESS:
                 decoded = yours.decompress(indices.clone(), values.clone(), length)
                 _check_vector(decoded, case, begin, DECOMPRESS)
                 result[f"decoded{s}"] = decoded
-        if until != EXCHANGE:
+        if case.until:
             return result
         left = inputs["kept0"].clone()
         for s in range(1, STEPS + 1):
@@ -76,31 +78,17 @@ class Compression(Lab):
             return f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
         return ""
 
-    def figures(self, run: Run) -> list[Figure]:
-        others, k, width = run.case.n - 1, int(run.inputs[0]["k"]), run.case.dtype.itemsize
-        nbytes, written = others * k * (width + INDEX_BYTES), f"(N - 1) k ({width} + {INDEX_BYTES})"
-        seconds = LATENCY + nbytes / BANDWIDTH
-        return [
-            Figure("messages of a rank", max(run.messages) / STEPS, others, "N - 1"),
-            Figure("bytes of a rank", max(run.nbytes) / STEPS, nbytes, f"{written}, k = {k}"),
-            Figure("rounds", run.rounds / STEPS, 1, "1"),
-            Figure("virtual seconds", run.seconds / STEPS, seconds, f"latency + {written} / bandwidth"),
-        ]
-
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
         names, k, width = [one.name for one in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
         longest = max(run.sent, key=lambda message: message.nbytes)
-        advice = super().advise(run, missed)
         if "bytes of a rank" in names and longest.nbytes >= run.case.length * width:
             code = f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros"
-            return (
-                f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}; {advice}"
-            )
+            return f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}"
         if "bytes of a rank" in names and longest.nbytes == k * (width + 2 * INDEX_BYTES):
-            return f"the indices travel as int64, 8 bytes each, where int32 has 4; {advice}"
+            return "the indices travel as int64, 8 bytes each, where int32 has 4"
         if names[0] == "messages of a rank" and run.messages[0] == 2 * STEPS * (run.case.n - 1):
-            return f"a code is two messages, where one can carry both: pack(values, indices); {advice}"
-        return advice
+            return "a code is two messages, where one can carry both: pack(values, indices)"
+        return ""
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if vector.is_floating_point():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
 from lessons.labs import clusters, estimates
 from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster
 from lessons.labs.ring import run_all_reduce, wrong_ranks
@@ -36,6 +36,8 @@ class Links(Lab):
              Case(8, 40, torch.float64), Case(1, 5), Case(4, 1), Case(2, 0), Case(4, 10_000))  # fmt: skip
     scored = Case(8, 64)
     real = Case(4, 1_000)
+    formulas = ("of the fastest in each cluster", "log2 N", "log2 N",
+                "log2 N (latency + P / bandwidth), by log2 N messages")  # fmt: skip
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         inputs = [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
@@ -79,22 +81,16 @@ class Links(Lab):
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return "the vector" if vector.numel() == case.length else f"{vector.numel()} elements"
 
-    def figures(self, run: Run) -> list[Figure]:
-        case, found = run.case, estimates.ratios(*choices_of(run))
-        rounds = math.log2(case.n)
-        best = rounds * (LATENCY + case.length * case.dtype.itemsize / BANDWIDTH)
-        return [
-            Figure("time of your choices", sum(found) / len(found), 1.0, "of the fastest in each cluster"),
-            Figure("messages of a rank", max(run.messages), rounds, "log2 N"),
-            Figure("rounds", run.rounds, rounds, "log2 N"),
-            Figure("virtual seconds", run.seconds, best, "log2 N (latency + P / bandwidth), by log2 N messages"),
-        ]
+    def costs(self, run: Run) -> dict[str, float]:
+        found = estimates.ratios(*choices_of(run))
+        costs = {"time of your choices": sum(found) / len(found)} | super().costs(run)
+        del costs["bytes of a rank"]  # a ring sends fewer
+        return costs
 
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        advice = super().advise(run, missed)
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
         if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
-            advice += "; yours is faster here, for a message costs its sender nothing but the time on the card"
-        return advice
+            return "yours is faster here, for a message costs its sender nothing but the time on the card"
+        return ""
 
 
 def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:

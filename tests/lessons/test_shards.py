@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lessons.lab import Case, Run, Vectors
 from lessons.labs.param_server import one_process
-from lessons.labs.shards import STEPS, Optimizer, first_fault
+from lessons.labs.sharding import STEPS, Optimizer, Sharding
 
 
 def made(n: int, length: int, cuts: list[int], seed: int) -> Run:
@@ -43,7 +43,7 @@ runs = st.builds(
 @settings(deadline=None)
 @given(runs)
 def test_any_cut_of_x_is_right(run: Run) -> None:
-    assert first_fault(run) == ""
+    assert Sharding().find_fault(run) == ""
 
 
 @settings(deadline=None)
@@ -53,9 +53,9 @@ def test_an_element_that_nobody_updates_or_two_do_is_found(run: Run, element: in
     (owner,) = [result for result in run.results if result[f"updated{s}"][i]]
     other = next(result for result in run.results if result is not owner)
     other[f"given{s}"][i], other[f"updated{s}"][i] = owner[f"given{s}"][i], True
-    assert f"both updated element {i} of x" in first_fault(run)
+    assert f"both updated element {i} of x" in Sharding().find_fault(run)
     other[f"updated{s}"][i] = owner[f"updated{s}"][i] = False
-    assert f"no rank updated element {i} of x" in first_fault(run)
+    assert f"no rank updated element {i} of x" in Sharding().find_fault(run)
 
 
 @settings(deadline=None)
@@ -63,7 +63,7 @@ def test_an_element_that_nobody_updates_or_two_do_is_found(run: Run, element: in
 def test_an_x_that_is_another_is_found(run: Run, element: int, s: int) -> None:
     rank = element % run.case.n
     run.results[rank][f"x{s}"][element % run.case.length] += 1
-    assert f"step {s}: rank {rank} holds" in first_fault(run)
+    assert f"step {s}: rank {rank} holds" in Sharding().find_fault(run)
 
 
 def test_the_optimizer_keeps_the_state_of_what_it_has_updated() -> None:

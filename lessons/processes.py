@@ -114,7 +114,7 @@ def _launch(lab: Lab, source: Source, hear: Callable[[int, Any], None], real: Ru
     n = real.case.n if real else 1
     with tempfile.NamedTemporaryFile(prefix="lesson-") as trace:
         try:
-            return launch(_be, n, trace.name, lab.name, source, real,
+            return launch(_be, n, (trace.name, _COMPUTING_S), lab.name, source, real,
                           timeout=_SILENT_S, roles=[_NAME] * n, on_report=hear)  # fmt: skip
         except RunFailed as error:
             text = trace.read().decode(errors="replace")
@@ -131,12 +131,12 @@ def _launch(lab: Lab, source: Source, hear: Callable[[int, Any], None], real: Ru
 # In the processes
 
 
-def _be(transport: Transport, report: Callable[[Any], None], trace: str, lab_name: str, source: Source,
+def _be(transport: Transport, report: Callable[[Any], None], limit: tuple[str, float], lab_name: str, source: Source,
         real: Run | None) -> Any:  # fmt: skip
     """Be the process of all cases, or one rank of a real run. Ends itself if that takes too long."""
     torch.set_num_threads(1)  # for short vectors more of them cost more than they help
     lab, printed = LABS[lab_name], _Printed(report)
-    with _limited(trace), redirect_stdout(printed), redirect_stderr(printed):
+    with _limited(*limit), redirect_stdout(printed), redirect_stderr(printed):
         return _be_rank(transport, lab, source, real) if real else play_cases(lab, source, report)
 
 
@@ -151,14 +151,14 @@ def _be_rank(transport: Transport, lab: Lab, source: Source, run: Run) -> Vector
 
 
 @contextmanager
-def _limited(path: str) -> Iterator[None]:
+def _limited(path: str, seconds: float) -> Iterator[None]:
     """End this process if the block takes too long, when it has written to a file which line it runs.
 
     The time in which it has no processor does not count, unless it is very long: the machine may be busy.
     """
     with open(path, "a") as trace:
         faulthandler.register(signal.SIGPROF, trace, chain=True)  # which then ends the process
-        signal.setitimer(signal.ITIMER_PROF, _COMPUTING_S)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         faulthandler.dump_traceback_later(_LONGEST_S, exit=True, file=trace)
         yield
         faulthandler.cancel_dump_traceback_later()

@@ -50,7 +50,7 @@ def explain_serve(run: Run, s: int | None) -> str:
     total = sum(seen.steps.values())
     if len(seen.made) != total:
         return f"{begin} the server made {len(seen.made)} updates with {total} gradients; expected one with each"
-    text = _explain_order(run) or explain_answers(run, s, seen) or _explain_staleness(seen)
+    text = _explain_order(run) or _explain_had(seen) or explain_answers(run, s, seen) or _explain_staleness(seen)
     return text and f"{begin} {text}"
 
 
@@ -80,6 +80,18 @@ def _explain_order(run: Run) -> str:
     return ""
 
 
+def _explain_had(seen: Served) -> str:
+    """Return which worker got what is no x, or one without its own gradient; "" if none did."""
+    for (k, j), made in seen.made.items():
+        got = seen.version_of(seen.had[k][j + 1])
+        if got is None:
+            return f"what rank {k} got after update {made} is no version of x"
+        if got < made:
+            return (f"rank {k} got version {got}, which does not have its own gradient in it, which made version {made}"
+                    "; send x after the update")  # fmt: skip
+    return ""
+
+
 def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> str:
     """Return who was answered wrongly: unasked, too early, too late, with an old x; "" if nobody, going by messages.
 
@@ -99,8 +111,10 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> str:
             if s is not None and (ahead := taken[k] - taken[slowest]) > s:
                 at = f"when it was {counted(ahead, 'step')} ahead of rank {slowest}"
                 early = early or f"rank {k} was answered {at}; the bound is {s}"
-            if seen and (text := _explain_version(seen, message, taken)):
-                return text
+            made, got = sum(taken.values()), seen.version_of(message.vector) if seen else None
+            if got is not None and got < made:
+                return (f"rank {k} was answered after update {made}, but with version {got}, the x of when it was held "
+                        "back; send the x of now")  # fmt: skip
             continue
         text = _explain_wait(taken, present, waiting, last, s) if last else ""
         if last and text and _arrival(message) > _arrival(last) + _SOON:
@@ -112,20 +126,6 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> str:
         else:
             present.discard(message.rank)
     return (_explain_wait(taken, present, waiting, last, s) if last else "") or early
-
-
-def _explain_version(seen: Served, answer: Sent, taken: dict[int, int]) -> str:
-    """Return what is wrong with the x of an answer, after so many gradients of each worker."""
-    k, made, got = answer.dst, sum(taken.values()), seen.version_of(answer.vector)
-    if got is None:
-        return f"what rank {k} got after update {made} is no version of x"
-    if got < (own := seen.made[k, taken[k] - 1]):
-        return (f"rank {k} got version {got}, which does not have its own gradient in it, which made version {own}; "
-                "send x after the update")  # fmt: skip
-    if got < made:
-        return (f"rank {k} was answered after update {made}, but with version {got}, the x of when it was held back; "
-                "send the x of now")  # fmt: skip
-    return ""
 
 
 def _explain_wait(taken: dict[int, int], present: set[int], waiting: set[int], last: Sent, s: int | None) -> str:

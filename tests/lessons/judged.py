@@ -1,5 +1,6 @@
 """Checks that run a student's functions in the test's process, in virtual time only: for code that is known to end."""
 
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from lessons import check, processes
 from lessons.check import run_solution
 from lessons.judge import draw
 from lessons.lab import Case, Lab, Run, Vectors
+from lessons.labs import LABS
 from lessons.processes import Seen, play_cases
 from lessons.report import Report
 from lessons.source import Source
@@ -36,12 +38,24 @@ def _reference(lab: Lab, case: Case) -> Run:
     return run_solution(lab, Run(case, _inputs(lab, case)))
 
 
-def judge_changed(lab: str, *changes: Change, name: str = "mine") -> Report:
-    """Return the report on a lab's solution with these changes, in a file `name`.py."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+def play_solution(lab: str, case: Case) -> Run:
+    """Return a run of a lab's solution, whose results may be replaced."""
+    run = _reference(LABS[lab], case)
+    return dataclasses.replace(run, results=[*run.results])
+
+
+def judge_here(lab: str, path: str) -> Report:
+    """Return the report on a file."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "play_apart", _play_here)
         patch.setattr(check, "play_on_processes", lambda lab, source: None)
         patch.setattr(processes, "draw", lambda lab, case: Run(case, _inputs(lab, case)))
         patch.setattr(check, "run_solution", lambda lab, run: _reference(lab, run.case))
         patch.setattr(sys, "path", [*sys.path])
-        return check.check_file(lab, write(Path(folder), lab, *changes, name=name))
+        return check.check_file(lab, path)
+
+
+def judge_changed(lab: str, *changes: Change, name: str = "mine") -> Report:
+    """Return the report on a lab's solution with these changes, in a file `name`.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        return judge_here(lab, write(Path(folder), lab, *changes, name=name))

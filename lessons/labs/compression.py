@@ -86,8 +86,8 @@ class Compression(Lab):
             for rank in range(1, case.n):
                 if len(different := (run.results[rank][f"mean{s}"] != first).nonzero()):
                     which = f"ranks 0 and {rank} hold different bits in element {int(different[0])}"
-                    return (f"{begin}, step {s}: {which}, for they added the codes in different orders: add in the order "
-                            "of ranks, so that replicas stay alike")  # fmt: skip
+                    return (f"{begin}, step {s}: {which}, for they added the codes in different orders: add in the "
+                            "order of ranks, so that replicas stay alike")  # fmt: skip
         return ""
 
     def comment(self, kind: str, run: Run) -> str:

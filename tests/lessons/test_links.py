@@ -5,9 +5,8 @@ import random
 import pytest
 import torch
 
-from lessons import picture
-from lessons.lab import Case, Run, Sent
-from lessons.labs import LABS, estimates
+from lessons.lab import Case, Run
+from lessons.labs import estimates
 from lessons.labs.clusters import (
     CHOICES,
     RING,
@@ -21,12 +20,7 @@ from lessons.labs.clusters import (
     share_of,
 )
 from lessons.labs.links import Links
-from lessons.report import Report
 from lessons.solutions import links
-from lessons.training import compare
-from strategies.synchronous_server.param_server import ParamServer
-from transports.card import IN_ORDER
-from transports.units import PAYLOAD
 
 HINTS = [
     (choice, of_latency, of_bytes, text)
@@ -52,11 +46,6 @@ def explain(choice: str, of_latency: estimates.Term, of_bytes: estimates.Term) -
 def test_the_closed_form_of_a_step_is_what_is_measured(choice: str) -> None:
     for cluster in TO_CHOOSE[:3]:
         assert measure(choice, cluster) == pytest.approx(predict(choice, cluster), rel=1e-9)
-
-
-def test_a_server_that_sends_in_order_takes_n_vectors() -> None:
-    in_order = 2 * 1e-3 + 3 * 1e6 / 125e6
-    assert measure(SERVER, Cluster(3, 10**6, 1e9, 1e-3), IN_ORDER) == pytest.approx(in_order, rel=1e-9)
 
 
 @pytest.mark.parametrize(("choice", "of_latency", "of_bytes", "text"), HINTS)
@@ -93,27 +82,8 @@ def test_a_choice_that_is_like_no_other_is_told_by_computing_and_messages() -> N
     assert said.endswith(f"messages {seconds(measure(SERVER, TO_CHOOSE[i]) - share_of(SERVER, TO_CHOOSE[i]))})")
 
 
-def test_a_step_of_a_trained_server_is_counted_by_the_records_with_its_headers() -> None:
-    right = Report(LABS["links"], "right", "")
-    table = compare(right, {"server": ParamServer()}, epochs=1, bandwidth="10mbit", latency="0us", compute="0ms")
-    assert not isinstance(table, str)
-    N, seconds, nbytes = 4, table["virtual seconds"]["server"], 1e6 * table["MB sent"]["server"]
-    steps = round(1000 * seconds / table["ms a step"]["server"])
-    vector = nbytes / (2 * (N - 1) * steps) * 8 / 10e6
-    assert seconds == pytest.approx(2 * (N - 1) * steps * vector / PAYLOAD, rel=2e-3)
-
-
 def test_parts_that_have_come_on_several_ways_are_told_by_what_a_mean_is_made_of() -> None:
     run = Run(Case(4, 12), Links().draw(Case(4, 12), random.Random(5)))
     vectors = [inputs["vector"] for inputs in run.inputs]
     run.results = [{"vector": sum(vectors, vectors[0]) / 4}] * 4
     assert "(2 x rank 0 + rank 1 + rank 2 + rank 3) / 4; expected each rank once" in Links().find_fault(run)
-
-
-@pytest.mark.parametrize(("messages", "labels"), [(20, 20), (21, 0)])
-def test_many_messages_with_one_label_are_drawn_without_it(messages: int, labels: int) -> None:
-    run = Run(Case(8, 64), [])
-    run.sent = [Sent(0, i, 1, "", torch.zeros(64), None, 256, 1, 1e-4 * i, 1e-4 * i + 5e-5) for i in range(messages)]
-    panel = picture.draw(Links(), run, run).axes[1]
-    assert [text.get_text() for text in panel.texts].count("the vector") == labels
-    assert panel.get_xlabel().endswith("; each arrow carries the vector")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons import check, rates
+from lessons import rates
 from lessons.lab import Case, Run
 from lessons.labs import LABS
 from lessons.labs.late_words import explain_descend, explain_rates
@@ -15,7 +15,6 @@ from lessons.report import Report
 from lessons.solutions import not_waiting
 from tests.lessons.judged import judge_changed
 
-SOLVED = (check.SOLUTIONS / "not_waiting.py").read_text()
 RIGHT = Report(LABS["not_waiting"], "right", "right")
 
 
@@ -28,15 +27,6 @@ def test_a_server_that_waits_until_its_copy_was_read_is_right() -> None:
         ("x.clone(), k, \"parameters\")", "buffers[k].copy_(x), k, \"parameters\")"),
     )  # fmt: skip
     assert found.points == 100, found.verdict
-
-
-def test_the_closed_form_is_right() -> None:
-    body = "    small, large" + SOLVED.partition("    small, large")[2]
-    formula = "    import math\n\n    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature\n"
-    found = judge_changed("not_waiting", (body, formula))
-    assert found.points == 100, found.verdict
-    assert found.picture is not None
-    assert "chunks" not in found.picture.axes[-1].get_xlabel(), "nothing is cut into chunks here"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ ENDLESS = [
     (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "an endless loop"),
     ("while True:\n    pass\n", "of mine.py"),
     (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
-    (body("for i in range(9):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
+    (body("for i in range(19):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
 ]
 
 

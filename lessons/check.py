@@ -27,7 +27,7 @@ if __name__ == "__main__":
     end_while_loading("nothing was written", remove_folder)
     if len(sys.argv) > 2 and os.path.isfile(sys.argv[2]):
         print("loading PyTorch", file=sys.stderr, flush=True)
-    preload("lessons.labs")
+    preload("lessons.processes")
     preload("torch._dynamo")  # which torch's optimizers load
     with interrupts_wait(), suppress(UsageError, RunFailed):  # which the first start of a rank says again
         warm_up()  # the fork server loads torch while this process does
@@ -38,18 +38,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from tyro.conf import Positional
 
-from launchers.devices import as_before
-from lessons.judge import draw, play
-from lessons.lab import Fault, Lab, Run, counted
+from lessons.judge import play
+from lessons.lab import Fault, Lab, Run
 from lessons.labs import LABS
 from lessons.picture import picture_bytes
-from lessons.processes import Student, run_on_processes
+from lessons.processes import Seen, play_apart, play_on_processes
 from lessons.report import Report
 from lessons.source import Source
-from lessons.transport import is_spoiled
 from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line
 from training.command_line import guarded, parse
@@ -97,48 +94,27 @@ def find_lab(name: str) -> Lab:
     return LABS[name]
 
 
-@as_before()
 def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
     """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
-    torch.set_num_threads(1)  # for short vectors more of them cost more than they help
-    seen: Run | None = None
-    printed = ""
+    seen = Seen()
     try:
-        with Student(lab, source) as student:
-            try:
-                for case in (*lab.cases, lab.scored):
-                    tell(f"{counted(case.n, 'rank')}: ")
-                    seen = draw(lab, case)
-                    student.play(seen)
-                    if wrong := lab.find_fault(seen):
-                        raise Fault("wrong", wrong + _about_spoiled(seen))
-                    if seen.damage:
-                        raise Fault("damage", seen.damage)
-                    tell("right, ")
-            finally:
-                printed = student.printed
-        tell(f"{lab.real.n} real processes: ")
-        real = run_on_processes(lab, source)
-        if lab.find_fault(real):
-            raise Fault("real", f"right in virtual time, but on {lab.real.n} real processes the results are others: is "
-                                "something changed that is still being sent, or kept after its release?")  # fmt: skip
+        play_apart(lab, source, seen, tell)
+        tell(f"right, {lab.real.n} real processes: ")
+        play_on_processes(lab, source)
         tell("right\n")
     except Fault as fault:
         tell("not yet right\n")
-        assert seen is not None
-        verdict = f"{fault}{lab.comment(fault.kind, seen)}"
-        return Report(lab, fault.kind, verdict, (), seen, run_solution(lab, seen), printed)
-    assert seen is not None
-    figures = tuple(lab.figures(seen))
+        assert seen.run is not None
+        verdict = f"{fault}{lab.comment(fault.kind, seen.run)}"
+        return Report(lab, fault.kind, verdict, (), seen.run, run_solution(lab, seen.run), seen.printed)
+    assert seen.run is not None
+    reference = run_solution(lab, seen.run)
+    figures = lab.figures(seen.run, reference)
     missed = [one for one in figures if not one.is_best]
-    verdict = f"right, but not the best. {lab.advise(seen, missed)}" if missed else "right, and as good as is known"
-    return Report(lab, "costly" if missed else "right", verdict, figures, seen, run_solution(lab, seen), printed)
-
-
-def _about_spoiled(run: Run) -> str:
-    if not any(is_spoiled(vector) for result in run.results for vector in result.values()):
-        return ""
-    return "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
+    kind, verdict = "right", "right, and as good as is known"
+    if missed:
+        kind, verdict = "costly", f"right, but not the best. {lab.advise(seen.run, missed)}"
+    return Report(lab, kind, verdict, figures, seen.run, reference, seen.printed)
 
 
 def run_solution(lab: Lab, run: Run) -> Run:

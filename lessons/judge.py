@@ -4,9 +4,11 @@ Every rank is a coroutine of this process. `processes.py` runs the judge in a pr
 """
 
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from itertools import count
 from typing import Any
 
 import torch
@@ -52,18 +54,18 @@ class Game:
         self.lab, self.yours, self.run, self.source = lab, yours, run, source
         self.case = run.case
         self.on_the_way: dict[tuple[int, int, str], deque[Sent]] = {}  # by source, destination, tag, in order
+        self.numbers = count(1)  # of what ranks send and take
         self.rounds = [0] * self.case.n  # of the last message that a rank has received
-        self.waits: dict[int, tuple[int, str]] = {}  # who waits for whom (or ANY), and for what
         self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
         self.fault: Fault | None = None
-        self.is_over = False
+        self.ended = set[int]()
 
     def play(self) -> Run:
         """Run the case. Raises Fault."""
         try:
             ended = launch(self._be, self.case.n)
-        except Deadlock:
-            raise self._explain_deadlock() from None
+        except Deadlock as deadlock:
+            raise self._explain_deadlock(str(deadlock)) from None
         except RunFailed:
             if self.fault is None:
                 raise
@@ -89,10 +91,11 @@ class Game:
         try:
             result = self.lab.run(self.yours[rank], mine, self.case, self.run.inputs[rank])
             mine.look()
+            self.ended.add(rank)
         except GreenletExit:
             raise
         except BaseException as error:
-            lost = self._describe_loss(rank, error) if isinstance(error, PeerLost) else None
+            lost = self._explain_loss(rank, error) if isinstance(error, PeerLost) else None
             self.fault = self.fault or lost or self.source.explain(error, f"{self.case}: rank {rank}")
             raise self.fault from error
         return result, transport.messages_sent.total(), transport.bytes_sent.total(), transport.now()
@@ -123,54 +126,26 @@ class Game:
         return Fault("unreleased", f"N = {self.case.n}, {place}: rank {message.dst} received {self.label(message)} "
                                    f"of rank {message.rank} and never released it: {_RELEASE}")  # fmt: skip
 
-    def _explain_deadlock(self) -> Fault:
+    def _explain_deadlock(self, waits: str) -> Fault:
         for message in self.to_be_read.values():
-            if message.dst not in self.waits:  # its receiver has returned
+            if message.dst in self.ended:
                 unread = message.arrived is None
                 return self._explain_unread(message) if unread else self._explain_unreleased(message)
-        return Fault("deadlock", f"{self.case}: deadlock: {self._describe_deadlock()}")
+        held = next((one for one in self.to_be_read.values() if one.arrived is not None), None)
+        if held:
+            waits += f"; rank {held.dst} has received {held.tag!r}, but not released it: {_RELEASE}"
+        for one in self.run.sent:
+            waits_for_it = rf"rank {one.dst} waits for [^;]* from (rank {one.rank}|anybody)"
+            if one.arrived is None and re.search(waits_for_it, waits):
+                waits += f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}"
+                break
+        return Fault("deadlock", f"{self.case}: {waits}")
 
-    def _describe_deadlock(self) -> str:
-        """Return the cycle of ranks that wait for each other, or else the waits from a rank that names its source."""
-        paths = [self._follow(start) for start in sorted(self.waits)]
-        path = max(paths, key=lambda path: (len(path) > len(set(path)), len(path) > 1))
-        text = f"rank {path[0]} waits for {self._waited(path[0])}" + "".join(
-            f", which waits for {self._waited(rank)}" for rank in path[1:] if rank in self.waits and rank != path[0]
-        )
-        held = [one for rank in path if (one := self.to_be_read.get(rank)) and one.arrived is not None]
-        text += "".join(f"; rank {one.dst} has received it, but not released it: {_RELEASE}" for one in held[:1])
-        other = [one for one in self.run.sent if one.arrived is None and self._is_awaited(one)]
-        return text + "".join(f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}" for one in other[:1])
-
-    def _follow(self, start: int) -> list[int]:
-        """Return the chain of waits from a rank, up to one that waits for ANY; of a cycle only the cycle, closed."""
-        path = [start]
-        while (following := self.waits.get(path[-1], (ANY, ""))[0]) != ANY:
-            if following in path:
-                return [*path[path.index(following) :], following]
-            path.append(following)
-        return path
-
-    def _is_awaited(self, message: Sent) -> bool:
-        """Whether its receiver waits for its sender, and so for another tag."""
-        src, what = self.waits.get(message.dst, (message.dst, "release"))
-        return what != "release" and src in (message.rank, ANY)
-
-    def _waited(self, rank: int) -> str:
-        src, what = self.waits[rank]
-        why = "to read what it sent" if what == "release" else f"for {what}"
-        return ("anybody" if src == ANY else f"rank {src}") + f" ({why})"
-
-    def _describe_loss(self, rank: int, lost: PeerLost) -> Fault:
-        if rank in self.waits and lost.rank != ANY:
-            text = f"rank {rank} waits for {self._waited(rank)}, which has returned without sending it"
-        elif rank in self.waits:
-            text = f"rank {rank} waits for {self._waited(rank)}, and all others have returned"
-        else:
-            return self._explain_unread(
-                next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None)
-            )
-        return Fault("deadlock", f"{self.case}: {text}")
+    def _explain_loss(self, rank: int, lost: PeerLost) -> Fault:
+        if lost.what:
+            why = lost.why if lost.rank == ANY else "which has returned without sending it"
+            return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
+        return self._explain_unread(next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None))
 
     def _step(self, message: Sent) -> str:
         return f"N = {self.case.n}, {self.lab.place(message, self.case)}: rank {message.rank}"

@@ -1,9 +1,7 @@
 """What a lab is: the functions that a student writes, the cases they are run on, and the verdicts on the results."""
 
-import dataclasses
 import inspect
 import random
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
 
 import torch
-
-from strategies import Strategy, Traffic
-from strategies.common.forms import closed_form, predict
 
 BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
 Vectors: TypeAlias = dict[str, torch.Tensor]
@@ -32,12 +27,16 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One run, on `n` ranks, with vectors of `length` elements; of one `function` alone, if it is named."""
+    """One run, on `n` ranks, with vectors of `length` elements.
+
+    Of one `function` alone, if it is named, or of those up to the one that `until` names.
+    """
 
     n: int
     length: int
     dtype: torch.dtype = torch.float32
     function: str = ""
+    until: str = ""
 
     def __str__(self) -> str:
         kind = "" if self.dtype == torch.float32 else f", {name_dtype(self.dtype)}"
@@ -59,6 +58,8 @@ class Sent:
     sent: float  # virtual seconds
     arrived: float | None = None  # when its receiver took it
     released: bool = False  # whether its receiver has read it
+    number: int = 0  # when it was sent, among all that ranks have sent and taken, from 1
+    taken: int = 0  # when it was taken, likewise; 0: it was not
     became: torch.Tensor | None = None  # what its memory held when it was changed before that; None: it was not
 
 
@@ -87,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the score: what it cost, and what the best known costs, with its closed form."""
+    """One line of the score: what it cost, and what the best known, the solution, costs, with its closed form."""
 
     name: str
     yours: float
@@ -113,7 +114,8 @@ class Lab(ABC):
     cases: ClassVar[tuple[Case, ...]]
     scored: ClassVar[Case]
     real: ClassVar[Case]
-    strategy: ClassVar[Strategy | None] = None  # whose closed forms are those of the best known; None: see `figures`
+    formulas: ClassVar[tuple[str, ...]]  # of the solution's `costs`, as on paper
+    steps: ClassVar[int] = 1  # that are run; costs are those of one
     carries_objects: ClassVar[bool] = True  # whether a message may be something else than a tensor
 
     @abstractmethod
@@ -138,6 +140,11 @@ class Lab(ABC):
         """
         return ""
 
+    def right_so_far(self, function: str) -> str:
+        """Return what a Fault's line says of the functions before this one, which have been judged."""
+        done = self.functions[: self.functions.index(function)]
+        return f"; right so far: {', '.join(done)}" if done else ""
+
     def explain_unread(self, run: Run, message: Sent) -> str:
         """Return in one line why a message was never received; "" if the lab has no more to say than that.
 
@@ -157,47 +164,27 @@ class Lab(ABC):
         """Return what a message with a vector carries: by default what its tag says."""
         return message.tag
 
-    def figures(self, run: Run) -> list[Figure]:
-        """Return the score of the run of the case `scored`: by default of messages, bytes, rounds and seconds."""
-        return self.compare(max(run.messages), max(run.nbytes), run.rounds, run.seconds)
+    def costs(self, run: Run) -> dict[str, float]:
+        """Return the costs of a run of the case `scored`, by name: by default those of a step, of who sends most."""
+        costs = {"messages of a rank": max(run.messages), "bytes of a rank": max(run.nbytes), "rounds": run.rounds,
+                 "virtual seconds": run.seconds}  # fmt: skip
+        return {name: cost / self.steps for name, cost in costs.items()}
 
-    def compare(self, messages: float, nbytes: float, rounds: float, seconds: float) -> list[Figure]:
-        """Return these beside the closed forms of `strategy`, the best known.
-
-        `messages` and `nbytes` are those of the rank that sends the most of them.
-        """
-        assert self.strategy is not None, "else a lab has figures of its own"
-        cost = self.strategy.cost()
-        traffic, path = cost.by_role.values(), cost.path
-        assert path is not None
-        most = max(traffic, key=lambda one: self._count(one)[0])
-        largest = max(traffic, key=lambda one: self._count(one)[1])
-        size = self.scored.length * self.scored.dtype.itemsize
-        predicted = predict(self.strategy, self.scored.n, size, 0.0, BANDWIDTH, LATENCY)
-        assert predicted is not None
-        in_time = f"{self._written(path.messages)} latency + {self._written(path.bytes)} / bandwidth"
-        return [
-            Figure("messages of a rank", messages, self._count(most)[0], self._written(most.messages)),
-            Figure("bytes of a rank", nbytes, self._count(largest)[1], self._written(largest.bytes)),
-            Figure("rounds", rounds, self._count(path)[0], self._written(path.messages)),
-            Figure("virtual seconds", seconds, predicted, in_time),
-        ]
-
-    def _count(self, formula: Traffic) -> tuple[float, float]:
-        assert self.strategy is not None
-        itemsize = self.scored.dtype.itemsize
-        return closed_form(self.strategy, formula, self.scored.n, self.scored.length * itemsize, itemsize=itemsize)
-
-    def _written(self, formula: str) -> str:
-        """Return a formula with the strategy's options at their values: "N - servers" as "N - 1"."""
-        for option in dataclasses.fields(self.strategy) if self.strategy else ():
-            formula = formula.replace(option.name, str(getattr(self.strategy, option.name)))
-        return re.sub(r"\bG\b", "P", formula).removesuffix(" / 1")  # gradients are sent as they are
+    def figures(self, run: Run, reference: Run) -> tuple[Figure, ...]:
+        """Return the score of a run, held against that of the solution on the same inputs, the best known."""
+        best = self.costs(reference)
+        rows = zip(self.costs(run).items(), self.formulas, strict=True)
+        return tuple(Figure(name, cost, best[name], formula) for (name, cost), formula in rows)
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Return why a right run costs more than the best known; by default the first figure that does."""
-        one = missed[0]
-        return f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
+        """Return why a right run costs more than the best known: a hint, if there is one, and the first figure."""
+        one, hint = missed[0], self.hint(run, missed)
+        text = f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
+        return f"{hint}; {text}" if hint else text
+
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+        """Return in the lab's words what makes these figures worse than the best known; "" if it has none."""
+        return ""
 
 
 def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:
@@ -220,6 +207,26 @@ def check_gradient(g: Any, x: torch.Tensor) -> None:
     """Check that a student's function has given `update` a gradient of x. Raises Fault."""
     if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
         raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
+
+
+class Descent:
+    """x, and the updates that a student's function makes of it."""
+
+    def __init__(self, x: torch.Tensor, rate: float) -> None:
+        self.x, self._rate = x, rate
+        self._before: list[torch.Tensor] = []
+        self._used: list[torch.Tensor] = []
+
+    def update(self, g: Any) -> None:
+        """Make one step of x, in place. Raises Fault."""
+        check_gradient(g, self.x)
+        self._before.append(self.x.clone())
+        self._used.append(g.clone())
+        self.x.sub_(self._rate * g)
+
+    def result(self) -> Vectors:
+        """Return x before each update and at the end, one behind the other, and the gradients."""
+        return {"before": torch.cat([*self._before, self.x]), "used": torch.cat([*self._used, self.x[:0]])}
 
 
 def name_dtype(dtype: torch.dtype) -> str:

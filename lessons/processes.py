@@ -1,291 +1,183 @@
-"""The processes that run a student's functions: one in virtual time, or one a rank; all are ended, whatever they do."""
+"""The processes that run a student's functions: one for all cases in virtual time, and then one a rank.
+
+The launcher of every run starts and ends them. One that takes too long writes where it is, and ends itself.
+"""
 
 import faulthandler
 import io
-import os
-import pickle
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from multiprocessing.connection import Connection, wait
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from launchers.by_value import hidden_main
-from launchers.child import Child
-from launchers.fork_server import preload, start_context, starting, warm_up
-from launchers.parent import die_with_parent, ending_orphans
+from launchers import launch, preload
 from lessons.judge import RANK, draw, play
-from lessons.lab import Fault, Lab, Run
-from lessons.patience import Patience
-from lessons.source import Source, printable
-from transports.base import PeerLost
-from transports.pipes import Endpoint, wire
-from transports.segments import remove_segments
-from transports.shared_memory import SharedMemory
-from transports.timing import now, sleep
+from lessons.lab import Fault, Lab, Run, Vectors, counted
+from lessons.labs import LABS
+from lessons.source import Source
+from lessons.transport import is_spoiled
+from records.errors import RunFailed
+from transports.base import PeerLost, Transport
 
-_START_S = 60.0  # for the processes, which may have to load torch
-_VIRTUAL_S = 6.0  # for the student's code in all cases together: a right solution needs some tenths
-_REAL_S = 1.5  # on real processes: what they do has ended in virtual time before
-_END_S = 5.0  # for those that are killed
-_TRACE_S = 1.0  # how long one may take to write where it is
+_COMPUTING_S = 8.0  # of a processor, for one process in all cases: a right solution needs some tenths
+_LONGEST_S = 30.0  # for one that sleeps, or waits for what never comes
+_SILENT_S = 60.0  # for one that was stopped
 _MOST_PRINTED = 2000  # characters
-_LONGEST_WAIT_S = 300.0  # of a rank for another one, which is ended much earlier
+_NAME = "your code"
 
-preload("lessons.labs")
-
-
-class Process:
-    """One process that runs a student's functions, and the pipe to it. `name` stands for it in verdicts."""
-
-    def __init__(self, lab: Lab, source: Source, name: str, endpoint: Endpoint | None = None) -> None:
-        self.name, self._source = name, source
-        self.pipe, theirs = start_context().Pipe()
-        self._trace = tempfile.NamedTemporaryFile(prefix="lesson-")  # noqa: SIM115 - as long as the process
-        args = (theirs, source, lab.name, self._trace.name, endpoint)
-        process = start_context().Process(target=_main, args=args, daemon=True)
-        with hidden_main():
-            process.start()
-        theirs.close()
-        self._child = Child(process)
-        self.pid = self._child.pid
-
-    def next(self, patience: Patience) -> tuple[str, Any]:
-        """Return its next message. Raises Fault if it ends, or sends nothing for longer than `patience`."""
-        if not patience.wait(self.pipe.poll, self.pid):
-            raise self.explain_loop()
-        try:
-            what, value = pickle.loads(self.pipe.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise Fault("died", f"{self.name}: its process {self._child.how_it_ended(_END_S)}") from error
-        if what == "fault":
-            raise value
-        return what, value
-
-    def ask(self, value: Any) -> None:
-        """Send it a run to play, or a rank's inputs."""
-        with suppress(OSError):  # `next` raises the Fault
-            self.pipe.send_bytes(pickle.dumps(value))
-
-    def explain_loop(self) -> Fault:
-        """Return the Fault of an endless loop, with the line of the student's that runs, if there is one."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)  # upon which it writes where it is
-        deadline = now() + _TRACE_S
-        while not (text := os.pread(self._trace.fileno(), 100_000, 0)).endswith(b"\n") and now() < deadline:
-            sleep(0.02)
-        found = re.findall(r'File "(.*)", line (\d+)', text.decode(errors="replace"))
-        at = next((f" at {self._source.place(*one)}" for one in found if one[0] in self._source.texts), "")
-        return Fault("loop", f"{self.name} does not come to an end{at}: an endless loop?")
-
-    def end(self) -> None:
-        """Kill the process, which has nothing to finish, and those that it has started."""
-        self.pipe.close()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # it leads a group of its own
-        self._child.kill()
-        self._child.wait(_END_S)
-        self._child.is_reaped(_END_S)
-        remove_segments(self.pid)
-        self._child.close()
-        with suppress(FileNotFoundError):  # the student's code may have removed it
-            self._trace.close()
+preload("lessons.processes")
 
 
-@contextmanager
-def _started(start: Callable[[list[Process]], None]) -> Iterator[list[Process]]:
-    """In the block, there are the processes that `start(processes)` adds. Raises RunFailed."""
-    processes: list[Process] = []
-    warm_up()
-    with ending_orphans():
-        try:
-            with starting(_START_S):
-                start(processes)
-            for process in processes:
-                process.next(Patience(_START_S))
-            yield processes
-        finally:
-            for process in processes:
-                process.end()
+@dataclass
+class Seen:
+    """What is known so far of a check: the case that was begun last, and what the student's code has printed."""
+
+    run: Run | None = None
+    printed: str = ""
 
 
-class Student:
-    """The process in which a student's functions run in virtual time, one case after the other. Raises RunFailed."""
+def play_apart(lab: Lab, source: Source, seen: Seen, tell: Callable[[str], None]) -> None:
+    """Play all cases of a lab in a process, up to the first fault; `tell` how each has gone.
 
-    def __init__(self, lab: Lab, source: Source) -> None:
-        self._stack = ExitStack()
-        self._start = _started(lambda processes: processes.append(Process(lab, source, "your code")))
-        self._patience = Patience(_VIRTUAL_S)
-        self.printed = ""
+    `seen.run` is the last one with its messages and results, or without them if the process has not come to an end.
+    Raises Fault, RunFailed.
+    """
 
-    def __enter__(self) -> "Student":
-        (self._process,) = self._stack.enter_context(self._start)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def play(self, run: Run) -> None:
-        """Run one case on the inputs of `run`, and add its messages and results to `run`. Raises Fault."""
-        self._process.name = f"{run.case}: your code"
-        self._process.ask(run)
-        while True:
-            what, value = self._process.next(self._patience)
-            if what == "printed":
-                self.printed += value
-                continue
-            seen, fault = value
-            vars(run).update(vars(seen) | {"inputs": run.inputs})
-            if fault is not None:
-                raise fault
+    def hear(_: int, news: Run | str) -> None:
+        if isinstance(news, str):
+            seen.printed += news
             return
-
-
-def run_on_processes(lab: Lab, source: Source) -> Run:
-    """Return a run of the lab's case for processes; what was sent in it is not counted. Raises Fault, RunFailed."""
-    run = draw(lab, lab.real)
-    notices: list[Connection] = []
-
-    def start(processes: list[Process]) -> None:
-        endpoints, others = wire(run.case.n, start_context())
-        notices.extend(others)
-        for rank, endpoint in enumerate(endpoints):
-            processes.append(Process(lab, source, f"rank {rank}", endpoint))
-            endpoint.close()  # only the rank may hold its ends: then their closing is its end
+        tell(("right, " if seen.run else "") + f"{counted(news.case.n, 'rank')}: ")
+        seen.run = news
 
     try:
-        with _started(start) as processes:
-            for process, inputs in zip(processes, run.inputs, strict=True):
-                process.ask((run.case, inputs))
-            run.results = _gather(processes)
+        ((seen.run, fault),) = _launch(lab, source, hear)
+    except Fault as ended:
+        assert seen.run is not None
+        raise Fault(ended.kind, f"{seen.run.case}: {ended}") from None
+    if fault:
+        raise fault
+
+
+def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple[Run, Fault | None]:
+    """Play all cases up to the first fault; return the last one, and the fault. Report each one before it begins.
+
+    Each rank loads the functions for itself, so that none sees another's globals.
+    """
+    yours: list[SimpleNamespace] = []
+    for case in (*lab.cases, lab.scored):
+        run = draw(lab, case)
+        report(run)
+        try:
+            for rank in range(len(yours), case.n):
+                RANK.set(rank)
+                yours.append(source.load(lab.functions))
+            play(lab, yours, run, source)
+            if wrong := lab.find_fault(run):
+                raise Fault("wrong", wrong + _about_spoiled(run))
+            if run.damage:
+                raise Fault("damage", run.damage)
+        except Fault as fault:
+            return run, fault
+    return run, None
+
+
+def _about_spoiled(run: Run) -> str:
+    if not any(is_spoiled(vector) for result in run.results for vector in result.values()):
+        return ""
+    return "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
+
+
+def play_on_processes(lab: Lab, source: Source) -> None:
+    """Run the lab's case for processes; what is sent in it is not counted. Raises Fault, RunFailed."""
+    run, begin = draw(lab, lab.real), f"right in virtual time, but on {lab.real.n} real processes"
+    try:
+        run.results = results = _launch(lab, source, lambda *_: None, run)
+        faults = [one for one in results if isinstance(one, Fault)]
+        if faults:
+            raise min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
     except Fault as fault:
-        text = str(fault).removeprefix(f"{run.case}: ")
-        raise Fault("real", f"right in virtual time, but on {run.case.n} real processes: {text}") from None
-    finally:
-        for notice in notices:
-            notice.close()
-    return run
+        raise Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}") from None
+    if lab.find_fault(run):
+        raise Fault("real", f"{begin} the results are others: is something changed that is still being sent, or kept "
+                            "after its release?")  # fmt: skip
 
 
-def _gather(processes: list[Process]) -> list[Any]:
-    """Return the result of each rank. Raises the first Fault, and a lost peer only if there is no other."""
-    results: dict[int, Any] = {}
-    lost: Fault | None = None
-    silent = list(processes)
-    patience = Patience(_REAL_S)
-    while silent:
-        pipes = [one.pipe for one in silent]
-        if not patience.wait(partial(wait, pipes), *(one.pid for one in silent)):
-            loops = [one.explain_loop() for one in silent]
-            raise lost or next((fault for fault in loops if " at line " in str(fault)), loops[0])  # others may wait
-        for process in [one for one in silent if one.pipe.poll()]:
-            try:
-                what, value = process.next(patience)
-            except Fault as fault:
-                if fault.kind != "lost":
-                    raise
-                what, value, lost = "result", None, lost or fault
-            if what == "result":
-                results[process.pid] = value
-                silent.remove(process)
-    if lost is not None:
-        raise lost
-    return [results[process.pid] for process in processes]
+def _launch(lab: Lab, source: Source, hear: Callable[[int, Any], None], real: Run | None = None) -> list[Any]:
+    """Return what `_be` returns, in one process or one a rank. Raises Fault if one crashes or never ends, RunFailed."""
+    n = real.case.n if real else 1
+    with tempfile.NamedTemporaryFile(prefix="lesson-") as trace:
+        try:
+            return launch(_be, n, (trace.name, _COMPUTING_S), lab.name, source, real,
+                          timeout=_SILENT_S, roles=[_NAME] * n, on_report=hear)  # fmt: skip
+        except RunFailed as error:
+            text = trace.read().decode(errors="replace")
+            how = str(error).partition("\n")[0].partition(f"({_NAME}) ")[2]
+            if not (text or how):
+                raise  # no process was started
+    if not text:
+        raise Fault("died", f"{_NAME}: its process {how}")
+    frames = re.findall(r'File "(.*)", line (\d+)', text)
+    at = next((f" at {source.place(*frame)}" for frame in frames if frame[0] in source.texts), "")
+    raise Fault("loop", f"{_NAME} does not come to an end{at}: an endless loop?")
 
 
 # In the processes
 
 
-def _main(pipe: Connection, source: Source, lab_name: str, trace_path: str, endpoint: Endpoint | None) -> None:
-    """Run the student's functions until the judge is gone; with an `endpoint`, as one rank on real processes, once."""
-    die_with_parent()
-    os.setsid()  # so that the judge ends what this one starts with it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trace = open(trace_path, "w")  # noqa: SIM115 - as long as the process lives: where it is, if it never comes back
-    faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
-    silent = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(silent, number)
-    tell = partial(_tell, pipe)
-    sys.stdout = sys.stderr = _Printed(tell)
-    torch.set_num_threads(1)
-    from lessons.labs import LABS
-
-    with suppress(EOFError, OSError):  # the judge is gone
-        if endpoint:
-            _run_rank(pipe, tell, LABS[lab_name], source, endpoint)
-        else:
-            _play_cases(pipe, tell, LABS[lab_name], source)
-    os._exit(0)
+def _be(transport: Transport, report: Callable[[Any], None], limit: tuple[str, float], lab_name: str, source: Source,
+        real: Run | None) -> Any:  # fmt: skip
+    """Be the process of all cases, or one rank of a real run. Ends itself if that takes too long."""
+    torch.set_num_threads(1)  # for short vectors more of them cost more than they help
+    lab, printed = LABS[lab_name], _Printed(report)
+    with _limited(*limit), redirect_stdout(printed), redirect_stderr(printed):
+        return _be_rank(transport, lab, source, real) if real else play_cases(lab, source, report)
 
 
-def _tell(pipe: Connection, what: str, value: Any = None) -> None:
-    pipe.send_bytes(pickle.dumps((what, value)))
-
-
-def _play_cases(pipe: Connection, tell: Callable[..., None], lab: Lab, source: Source) -> None:
-    """Play the cases that the judge sends. Each rank loads the functions for itself, so that no rank sees another's."""
-    tell("started")
-    yours: list[SimpleNamespace] = []
-    while True:
-        run: Run = pickle.loads(pipe.recv_bytes())
-        fault = None
-        try:
-            load_for(yours, run.case.n, lab, source)
-            play(lab, yours, run, source)
-        except Fault as raised:
-            fault = raised
-        run.inputs = ()  # which the judge has
-        tell("played", (run, fault))
-
-
-def load_for(yours: list[SimpleNamespace], n: int, lab: Lab, source: Source) -> None:
-    """Load the functions for each of n ranks that does not have them in `yours`. Raises Fault."""
+def _be_rank(transport: Transport, lab: Lab, source: Source, run: Run) -> Vectors | Fault:
+    """Run one rank; return its results, or its Fault."""
     try:
-        for rank in range(len(yours), n):
-            RANK.set(rank)
-            yours.append(source.load(lab.functions))
+        return lab.run(source.load(lab.functions), transport, run.case, run.inputs[transport.rank])
+    except PeerLost as error:
+        return Fault("lost", str(error))
     except BaseException as error:
-        raise source.explain(error, "") from error
+        return source.explain(error, f"{run.case}: rank {transport.rank}")
 
 
-def _run_rank(pipe: Connection, tell: Callable[..., None], lab: Lab, source: Source, endpoint: Endpoint) -> None:
-    """Run one rank on real processes, and send its result or its Fault."""
-    where = ""
-    try:
-        yours = source.load(lab.functions)
-        tell("started")
-        case, inputs = pickle.loads(pipe.recv_bytes())
-        where = f"{case}: rank {endpoint.rank}"
-        transport = SharedMemory(endpoint, torch.device("cpu"), _LONGEST_WAIT_S, None)
-        result = lab.run(yours, transport, case, inputs)
-        transport.close()
-        tell("result", result)
-    except BaseException as error:
-        fault = source.explain(error, where)
-        tell("fault", Fault("lost", str(fault)) if isinstance(error, PeerLost) else fault)
+@contextmanager
+def _limited(path: str, seconds: float) -> Iterator[None]:
+    """End this process if the block takes too long, when it has written to a file which line it runs.
+
+    The time in which it has no processor does not count, unless it is very long: the machine may be busy.
+    """
+    with open(path, "a") as trace:
+        faulthandler.register(signal.SIGPROF, trace, chain=True)  # which then ends the process
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        faulthandler.dump_traceback_later(_LONGEST_S, exit=True, file=trace)
+        yield
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class _Printed(io.TextIOBase):
-    """A stream that sends what the student prints to the judge, each line with its rank, up to a limit."""
+    """A stream that reports what the student prints, each line with its rank, up to a limit."""
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell, self._left, self._begins = tell, _MOST_PRINTED, True
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report, self._left, self._begins = report, _MOST_PRINTED, True
 
     def write(self, text: str) -> int:
         if text and self._left > 0:
             mark = f"rank {RANK.get()} printed: "
-            lines = printable(text).splitlines(keepends=True)
+            lines = text[:_MOST_PRINTED].splitlines(keepends=True)
             marked = "".join(mark * (i > 0 or self._begins) + line for i, line in enumerate(lines))
             self._begins = text.endswith("\n")
             more = "\n(and more; print less)\n" if len(marked) >= self._left else ""
-            self._tell("printed", marked[: self._left] + more)
+            self._report(marked[: self._left] + more)
             self._left -= len(marked)
         return len(text)

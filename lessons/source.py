@@ -1,13 +1,11 @@
 """A student's functions: where they are, how they are loaded, and the Fault for what they raise."""
 
-import dis
-import importlib.util
 import linecache
+import runpy
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from lessons.lab import Fault
+from records.errors import one_line
 
 _LONGEST = 1000  # characters of a student's text
 
@@ -41,19 +40,15 @@ class Source:
         return cls(by_value=cloudpickle.dumps(dict(functions)), texts=texts)
 
     def load(self, names: Sequence[str]) -> SimpleNamespace:
-        """Return the functions, with globals of their own. Raises Fault if one is missing, and what the file raises."""
-        if self.by_value:
-            found = cloudpickle.loads(self.by_value)
-        else:
-            sys.path.append(str(Path(self.path).parent))
-            # Whatever the file is called, it takes the place of no other module.
-            loader = SourceFileLoader("your_file", self.path)
-            spec = importlib.util.spec_from_file_location(loader.name, self.path, loader=loader)
-            assert spec is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[module.__name__] = module  # dataclasses look for their module there
-            loader.exec_module(module)
-            found = vars(module)
+        """Return the functions, with globals of their own. Raises Fault if one is missing, or the file raises."""
+        try:
+            if self.by_value:
+                found = cloudpickle.loads(self.by_value)
+            else:
+                sys.path.append(str(Path(self.path).parent))
+                found = runpy.run_path(self.path, run_name="your_file")
+        except BaseException as error:
+            raise self.explain(error, "") from error
         for name in names:
             if not callable(found.get(name)):
                 raise Fault("missing", f"there is no function {name}; define it, at the left margin")
@@ -62,7 +57,7 @@ class Source:
     def place(self, file: str, line: int | str) -> str:
         """Return a line of the student's in words: its number, its file, its text."""
         lines, number = self.texts[file].split("\n"), int(line)
-        text = printable(lines[number - 1].strip()) if 0 < number <= len(lines) else ""
+        text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         return f"line {number} of {Path(file).name if self.path else 'the cell'}" + (f" ({text})" if text else "")
 
     def explain(self, error: BaseException, where: str) -> Fault:
@@ -77,23 +72,9 @@ class Source:
         if isinstance(error, SyntaxError) and error.filename in self.texts:
             own = [(error.filename or "", error.lineno or 0)]
         at = self.place(*own[-1]) if own else "in the lab's own code, called from yours"
-        text = printable(f"{type(error).__name__}: {error}").removesuffix(": ")
+        text = one_line(error)[:_LONGEST]
         if not where:
             return Fault("import", f"cannot be imported: {text}, {at}")
-        if isinstance(error, NotImplementedError) and (not own or frames[-1:] == own[-1:]) and _is_raised_there(error):
-            return Fault("hole", f"still to be written, {at.partition(' (')[0]}: {printable(error) or 'a hole'}")
+        if isinstance(error, NotImplementedError) and (not own or "raise NotImplementedError" in at):
+            return Fault("hole", f"still to be written, {at.partition(' (')[0]}: {str(error)[:_LONGEST] or 'a hole'}")
         return Fault("raised", f"{[where, *getattr(error, '__notes__', [])][-1]} raised {text}, {at}")
-
-
-def printable(text: object) -> str:
-    """Return a text of a student's code that any terminal can print: characters that cannot be printed are escaped."""
-    said = str(text)[:_LONGEST]
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in said)
-
-
-def _is_raised_there(error: BaseException) -> bool:
-    """Whether a `raise` has raised it, and not a function of a library in C++, such as torch's, on that line."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]

@@ -1,23 +1,18 @@
 """The transport of a student's functions in virtual time: it notes every message, read and change."""
 
-import math
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from greenlet import GreenletExit
 
 from lessons.lab import Fault, Sent
-from transports.base import ANY, Message, Work
+from transports.base import Message, Work
 from transports.messages import Delivered, as_vector
 from virtual_time.transport import Simulated
 
 if TYPE_CHECKING:
     from lessons.judge import Game
 
-_MOST_CALLS = 20_000  # of a rank in one case
 # What a received vector holds after its release: bytes that no computation gives, and that a result of them keeps.
 _SPOILED = 0xFF  # in all bytes, that is a NaN whose bits are all set, the index -1, or 255
 _ALL_BUT_SIGN = {torch.float32: (torch.int32, 2**31 - 1), torch.float64: (torch.int64, 2**63 - 1)}
@@ -35,6 +30,11 @@ def is_spoiled(vector: torch.Tensor) -> bool:
     return bool(((vector.contiguous().view(integers) & ones) == ones).any())
 
 
+def _check_tags(tags: tuple[Any, ...]) -> None:
+    if not tags or not all(isinstance(one, str) for one in tags):
+        raise TypeError(f"the tag of a message is a string, such as 'chunk', or several in a tuple, and not {tags!r}")
+
+
 class LabTransport:
     """What a student's function gets: `rank`, `world_size`, and the methods below, which are those of a `Transport`."""
 
@@ -46,7 +46,6 @@ class LabTransport:
         self._memory: list[torch.Tensor] = []  # what was allocated
         self._pending: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what others may read, and what it was
         self._held: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what this rank may read, likewise
-        self._calls = 0
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zeroed vector [numel] whose slices peers read in place."""
@@ -60,10 +59,9 @@ class LabTransport:
         """
         if not isinstance(dst, int):
             raise TypeError(f"isend(tensor, dst, tag): dst is a {type(dst).__name__}; expected a rank")
-        if dst not in self.peers:
+        if dst not in self.peers:  # before it is noted
             raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
-        if not isinstance(tag, str):
-            raise TypeError(f"the tag of a message is a string, such as 'chunk', and not {tag!r}")
+        _check_tags((tag,))
         vector = as_vector(value.detach()).clone() if isinstance(value, torch.Tensor) else None
         if vector is None and not self._game.lab.carries_objects:
             given = f"a {type(value).__name__}"
@@ -71,12 +69,13 @@ class LabTransport:
                 given = "None, which is what functions that work in place return"
             raise TypeError(f"isend(tensor, dst, tag) was given {given}; expected a tensor")
         self.look()
-        span = None if vector is None else self._span(value)
+        span, game = None if vector is None else self._span(value), self._game
         before = self._simulated.bytes_sent[dst]
-        message = Sent(self.rank, len(self._game.run.of_rank(self.rank)) + 1, dst, tag, vector, span, 0,
-                       self._game.rounds[self.rank] + 1, self._simulated.now())  # fmt: skip
-        self._game.run.sent.append(message)
-        self._game.on_the_way.setdefault((self.rank, dst, tag), deque()).append(message)
+        message = Sent(self.rank, len(game.run.of_rank(self.rank)) + 1, dst, tag, vector, span, nbytes=0,
+                       round=game.rounds[self.rank] + 1, sent=self._simulated.now(),
+                       number=next(game.numbers))  # fmt: skip
+        game.run.sent.append(message)
+        game.on_the_way.setdefault((self.rank, dst, tag), deque()).append(message)
         self._simulated.isend(value if vector is None else vector, dst, tag, n=n)
         message.nbytes = self._simulated.bytes_sent[dst] - before
         if span is None:
@@ -86,25 +85,14 @@ class LabTransport:
 
     def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
         """Return the next message with `tag`, or one of several, of rank `src`, or of ANY; wait for it."""
-        if not isinstance(src, int):
-            raise TypeError(f"recv(src, tag): src is a {type(src).__name__}; expected a rank")
-        if src != ANY and src not in self.peers:
-            raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
-        tags = tag if isinstance(tag, tuple) else (tag,)
-        if not tags or not all(isinstance(one, str) for one in tags):
-            raise TypeError(
-                f"the tag of a message is a string, such as 'chunk', or several in a tuple, and not {tag!r}"
-            )
+        _check_tags(tag if isinstance(tag, tuple) else (tag,))
         self.look()
-        with self._waiting(src, f"{tag!r}"):
-            received = self._simulated.recv(src, tag)
+        received = self._simulated.recv(src, tag)
         sent = self._game.on_the_way[received.src, self.rank, received.tag].popleft()
-        sent.arrived, vector = self._simulated.now(), received.tensor
+        sent.arrived, sent.taken, vector = self._simulated.now(), next(self._game.numbers), received.tensor
         self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
 
         def give_back() -> None:
-            if self._game.is_over:
-                return
             self.look()
             self._held = [one for one in self._held if one[0] is not sent]
             sent.released = True
@@ -125,8 +113,6 @@ class LabTransport:
 
     def sleep(self, seconds: float) -> None:
         """Do nothing for so many virtual seconds."""
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"sleep({seconds}): expected seconds from 0")
         self._simulated.sleep(seconds)
 
     def wait_for(self, message: Sent) -> None:
@@ -134,20 +120,8 @@ class LabTransport:
         self.look()
         while not message.released:
             self._game.to_be_read[self.rank] = message
-            with self._waiting(message.dst, "release"):
-                self._simulated.wait_for(message.dst, (), message.tag)
+            self._simulated.wait_for(message.dst, (), message.tag)
         self._game.to_be_read.pop(self.rank, None)
-
-    @contextmanager
-    def _waiting(self, src: int, what: str) -> Iterator[None]:
-        """In the block, this rank waits; if the wait is ended from outside, so is the run."""
-        self._game.waits[self.rank] = src, what
-        try:
-            yield
-        except GreenletExit:
-            self._game.is_over = True
-            raise
-        del self._game.waits[self.rank]
 
     def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
         """Return where a slice lies: the number of its vector, its first element, one past its last."""
@@ -161,12 +135,8 @@ class LabTransport:
     def look(self) -> None:
         """Note changes of memory in use: of sent messages until their release, of received ones while they are held.
 
-        Raises Fault for the latter, and if this rank calls without end.
+        Raises Fault for the latter.
         """
-        self._calls += 1
-        if self._calls > _MOST_CALLS:
-            raise Fault("loop", f"{self._game.run.case}: rank {self.rank} sends or receives without end: an endless "
-                                "loop?")  # fmt: skip
         self._pending = [one for one in self._pending if not one[0].released]
         for message, now, then in self._pending:
             if message.became is None and not torch.equal(_bits(now), then):

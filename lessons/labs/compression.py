@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, name_dtype, name_kind, normal
-from lessons.labs.codes import COMPRESS, DECOMPRESS, EXCHANGE, STEPS, Part, first_fault, until_of
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, name_dtype, name_kind, normal
+from lessons.sums import coefficients, describe
 
+COMPRESS, DECOMPRESS, EXCHANGE = "compress", "decompress", "exchange"
+STEPS = 3
 INDEX_BYTES = 4
 _OF_WHOLE_NUMBERS = 10  # elements: shorter vectors have magnitudes that are equal
 _FEW = 5  # elements: of a shorter vector all are sent
@@ -24,11 +26,13 @@ class Compression(Lab):
 
     name = "compression"
     functions = (COMPRESS, DECOMPRESS, EXCHANGE)
-    cases = (Part(1, 24, until=COMPRESS), Part(1, 9, until=COMPRESS), Part(1, 4, until=COMPRESS),
-             Part(1, 24, until=DECOMPRESS), Case(2, 24), Case(3, 24), Case(2, 9), Case(4, 32), Case(3, 4), Case(1, 12),
+    cases = (Case(1, 24, until=COMPRESS), Case(1, 9, until=COMPRESS), Case(1, 4, until=COMPRESS),
+             Case(1, 24, until=DECOMPRESS), Case(2, 24), Case(3, 24), Case(2, 9), Case(4, 32), Case(3, 4), Case(1, 12),
              Case(5, 40, torch.float64), Case(3, 5_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
+    steps = STEPS
+    formulas = ("N - 1", "(N - 1) k (4 + 4), k = 400", "1", "latency + (N - 1) k (4 + 4) / bandwidth")
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         k = case.length + 3 if case.length < _FEW else chance.randint(case.length // 8 + 1, case.length // 3)
@@ -46,7 +50,7 @@ class Compression(Lab):
         return drawn
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        k, length, until = int(inputs["k"]), case.length, until_of(case)
+        k, length = int(inputs["k"]), case.length
         begin = f"{case}: rank {transport.rank}"
         result: Vectors = {}
         residual = inputs["kept0"].clone()
@@ -54,11 +58,11 @@ class Compression(Lab):
             code = _keeping(inputs[f"g{s}"], begin, COMPRESS, lambda g: yours.compress(g, residual, k))
             indices, values = _checked_code(code, case, begin)
             result |= {f"indices{s}": indices.long(), f"values{s}": values, f"kept{s}": residual.clone()}
-            if until != COMPRESS:
+            if case.until != COMPRESS:
                 decoded = yours.decompress(indices.clone(), values.clone(), length)
                 _check_vector(decoded, case, begin, DECOMPRESS)
                 result[f"decoded{s}"] = decoded
-        if until != EXCHANGE:
+        if case.until:
             return result
         left = inputs["kept0"].clone()
         for s in range(1, STEPS + 1):
@@ -68,7 +72,23 @@ class Compression(Lab):
         return result
 
     def find_fault(self, run: Run) -> str:
-        return first_fault(run)
+        case, k = run.case, int(run.inputs[0]["k"])
+        begin = f"{case}, k = {k}"
+        for s in range(1, STEPS + 1):
+            for rank in range(case.n):
+                if fault := _wrong_code(run, rank, s, min(k, case.length)):
+                    return f"{begin}, step {s}: rank {rank}: {fault}"
+        for s in range(1, 1 if case.until else STEPS + 1):
+            for rank in range(case.n):
+                if fault := _wrong_mean(run, rank, s):
+                    return f"{begin}, step {s}: rank {rank}: {fault}"
+            first = run.results[0][f"mean{s}"]
+            for rank in range(1, case.n):
+                if len(different := (run.results[rank][f"mean{s}"] != first).nonzero()):
+                    which = f"ranks 0 and {rank} hold different bits in element {int(different[0])}"
+                    return (f"{begin}, step {s}: {which}, for they added the codes in different orders: add in the "
+                            "order of ranks, so that replicas stay alike")  # fmt: skip
+        return ""
 
     def comment(self, kind: str, run: Run) -> str:
         k, length = int(run.inputs[0]["k"]), run.case.length
@@ -76,31 +96,17 @@ class Compression(Lab):
             return f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
         return ""
 
-    def figures(self, run: Run) -> list[Figure]:
-        others, k, width = run.case.n - 1, int(run.inputs[0]["k"]), run.case.dtype.itemsize
-        nbytes, written = others * k * (width + INDEX_BYTES), f"(N - 1) k ({width} + {INDEX_BYTES})"
-        seconds = LATENCY + nbytes / BANDWIDTH
-        return [
-            Figure("messages of a rank", max(run.messages) / STEPS, others, "N - 1"),
-            Figure("bytes of a rank", max(run.nbytes) / STEPS, nbytes, f"{written}, k = {k}"),
-            Figure("rounds", run.rounds / STEPS, 1, "1"),
-            Figure("virtual seconds", run.seconds / STEPS, seconds, f"latency + {written} / bandwidth"),
-        ]
-
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
         names, k, width = [one.name for one in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
         longest = max(run.sent, key=lambda message: message.nbytes)
-        advice = super().advise(run, missed)
         if "bytes of a rank" in names and longest.nbytes >= run.case.length * width:
             code = f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros"
-            return (
-                f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}; {advice}"
-            )
+            return f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}"
         if "bytes of a rank" in names and longest.nbytes == k * (width + 2 * INDEX_BYTES):
-            return f"the indices travel as int64, 8 bytes each, where int32 has 4; {advice}"
+            return "the indices travel as int64, 8 bytes each, where int32 has 4"
         if names[0] == "messages of a rank" and run.messages[0] == 2 * STEPS * (run.case.n - 1):
-            return f"a code is two messages, where one can carry both: pack(values, indices); {advice}"
-        return advice
+            return "a code is two messages, where one can carry both: pack(values, indices)"
+        return ""
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if vector.is_floating_point():
@@ -139,3 +145,149 @@ def _check_vector(vector: Any, case: Case, begin: str, name: str) -> None:
     if not isinstance(vector, torch.Tensor) or vector.shape != (case.length,) or vector.dtype != case.dtype:
         expected = f"a vector [{case.length}] of {name_dtype(case.dtype)}"
         raise Fault("returned", f"{begin}: {name} returned {name_kind(vector)}; expected {expected}")
+
+
+# What is wrong
+
+
+def _wrong_code(run: Run, rank: int, s: int, k: int) -> str:
+    """Return what is wrong with the code of a step, and with what was kept."""
+    result, g = run.results[rank], run.inputs[rank][f"g{s}"]
+    before = result[f"kept{s - 1}"] if s > 1 else run.inputs[rank]["kept0"]
+    after, indices, values = result[f"kept{s}"], result[f"indices{s}"], result[f"values{s}"]
+    came = before + g
+    if len(indices) != k:
+        return f"compress chose {len(indices)} elements; expected {k}"
+    if len(indices.unique()) < k:
+        return "compress chose an element twice"
+    return (
+        _wrong_values(values, indices, came, g)
+        or _wrong_choice(indices, came, g)
+        or _wrong_rest(before, g, after, indices, values)
+        or (run.case.until != COMPRESS and _wrong_decoded(result[f"decoded{s}"], indices, values))
+        or ""
+    )
+
+
+def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> str:
+    """Return what was sent in place of the elements of residual + g."""
+    if is_close(values, came[indices]):
+        return ""
+    if is_close(values, came[indices].abs()):
+        return "compress sends magnitudes, without their signs"
+    i = int((values - came[indices]).abs().argmax())
+    element = int(indices[i])
+    of_g = ", which is g alone" if is_close(values, g[indices]) else ""
+    return (f"compress sends {float(values[i]):.4g} for element {element}{of_g}; residual + g is "
+            f"{float(came[element]):.4g} there: choose and send from the sum")  # fmt: skip
+
+
+def _wrong_choice(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> str:
+    """Return by what else than by the magnitude of residual + g the elements were chosen."""
+    if _are_largest(indices, came.abs()):
+        return ""
+    chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, indices, True)
+    least = int(came.abs().masked_fill(~chosen, torch.inf).argmin())
+    most = int(came.abs().masked_fill(chosen, -torch.inf).argmax())
+    seen = (f"of residual + g compress chose element {least} ({float(came[least]):.4g}) and left out element {most} "
+            f"({float(came[most]):.4g})")  # fmt: skip
+    if _are_largest(indices, came):
+        return f"{seen}: it chooses the largest values; expected the largest magnitudes, of either sign"
+    if _are_largest(indices, g.abs()):
+        return f"{seen}: it chooses by g alone, without what was kept; add the residual first"
+    return f"{seen}; expected the largest magnitudes"
+
+
+def _are_largest(indices: torch.Tensor, keys: torch.Tensor) -> bool:
+    """Whether no element that is left out has a larger key than one of these."""
+    left_out = torch.ones(len(keys), dtype=torch.bool).index_fill_(0, indices, False)
+    return not bool(left_out.any()) or not len(indices) or bool(keys[indices].min() >= keys[left_out].max())
+
+
+def _wrong_rest(
+    before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor, values: torch.Tensor
+) -> str:
+    """Return where what is sent and what is kept are not what came in."""
+    came = before + g
+    rest = came.index_fill(0, indices, 0)
+    if is_close(after, rest):
+        return ""
+    if torch.equal(after, before):
+        return "the residual is as it was before, so what is not sent is lost: change it in place (add_, copy_)"
+    if is_close(after, came):
+        i = int(indices[values.abs().argmax()])
+        return f"the residual keeps element {i}, though it was sent: it would be sent again; clear it where you send"
+    if not after.any():
+        i = int(rest.abs().argmax())
+        return f"the residual is zero everywhere, so element {i} is lost: clear the residual only where you send"
+    if is_close(after, g.index_fill(0, indices, 0)):
+        return "the residual has forgotten what it held before the step: add g to it, do not replace it"
+    i = int((after - rest).abs().argmax())
+    sent = float(came[i] - rest[i])
+    return (f"element {i}: {sent:.4g} was sent and {float(after[i]):.4g} is kept, but {float(came[i]):.4g} came in "
+            f"({float(before[i]):.4g} kept before, {float(g[i]):.4g} of g): nothing may be lost or added")  # fmt: skip
+
+
+def _wrong_decoded(decoded: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> str:
+    """Return where the decoded vector is not that of the code."""
+    expected = torch.zeros_like(decoded).index_copy_(0, indices, values)
+    if torch.equal(decoded, expected):
+        return ""
+    i = int((decoded - expected).abs().argmax())
+    return f"decompress gives {float(decoded[i]):.4g} for element {i}; the code says {float(expected[i]):.4g}"
+
+
+def _wrong_mean(run: Run, rank: int, s: int) -> str:
+    """Return what the result of an exchange is made of, where it is not the mean of all codes."""
+    N, result = run.case.n, run.results[rank]
+    codes, senders = _codes(run, s)
+    mean, total = result[f"mean{s}"], codes.sum(0)
+    if not is_close(result[f"left{s}"], result[f"kept{s}"]):
+        return "exchange leaves another residual than compress does: call compress once in a step, with the one given"
+    if is_close(mean, total / N):
+        return ""
+    if is_close(mean, total) and not _divides_by_senders(run, rank):
+        return "exchange returns the sum of the codes; expected their mean: divide by N"
+    if is_close(mean, total / senders.clamp(min=1)):
+        i = int(((senders > 0) & (senders < N)).long().argmax())
+        return (f"element {i} was sent by {int(senders[i])} of {N} ranks, and is divided by {int(senders[i])}; "
+                f"expected a division by N = {N}: a rank that does not send an element sends 0 for it")  # fmt: skip
+    if overwritten := _overwritten(mean * N, codes, senders):
+        return overwritten
+    found = coefficients(mean, list(codes)) if run.case.length >= N else None
+    if found is not None:
+        text = describe(found, [f"the code of rank {one}" for one in range(N)])
+        return f"exchange returns {text}; expected the mean of all {N}, each rank's own being one of them"
+    i = int((mean - total / N).abs().argmax())
+    return f"exchange returns {float(mean[i]):.4g} for element {i}; the mean of the codes is {float(total[i] / N):.4g}"
+
+
+def _codes(run: Run, s: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the codes of a step as vectors [N, P], and by how many ranks each element was sent [P]."""
+    codes = torch.stack([one[f"decoded{s}"] for one in run.results])
+    senders = torch.zeros(run.case.length, dtype=codes.dtype)
+    for one in run.results:
+        senders[one[f"indices{s}"]] += 1
+    return codes, senders
+
+
+def _divides_by_senders(run: Run, rank: int) -> bool:
+    """Whether each element is divided by the number of its senders, in a run where that is not 1 for all."""
+    several = False
+    for s in range(1, STEPS + 1):
+        codes, senders = _codes(run, s)
+        if not is_close(run.results[rank][f"mean{s}"], codes.sum(0) / senders.clamp(min=1)):
+            return False
+        several = several or bool((senders > 1).any())
+    return several
+
+
+def _overwritten(total: torch.Tensor, codes: torch.Tensor, senders: torch.Tensor) -> str:
+    """Return which element holds the part of one rank only, if that is all that is wrong with a sum of codes."""
+    wrong = (total - codes.sum(0)).abs() > 1e-3
+    of_one = ((total - codes).abs() < 1e-3) & (codes != 0)
+    if not wrong.any() or not (senders > 1)[wrong].all() or not of_one.any(0)[wrong].all():
+        return ""
+    i = int(wrong.long().argmax())
+    return (f"element {i} was sent by {int(senders[i])} ranks, and the result holds the part of one of them: where "
+            "codes have an element in common, add")  # fmt: skip

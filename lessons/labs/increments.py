@@ -38,25 +38,27 @@ def increments_of(run: Run, k: int) -> torch.Tensor:
 
 def pushes_of(run: Run, k: int) -> list[tuple[range, int]]:
     """Return for each push of a client which of its updates it is to hold, and how many fetches came before."""
-    pushes, pushed, made, fetches = [], 0, 0, 0
-    for action in run.inputs[k]["actions"].tolist():
-        made += action == STEP
-        fetches += action == FETCH
-        if action == PUSH:
-            pushes.append((range(pushed, made), fetches))
-            pushed = made
-    return pushes
+    return _history(run, k)[0]
 
 
 def fetches_of(run: Run, k: int) -> list[tuple[int, int]]:
     """Return for each fetch of a client how many of its updates were pushed, and how many were made."""
-    fetches, pushed, made = [], 0, 0
+    return _history(run, k)[1]
+
+
+def _history(run: Run, k: int) -> tuple[list[tuple[range, int]], list[tuple[int, int]]]:
+    pushes: list[tuple[range, int]] = []
+    fetches: list[tuple[int, int]] = []
+    pushed = made = 0
     for action in run.inputs[k]["actions"].tolist():
-        made += action == STEP
-        pushed = made if action == PUSH else pushed
-        if action == FETCH:
+        if action == STEP:
+            made += 1
+        elif action == PUSH:
+            pushes.append((range(pushed, made), len(fetches)))
+            pushed = made
+        else:
             fetches.append((pushed, made))
-    return fetches
+    return pushes, fetches
 
 
 # What is in them

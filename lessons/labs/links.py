@@ -9,24 +9,21 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
-from lessons.labs import clusters, estimates
-from lessons.labs.clusters import CHOICES, RING, SERVER, Cluster
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.labs import estimates
+from lessons.labs.clusters import CHOICES, RING, SERVER, TO_CHOOSE, TO_ESTIMATE, Cluster
 from lessons.labs.ring import run_all_reduce, wrong_ranks
 from lessons.sums import coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
 CHOOSE = "choose"
-_OF_EACH = 3  # clusters for which a choice is the fastest
-_TRIES = 1000  # clusters that are tried before all is drawn anew
-_MARGIN = 1.05  # the next best takes so many times as long, at least
 _ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
 
 
 class Links(Lab):
     """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
 
-    The first three are judged on clusters that are drawn, by what the strategies take there in virtual time. A case
+    The first three are judged on clusters of many kinds, by what the strategies take there in virtual time. A case
     that names no function is one of `all_reduce`; the score is of `choose` as well.
     """
 
@@ -36,31 +33,24 @@ class Links(Lab):
              Case(8, 40, torch.float64), Case(1, 5), Case(4, 1), Case(2, 0), Case(4, 10_000))  # fmt: skip
     scored = Case(8, 64)
     real = Case(4, 1_000)
+    formulas = ("of the fastest in each cluster", "log2 N", "log2 N",
+                "log2 N (latency + P / bandwidth), by log2 N messages")  # fmt: skip
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        inputs = [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
-        if choice := ESTIMATES.get(case.function):
-            drawn = [one for cluster in draw_clusters(choice, chance) for one in estimates.vary(cluster)]
-            inputs[0]["clusters"] = torch.tensor(drawn, dtype=torch.float64)
-        elif case.function == CHOOSE or case == self.scored:
-            inputs[0]["clusters"] = torch.tensor(draw_to_choose(chance), dtype=torch.float64)
-        return inputs
+        return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        result = {}
-        if "clusters" in inputs:
-            answers = [_ask(yours, case.function, one) for one in clusters_of(inputs)]
-            result["answers"] = torch.tensor(answers, dtype=torch.float64)
+        answers = [_ask(yours, case.function, one) for one in clusters_of(case)]
+        result = {"answers": torch.tensor(answers, dtype=torch.float64)}
         return result if case.function else result | run_all_reduce(yours, transport, case, inputs)
 
     def find_fault(self, run: Run) -> str:
-        function, given = run.case.function, clusters_of(run.inputs[0]) if "clusters" in run.inputs[0] else []
+        function, asked = run.case.function, clusters_of(run.case)
         if choice := ESTIMATES.get(function):
-            answers = run.results[0]["answers"].view(-1, 3)
-            fault = estimates.explain_estimates(choice, given[::3], answers)
+            fault = estimates.explain_estimates(choice, asked[::3], run.results[0]["answers"].view(-1, 3))
             return fault and f"{function}: {fault}"
-        if given and max(estimates.ratios(*choices_of(run))) > _ENOUGH:
-            return f"choose: {estimates.explain_choices(*choices_of(run))}"
+        if asked and max(estimates.ratios(asked, choices_of(run))) > _ENOUGH:
+            return f"choose: {estimates.explain_choices(asked, choices_of(run))}"
         if function:
             return ""
         if wrong := wrong_ranks(run):
@@ -79,22 +69,16 @@ class Links(Lab):
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return "the vector" if vector.numel() == case.length else f"{vector.numel()} elements"
 
-    def figures(self, run: Run) -> list[Figure]:
-        case, found = run.case, estimates.ratios(*choices_of(run))
-        rounds = math.log2(case.n)
-        best = rounds * (LATENCY + case.length * case.dtype.itemsize / BANDWIDTH)
-        return [
-            Figure("time of your choices", sum(found) / len(found), 1.0, "of the fastest in each cluster"),
-            Figure("messages of a rank", max(run.messages), rounds, "log2 N"),
-            Figure("rounds", run.rounds, rounds, "log2 N"),
-            Figure("virtual seconds", run.seconds, best, "log2 N (latency + P / bandwidth), by log2 N messages"),
-        ]
+    def costs(self, run: Run) -> dict[str, float]:
+        found = estimates.ratios(clusters_of(run.case), choices_of(run))
+        costs = {"time of your choices": sum(found) / len(found)} | super().costs(run)
+        del costs["bytes of a rank"]  # a ring sends fewer
+        return costs
 
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        advice = super().advise(run, missed)
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
         if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
-            advice += "; yours is faster here, for a message costs its sender nothing but the time on the card"
-        return advice
+            return "yours is faster here, for a message costs its sender nothing but the time on the card"
+        return ""
 
 
 def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
@@ -133,69 +117,14 @@ def _explain_vector(run: Run, rank: int) -> str:
     return f"{begin} {text}; expected each rank once, divided by {case.n}: {which} parts have come on several ways"
 
 
-def clusters_of(inputs: Vectors) -> list[Cluster]:
-    """Return the clusters that a rank was given."""
-    return [Cluster(int(n), int(nbytes), *others) for n, nbytes, *others in inputs["clusters"].tolist()]
+def clusters_of(case: Case) -> Sequence[Cluster]:
+    """Return the clusters that the functions of a case are asked about."""
+    if case.function in ESTIMATES:
+        return [one for cluster in TO_ESTIMATE for one in estimates.vary(cluster)]
+    return TO_CHOOSE if case in (Links.scored, Case(1, 0, function=CHOOSE)) else ()
 
 
-def choices_of(run: Run) -> tuple[list[Cluster], list[str]]:
-    """Return the clusters, and what was chosen for each."""
+def choices_of(run: Run) -> list[str]:
+    """Return what was chosen for each cluster."""
     names = list(CHOICES)
-    return clusters_of(run.inputs[0]), [names[int(i)] for i in run.results[0]["answers"].tolist()]
-
-
-# What is drawn
-
-
-def draw_clusters(choice: str, chance: random.Random) -> list[Cluster]:
-    """Return clusters of different sizes in which latency and bytes of a step both weigh something."""
-    found = []
-    for n in chance.sample(range(4, 17), 5):
-        one = _draw_cluster(n, chance)
-        of_latency, of_bytes = (term(n) for term in estimates.RIGHT[choice])
-        weight = of_bytes / of_latency * one.nbytes / one.bytes_per_second * chance.uniform(0.3, 3)
-        found.append(one._replace(latency=_whole_nanoseconds(weight)))
-    return found
-
-
-def draw_to_choose(chance: random.Random) -> list[Cluster]:
-    """Return clusters, each choice being the fastest for as many, in which nothing may be left out."""
-    while True:
-        drawn: list[Cluster] = []
-        best: list[str] = []
-        others: list[list[str]] = [[] for _ in estimates.WORLDS]  # what is best in another world
-        for _ in range(_TRIES):
-            one = _draw_cluster(chance.randint(6, 16), chance)
-            one = one._replace(latency=_whole_nanoseconds(10 ** chance.uniform(-5.5, -2.5)),
-                               compute=_whole_nanoseconds(10 ** chance.uniform(-4, 1)))  # fmt: skip
-            (fastest, choice), (second, _), _ = sorted((clusters.predict(choice, one), choice) for choice in CHOICES)
-            if second <= _MARGIN * fastest or best.count(choice) == _OF_EACH:
-                continue
-            theirs = [estimates.best_in_theory(one, world) for world in estimates.WORLDS.values()]
-            longer = [[*other, its] for other, its in zip(others, theirs, strict=True)]
-            told = _count_told(others, best)
-            if told < 2 * len(others) and _count_told(longer, [*best, choice]) == told:
-                continue  # first those that tell the worlds apart
-            drawn, best, others = [*drawn, one], [*best, choice], longer
-            if len(drawn) == _OF_EACH * len(CHOICES):
-                break
-        else:
-            continue
-        if _count_told(others, best) == 2 * len(others) and all(others.count(other) == 1 for other in others):
-            chance.shuffle(drawn)
-            return drawn
-
-
-def _count_told(others: Sequence[Sequence[str]], best: Sequence[str]) -> int:
-    """Count the worlds in which another choice is the best somewhere, and those with more than one best choice."""
-    return sum(other != best for other in others) + sum(len(set(other)) > 1 for other in others)
-
-
-def _draw_cluster(n: int, chance: random.Random) -> Cluster:
-    """Return a cluster of n ranks. The elements can be cut into n chunks, and into 4 slices, of the same length."""
-    nbytes = 4 * 4 * n * round(10 ** chance.uniform(1.5, 5))
-    return Cluster(n, nbytes, float(8 * round(10 ** chance.uniform(7.5, 9.7))), 0.0)
-
-
-def _whole_nanoseconds(seconds: float) -> float:
-    return round(seconds * 1e9) / 1e9
+    return [names[int(i)] for i in run.results[0]["answers"].tolist()]

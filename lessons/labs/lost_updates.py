@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, is_close, normal
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, is_close, normal
 from lessons.labs import increments
 from lessons.labs.increments import BLOCKS, FETCH, PUSH, SERVER, STEP, UPDATES, clients, increments_of
 from transports.base import ANY
@@ -47,6 +47,8 @@ class LostUpdates(Lab):
     cases = (Case(2, 20), Case(3, 40), Case(4, 60), Case(6, 80, torch.float64), Case(3, 1), Case(5, 10_000))
     scored = Case(4, 40_000)
     real = Case(4, 1_000)
+    formulas = ("pushes + fetches + a goodbye", "pushes P; only sent bytes count", "fetches of all clients",
+                "fetches of all clients x P")  # fmt: skip
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         x = normal(case.length, case.dtype, chance)
@@ -108,14 +110,6 @@ class LostUpdates(Lab):
     def label(self, message: Sent, case: Case) -> str:
         return "x" if message.rank == SERVER else message.tag
 
-    def figures(self, run: Run) -> list[Figure]:
-        size = run.case.length * run.case.dtype.itemsize
-        pushes = [len(increments.pushes_of(run, k)) for k in clients(run)]
-        fetches = [len(increments.fetches_of(run, k)) for k in clients(run)]
-        most = max(p + f + 1 for p, f in zip(pushes, fetches, strict=True))
-        return [
-            Figure("messages of a client", max(run.messages[1:]), most, "pushes + fetches + a goodbye"),
-            Figure("bytes of a client", max(run.nbytes[1:]), max(pushes) * size, "pushes P; only sent bytes count"),
-            Figure("messages of the server", run.messages[SERVER], sum(fetches), "fetches of all clients"),
-            Figure("bytes of the server", run.nbytes[SERVER], sum(fetches) * size, "fetches of all clients x P"),
-        ]
+    def costs(self, run: Run) -> dict[str, float]:
+        return {"messages of a client": max(run.messages[1:]), "bytes of a client": max(run.nbytes[1:]),
+                "messages of the server": run.messages[SERVER], "bytes of the server": run.nbytes[SERVER]}  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, normal
+from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, normal
 from lessons.labs.late_words import explain_descend, explain_rates
-from lessons.labs.not_waiting_words import LR, explain_serve, explain_waits
+from lessons.labs.not_waiting_words import LR, explain_answers, explain_serve
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -46,6 +46,7 @@ class NotWaiting(Lab):
              Case(1, 1, torch.float64, function="largest_rate"))  # fmt: skip
     scored = Task(4, 100)
     real = Task(4, 50, s=1)
+    formulas = ("1 for each gradient", "P for each gradient", "its steps (its computing + 2 latency + 2 P / bandwidth)")
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         if not isinstance(case, Task):
@@ -86,15 +87,13 @@ class NotWaiting(Lab):
     def comment(self, kind: str, run: Run) -> str:
         function = run.case.function or "serve"
         s = run.case.s if isinstance(run.case, Task) else None
-        done = [*self.functions[: self.functions.index(function)]]
-        if s is not None:
-            done = ["serve without a bound"]  # the cases with a bound come behind those without
-        right = f"; right so far: {', '.join(done)}" if done else ""
+        # The cases with a bound come behind those without.
+        right = self.right_so_far(function) if s is None else "; right so far: serve without a bound"
         if kind == "damage":
             return f"; or send a copy, x.clone(), so that nobody waits{right}"
         if kind == "loop" and function == "largest_rate":
             return f"; largest_rate may take a second, so try fewer rates, or fewer steps of descend with each{right}"
-        text = explain_waits(run, s) if kind in ("deadlock", "unread") else ""
+        text = explain_answers(run, s) if kind in ("deadlock", "unread") else ""
         if not text and kind == "deadlock" and function == "serve":
             text = _explain_end(run)
         return (f"; {text}" if text else "") + right
@@ -115,20 +114,11 @@ class NotWaiting(Lab):
             return f"{vector.numel()} elements"
         return "x" if message.rank == SERVER else "g"
 
-    def figures(self, run: Run) -> list[Figure]:
-        workers = {rank: inputs for rank, inputs in enumerate(run.inputs) if rank != SERVER}
-        gradients = sum(int(inputs["steps"]) for inputs in workers.values())
-        size = run.case.length * run.case.dtype.itemsize
-        fastest = min(workers, key=lambda rank: float(workers[rank]["pace"]))
-        steps, pace = int(workers[fastest]["steps"]), float(workers[fastest]["pace"])
+    def costs(self, run: Run) -> dict[str, float]:
+        fastest = min(range(1, run.case.n), key=lambda rank: float(run.inputs[rank]["pace"]))
         done = max(one.arrived or 0.0 for one in run.sent if one.dst == fastest)
-        alone = steps * (pace + 2 * LATENCY + 2 * size / BANDWIDTH)
-        formula = "its steps (its computing + 2 latency + 2 P / bandwidth)"
-        return [
-            Figure("messages of the server", run.messages[SERVER], gradients, "1 for each gradient"),
-            Figure("bytes of the server", run.nbytes[SERVER], gradients * size, "P for each gradient"),
-            Figure("seconds of the fastest worker", done, alone, formula),
-        ]
+        return {"messages of the server": run.messages[SERVER], "bytes of the server": run.nbytes[SERVER],
+                "seconds of the fastest worker": done}  # fmt: skip
 
 
 def _asked(inputs: Vectors) -> list[tuple[float, float, int]]:
@@ -153,20 +143,10 @@ def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
 
 
 def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vectors) -> Vectors:
-    """Be the server; return x before each update and at the end, the gradients, and what it says of their staleness."""
-    x = transport.allocate(case.length, case.dtype)
-    x.copy_(inputs["x"])
-    before: list[torch.Tensor] = []
-    used: list[torch.Tensor] = []
-
-    def update(g: Any) -> None:
-        check_gradient(g, x)
-        before.append(x.clone())
-        used.append(g.clone())
-        x.sub_(LR * g)
-
-    staleness = _numbers(serve(transport, x, update, case.s), "serve")
-    return {"before": torch.cat([*before, x]), "used": torch.cat([*used, x[:0]]), "staleness": staleness}
+    """Be the server; return what it has made of x, and what it says of the gradients' staleness."""
+    descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+    staleness = _numbers(serve(transport, descent.x, descent.update, case.s), "serve")
+    return descent.result() | {"staleness": staleness}
 
 
 def _work(transport: Any, inputs: Vectors) -> Vectors:

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, name_kind, normal
+from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, name_kind, normal
 from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, plan_of
 from lessons.labs.replicas import ask, draw_replicas, explain_verdicts
-from lessons.labs.ring import Ring
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from lessons.labs.ring import FORMULAS, Ring
 
 LR = 0.1
 
@@ -43,7 +42,7 @@ class Oracle(Lab):
              Case(1, 48, function="verify"), Case(1, 48, torch.float64, function="verify"))  # fmt: skip
     scored = Task(4, 40_000)
     real = Task(3, 1_000, empty=1)
-    strategy = RingAllReduce()
+    formulas = FORMULAS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         if case.function == "cut":
@@ -94,8 +93,7 @@ class Oracle(Lab):
 
     def comment(self, kind: str, run: Run) -> str:
         if kind == "hole":
-            done = self.functions[: self.functions.index(run.case.function or "average")]
-            return f"; right so far: {', '.join(done)}" if done else ""
+            return self.right_so_far(run.case.function or "average")
         empty = [rank for rank, inputs in enumerate(run.inputs) if not run.case.function and not int(inputs["n"])]
         if kind not in ("deadlock", "raised", "unread") or not empty:
             return ""
@@ -107,11 +105,10 @@ class Oracle(Lab):
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return Ring().label_vector(message, vector, case)
 
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        advice = super().advise(run, missed)
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
         if any(message.vector is None or message.vector.numel() == 1 for message in run.sent):
-            return f"a rank sends a number in a message of its own; n can travel beside the vector, as `n`; {advice}"
-        return advice
+            return "a rank sends a number in a message of its own; n can travel beside the vector, as `n`"
+        return ""
 
 
 # What is drawn
@@ -156,22 +153,13 @@ def _flattened(plan: Any, N: int) -> Vectors:
 
 def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vectors:
     """Return the x before each update, and the gradient that it was made with. Raises Fault."""
-    x = inputs["x"].clone()
-    samples = inputs["samples"].reshape(-1, x.numel())
-    before: list[torch.Tensor] = []
-    used: list[torch.Tensor] = []
+    descent = Descent(inputs["x"].clone(), LR)
+    samples = inputs["samples"].reshape(-1, descent.x.numel())
 
     def gradient(chosen: Any) -> torch.Tensor:
         if isinstance(chosen, list) and not all(isinstance(i, int) for i in chosen):
             raise Fault("gradient", "gradient was given a list of parts; expected a list of samples, which are numbers")
-        return x - samples[torch.as_tensor(chosen if isinstance(chosen, torch.Tensor) else list(chosen)).long()].mean(0)
+        return descent.x - samples[torch.as_tensor(list(chosen)).long()].mean(0)
 
-    def update(g: Any) -> None:
-        check_gradient(g, x)
-        before.append(x.clone())
-        used.append(g.clone())
-        x.sub_(LR * g)
-
-    one_process(plan_of(inputs), gradient, update)
-    nothing = x.new_zeros(0)
-    return {"before": torch.cat([nothing, *before]), "used": torch.cat([nothing, *used])}
+    one_process(plan_of(inputs), gradient, descent.update)
+    return descent.result()

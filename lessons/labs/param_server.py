@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_gradient, check_in_place, is_close, normal
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, check_gradient, check_in_place, is_close, normal
 from lessons.sums import coefficients, describe
 from lessons.transport import is_spoiled
-from strategies.synchronous_server.param_server import ParamServer
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3
 _LOOK = 1e-2  # how exactly float32 tells what an update was made of
-_CURE = "write the new parameters into x, in place: x.copy_(...)"
+CURE = "write the new parameters into x, in place: x.copy_(...)"
 
 
 class Server(Lab):
@@ -30,18 +29,17 @@ class Server(Lab):
     cases = (Case(3, 8), Case(4, 16), Case(2, 6), Case(7, 20, torch.float64), Case(4, 1), Case(3, 10_000))
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
-    strategy = ParamServer()
+    formulas = ("N - 1", "(N - 1) P", "2", "2 latency + 2 (N - 1) P / bandwidth")
+    steps = STEPS
     carries_objects = False
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        x = normal(case.length, case.dtype, chance)
-        return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
+        return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
         x.copy_(inputs["x"])
-        parameter = torch.nn.Parameter(x)  # shares the memory of x
-        optimizer = torch.optim.SGD([parameter], lr=LR, momentum=MOMENTUM)
+        optimizer = new_optimizer(x)
         updates = torch.zeros(STEPS, dtype=torch.int64)
         result = {}
         for step in range(STEPS):
@@ -50,8 +48,7 @@ class Server(Lab):
                 check_gradient(gradient, x)
                 if is_spoiled(gradient):
                     raise Fault("update", "update was given NaN, which is what received.vector holds after its release")
-                parameter.grad = gradient.clone()
-                optimizer.step()
+                take_step(optimizer, gradient)
                 updates[step] += 1
 
             if transport.rank == 0:
@@ -60,7 +57,7 @@ class Server(Lab):
                 torch.sub(x, inputs["c"], out=g)
                 before = g.clone()
                 returned = yours.work(transport, x, g)
-                check_in_place(f"rank {transport.rank}: work", _CURE, returned, x, inputs["x"])
+                check_in_place(f"rank {transport.rank}: work", CURE, returned, x, inputs["x"])
                 if not torch.equal(before, g):
                     raise Fault("damage", f"rank {transport.rank}, step {step + 1}: work changed g, which it is only "
                                           "to send")  # fmt: skip
@@ -109,10 +106,10 @@ class Server(Lab):
         # The server sends N - 1 messages in a step, a worker one, if they send what they should.
         return f"step {message.step if message.rank else 1 + (message.step - 1) // (case.n - 1)}"
 
-    def figures(self, run: Run) -> list[Figure]:
+    def costs(self, run: Run) -> dict[str, float]:
         answers = [message.sent for message in run.of_rank(0)]
         seconds = (answers[-len(answers) // STEPS] - answers[0]) / (STEPS - 1)  # between the first of each step
-        return self.compare(max(run.messages) / STEPS, max(run.nbytes) / STEPS, run.rounds / STEPS, seconds)
+        return super().costs(run) | {"virtual seconds": seconds}
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if vector.numel() != case.length:
@@ -169,10 +166,30 @@ def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
 def one_process(workers: Sequence[Vectors], steps: int) -> list[torch.Tensor]:
     """Return x before the first step and after each, as one process computes it from the workers' gradients x - c."""
     x = workers[0]["x"].clone()
-    optimizer = torch.optim.SGD([parameter := torch.nn.Parameter(x)], lr=LR, momentum=MOMENTUM)
-    xs = [x.clone()]
+    optimizer, xs = new_optimizer(x), [x.clone()]
     for _ in range(steps):
-        parameter.grad = torch.stack([x - inputs["c"] for inputs in workers]).mean(0)
-        optimizer.step()
+        take_step(optimizer, mean_gradient(workers, x))
         xs.append(x.clone())
     return xs
+
+
+def mean_gradient(workers: Sequence[Vectors], x: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the workers' gradients at x."""
+    return torch.stack([x - inputs["c"] for inputs in workers]).mean(0)
+
+
+def new_optimizer(x: torch.Tensor) -> torch.optim.SGD:
+    """Return an optimizer that changes x in place."""
+    return torch.optim.SGD([torch.nn.Parameter(x)], lr=LR, momentum=MOMENTUM)
+
+
+def take_step(optimizer: torch.optim.SGD, gradient: torch.Tensor) -> None:
+    """Take one step of an optimizer with this gradient."""
+    optimizer.param_groups[0]["params"][0].grad = gradient.clone()
+    optimizer.step()
+
+
+def draw_losses(case: Case, chance: random.Random) -> list[Vectors]:
+    """Return x, the same on all ranks, and a c of each, whose loss is |x - c|^2 / 2."""
+    x = normal(case.length, case.dtype, chance)
+    return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]

@@ -9,8 +9,8 @@ import torch
 
 from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
 from lessons.sums import coefficients, describe
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
 
+FORMULAS = ("2 (N - 1)", "2 (N - 1) P / N", "2 (N - 1)", "2 (N - 1) latency + 2 (N - 1) P / N / bandwidth")
 _CURE = "write the mean into `vector`, in place: vector.copy_(...)"
 
 
@@ -23,7 +23,7 @@ class Ring(Lab):
              Case(3, 1), Case(2, 0), Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
-    strategy = RingAllReduce()
+    formulas = FORMULAS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
@@ -56,15 +56,14 @@ class Ring(Lab):
         spans = chunk_spans(case)
         return f"chunk {spans.index((start, stop))}" if (start, stop) in spans else f"elements {start} to {stop - 1}"
 
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        case, advice = run.case, super().advise(run, missed)
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
         longest = max(run.sent, key=lambda message: message.nbytes)
-        if missed[0].name == "bytes of a rank" and longest.nbytes >= case.length * case.dtype.itemsize:
-            return f"rank {longest.rank} sends the whole vector at once; {advice}"
-        even, longest_one = -(-case.length // case.n), longest.nbytes // case.dtype.itemsize
-        if longest_one > even:
-            return f"the chunks differ in length: {longest_one} elements in the longest, {even} if alike; {advice}"
-        return advice
+        even, elements = -(-run.case.length // run.case.n), longest.nbytes // run.case.dtype.itemsize
+        if missed[0].name == "bytes of a rank" and elements >= run.case.length:
+            return f"rank {longest.rank} sends the whole vector at once"
+        if elements > even:
+            return f"the chunks differ in length: {elements} elements in the longest, {even} if alike"
+        return ""
 
 
 def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:

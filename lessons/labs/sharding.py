@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, normal
-from lessons.labs.ring import chunk_spans
-from lessons.labs.shards import STEPS, Optimizer, first_fault
-from strategies.all_reduce.sharded_ring import ShardedRing
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, name_kind
+from lessons.labs.param_server import (
+    CURE,
+    draw_losses,
+    mean_gradient,
+    new_optimizer,
+    one_process,
+    take_step,
+)
+from lessons.labs.ring import FORMULAS, chunk_spans
+from lessons.sums import coefficients, describe
 
-_CURE = "write the new parameters into x, in place: x.copy_(...)"
+STEPS = 2  # momentum is seen in the second
 
 
 class Sharding(Lab):
@@ -28,11 +35,11 @@ class Sharding(Lab):
              Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
-    strategy = ShardedRing()
+    formulas = ("elements / N", *FORMULAS)
+    steps = STEPS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        x = normal(case.length, case.dtype, chance)
-        return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
+        return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
@@ -43,30 +50,37 @@ class Sharding(Lab):
             torch.sub(x, inputs["c"], out=g)
             optimizer.begin_step()
             returned = yours.step(transport, x, g, optimizer.update)
-            check_in_place(f"rank {transport.rank}: step", _CURE, returned, x, inputs["x"])
+            check_in_place(f"rank {transport.rank}: step", CURE, returned, x, inputs["x"])
             result |= {f"x{s}": x.clone(), f"g{s}": g.clone(), f"given{s}": optimizer.given.clone()}
             result[f"updated{s}"] = optimizer.updated.clone()
             result[f"of_copies{s}"] = torch.tensor(optimizer.of_copies)
         return result | {"state": torch.tensor(optimizer.elements)}
 
     def find_fault(self, run: Run) -> str:
-        return first_fault(run)
+        xs = one_process(run.inputs, STEPS)
+        for s in range(1, STEPS + 1):
+            begin = f"{run.case}, step {s}"
+            for rank in range(run.case.n):
+                if fault := _wrong_update(run, xs[s - 1], rank, s):
+                    return f"{begin}: rank {rank} {fault}"
+            if fault := _wrong_parts(run, s):
+                return f"{begin}: {fault}"
+            for rank in range(run.case.n):
+                if fault := _wrong_x(run, xs, rank, s):
+                    return f"{begin}: rank {rank} {fault}"
+        return ""
 
-    def figures(self, run: Run) -> list[Figure]:
-        case, state = run.case, max(int(result["state"]) for result in run.results)
-        whole = max(run.messages), max(run.nbytes), run.rounds, run.seconds
-        costs = self.compare(*(one / STEPS for one in whole))
-        return [Figure("state of a rank", state, -(-case.length // case.n), "elements / N"), *costs]
+    def costs(self, run: Run) -> dict[str, float]:
+        return {"state of a rank": max(int(result["state"]) for result in run.results)} | super().costs(run)
 
-    def advise(self, run: Run, missed: Sequence[Figure]) -> str:
-        names, advice = [one.name for one in missed], super().advise(run, missed)
-        if "state of a rank" in names:
-            rank = max(range(run.case.n), key=lambda rank: int(run.results[rank]["state"]))
-            state = int(run.results[rank]["state"])
-            return f"the optimizer of rank {rank} keeps {state:,} numbers, more than its share; {advice}"
+    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+        if missed[0].name == "state of a rank":
+            states = [int(result["state"]) for result in run.results]
+            most = max(states)
+            return f"the optimizer of rank {states.index(most)} keeps {most:,} numbers, more than its share"
         if sum(one.span is not None and one.span[0] == 1 for one in run.of_rank(0)) > STEPS * (run.case.n - 1):
-            return f"the mean gradient is sent on to others, who need only the new x; {advice}"
-        return advice
+            return "the mean gradient is sent on to others, who need only the new x"
+        return ""
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if message.span is None:
@@ -77,3 +91,154 @@ class Sharding(Lab):
             return f"all of {of}"
         spans = chunk_spans(case)
         return f"{of} {spans.index((start, stop))}" if (start, stop) in spans else f"{of}[{start}:{stop}]"
+
+
+class Optimizer:
+    """SGD with momentum on parts of one rank's x: what `update` stands for. A part has its state from its first step.
+
+    Of the step that was begun last: `given` [P] are the gradients, and `updated` [P] says where there were some;
+    `of_copies` counts the updates of what is no part of x.
+    """
+
+    def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
+        self._x, self._g, self._rank = x, g, rank
+        self._parts: dict[tuple[int, int], torch.optim.SGD] = {}
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget what was given in the step before."""
+        self.given = torch.zeros_like(self._x)
+        self.updated = torch.zeros_like(self._x, dtype=torch.bool)
+        self.of_copies = 0
+
+    @property
+    def elements(self) -> int:
+        """How many numbers of state it keeps."""
+        states = [state for one in self._parts.values() for state in one.state.values()]
+        return sum(value.numel() for state in states for value in state.values() if isinstance(value, torch.Tensor))
+
+    def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
+        begin = f"rank {self._rank}: update was given"
+        if name_kind(part) != name_kind(gradient) or not isinstance(part, torch.Tensor):
+            raise Fault("update", f"{begin} {name_kind((part, gradient))}; expected vectors of one length and dtype, a "
+                                  "slice of x and the gradient of its elements")  # fmt: skip
+        if not part.numel():
+            return
+        if _start(part, self._g) is not None:
+            raise Fault("update", f"{begin} a slice of g to be updated: the slice of x comes first")
+        start = _start(part, self._x)
+        if start is None:
+            self.of_copies += 1
+            take_step(new_optimizer(part), gradient)  # its state goes with it
+            return
+        where = start, start + part.numel()
+        if where not in self._parts:
+            self._parts[where] = new_optimizer(part)
+        take_step(self._parts[where], gradient)
+        self.given[where[0] : where[1]] = gradient
+        self.updated[where[0] : where[1]] = True
+
+
+def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
+    """Return the first element of a slice of a vector; None if it is none."""
+    start, rest = divmod(part.data_ptr() - vector.data_ptr(), vector.element_size())
+    inside = part.is_contiguous() and not rest and 0 <= start <= vector.numel() - part.numel()
+    return start if inside else None
+
+
+# What is wrong
+
+
+def _same(vector: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two vectors are equal but for rounding; all inputs are near 1, so an element may be so by cancelling."""
+    if vector.shape != expected.shape or vector.dtype != expected.dtype:
+        return False
+    return bool(((vector - expected).abs() <= (1e-10 if vector.dtype == torch.float64 else 1e-4)).all())
+
+
+def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
+    """Whether a vector is the mean of all gradients, or their sum."""
+    return _same(vector, mean) or _same(vector, run.case.n * mean)
+
+
+def _spans(case: Case) -> list[tuple[int, int, int]]:
+    """Return number, first element and one past the last of each chunk that has elements."""
+    return [(c, start, stop) for c, (start, stop) in enumerate(chunk_spans(case)) if start < stop]
+
+
+def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
+    """Return what is wrong with the gradients that a rank's optimizer was given in a step which began with x."""
+    case, result = run.case, run.results[rank]
+    if int(result[f"of_copies{s}"]):
+        return "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"
+    mean, given, has = mean_gradient(run.inputs, x), result[f"given{s}"], result[f"updated{s}"]
+    for c, start, stop in _spans(case):
+        here = has[start:stop]
+        if not here.any() or _same(given[start:stop][here], mean[start:stop][here]):
+            continue
+        parts = [(x - inputs["c"])[start:stop][here] for inputs in run.inputs]
+        found = coefficients(given[start:stop][here], parts)
+        begin = f"updated chunk {c} with"
+        if found and all(abs(a - 1) < 1e-2 for a in found):
+            return f"{begin} the sum of the gradients; expected their mean: divide by {case.n}, once"
+        what = describe(found, [f"g of rank {k}" for k in range(case.n)]) if found else "something else"
+        return f"{begin} {what}; expected the mean of all {case.n}{_where_finished(run, rank, s, mean, c)}"
+    return ""
+
+
+def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: int) -> str:
+    """Return which chunk of a rank's g is a finished sum, or mean, after the step in which it updated one."""
+    g = run.results[rank][f"g{s}"]
+    for c, start, stop in _spans(run.case):
+        if _is_finished(g[start:stop], mean[start:stop], run):
+            if c == updated:
+                return ". When it was updated, the sum of that chunk was not finished: reduce-scatter first"
+            return f". On this rank the reduced chunk is chunk {c}: update that one"
+    return ". No chunk of g on this rank is the sum over all ranks: reduce-scatter first"
+
+
+def _wrong_parts(run: Run, s: int) -> str:
+    """Return which elements no rank has updated in a step, or several have."""
+    updated = torch.stack([result[f"updated{s}"] for result in run.results])  # [N, P]
+    if missing := _first_elements(~updated.any(0)):
+        return (
+            f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
+        )
+    if common := _first_elements(updated.sum(0) > 1):
+        first, second = (updated.sum(0) > 1).logical_and(updated).any(1).nonzero().flatten().tolist()[:2]
+        return (f"ranks {first} and {second} both updated {common} of x, so both keep their state: a rank is to "
+                "update its own part only")  # fmt: skip
+    return ""
+
+
+def _first_elements(which: torch.Tensor) -> str:
+    """Return the first run of elements for which this is so; "" if there is none."""
+    found = which.nonzero().flatten().tolist()
+    if not found:
+        return ""
+    last = next((i for i in range(found[0], len(which)) if not which[i]), len(which)) - 1
+    return f"elements {found[0]} to {last}" if last > found[0] else f"element {last}"
+
+
+def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
+    """Return what a rank holds in place of the x of one process."""
+    result, mean = run.results[rank], mean_gradient(run.inputs, xs[s - 1])
+    for c, start, stop in _spans(run.case):
+        x = result[f"x{s}"][start:stop]
+        if _same(x, xs[s][start:stop]):
+            continue
+        old = xs[s - 1][start:stop]
+        if _is_finished(x, mean[start:stop], run):
+            return f"holds gradients in chunk {c} of x; what is gathered after the update are the parameters"
+        if not _same(x, old):
+            return f"holds another x than one process in chunk {c}"
+        begin = f"holds the old x in chunk {c}"
+        for message in run.sent:
+            came = message.dst == rank and message.span == (0, start, stop)
+            if came and message.vector is not None and _same(message.vector, old):
+                return f"{begin}, for rank {message.rank} sent it so: update first, then gather"
+        if _is_finished(result[f"g{s}"][start:stop], mean[start:stop], run):
+            return f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that chunk"
+        return f"{begin}: nobody has sent it the new one; gather the chunks of x after the update"
+    return ""

@@ -1,41 +1,30 @@
-"""Checks that run a student's functions in the test's process: for code that is known to end."""
+"""Checks that run a student's functions in the test's process, in virtual time only: for code that is known to end."""
 
+import dataclasses
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from lessons import check
+from lessons import check, processes
 from lessons.check import run_solution
-from lessons.judge import draw, play
+from lessons.judge import draw
 from lessons.lab import Case, Lab, Run, Vectors
-from lessons.processes import Student, load_for
+from lessons.labs import LABS
+from lessons.processes import Seen, play_cases
 from lessons.report import Report
 from lessons.source import Source
 from tests.lessons.mistakes import Change, write
 
 
-class Here(Student):
-    """Takes the place of the process that runs a student's functions."""
-
-    def __init__(self, lab: Lab, source: Source) -> None:
-        self.lab, self.source, self.printed = lab, source, ""
-        self.yours: list[SimpleNamespace] = []
-
-    def __enter__(self) -> "Here":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def play(self, run: Run) -> None:
-        """See Student."""
-        load_for(self.yours, run.case.n, self.lab, self.source)
-        play(self.lab, self.yours, run, self.source)
+def _play_here(lab: Lab, source: Source, seen: Seen, tell: Callable[[str], None]) -> None:
+    """Take the place of `play_apart`."""
+    seen.run, fault = play_cases(lab, source, lambda news: None)
+    if fault:
+        raise fault
 
 
 @cache
@@ -49,19 +38,24 @@ def _reference(lab: Lab, case: Case) -> Run:
     return run_solution(lab, Run(case, _inputs(lab, case)))
 
 
-def _run_here(lab: Lab, source: Source) -> Run:
-    """Take the place of `run_on_processes`."""
-    run = draw(lab, lab.real)
-    Here(lab, source).play(run)
-    return run
+def play_solution(lab: str, case: Case) -> Run:
+    """Return a run of a lab's solution, whose results may be replaced."""
+    run = _reference(LABS[lab], case)
+    return dataclasses.replace(run, results=[*run.results])
+
+
+def judge_here(lab: str, path: str) -> Report:
+    """Return the report on a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "play_apart", _play_here)
+        patch.setattr(check, "play_on_processes", lambda lab, source: None)
+        patch.setattr(processes, "draw", lambda lab, case: Run(case, _inputs(lab, case)))
+        patch.setattr(check, "run_solution", lambda lab, run: _reference(lab, run.case))
+        patch.setattr(sys, "path", [*sys.path])
+        return check.check_file(lab, path)
 
 
 def judge_changed(lab: str, *changes: Change, name: str = "mine") -> Report:
     """Return the report on a lab's solution with these changes, in a file `name`.py."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "Student", Here)
-        patch.setattr(check, "run_on_processes", _run_here)
-        patch.setattr(check, "draw", lambda lab, case: Run(case, _inputs(lab, case)))
-        patch.setattr(check, "run_solution", lambda lab, run: _reference(lab, run.case))
-        patch.setattr(sys, "path", [*sys.path])
-        return check.check_file(lab, write(Path(folder), lab, *changes, name=name))
+    with tempfile.TemporaryDirectory() as folder:
+        return judge_here(lab, write(Path(folder), lab, *changes, name=name))

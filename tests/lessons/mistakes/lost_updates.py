@@ -61,8 +61,8 @@ MISTAKES = [
     Mistake("throws_steps_away", "wrong", "made before a fetch: that fetch has thrown away what was not pushed yet",
             ("    unpushed = x - base\n", ""), ("torch.add(base, unpushed, out=x)", "x.copy_(base)")),
     Mistake("waits_before_it_asks", "deadlock",
-            "deadlock: rank 1 waits for rank 0 (for 'parameters'), which waits for anybody (for ('push', 'fetch', "
-            "'goodbye')); no client has sent 'fetch', which the server answers with 'parameters'",
+            "rank 0 waits for 'push' or 'fetch' or 'goodbye' from anybody; rank 1 waits for 'parameters' from rank 0; "
+            "no client has sent 'fetch', which the server answers with 'parameters'",
             ('    transport.isend(None, SERVER, "fetch")\n', ""),
             ("torch.add(base, unpushed, out=x)",
              'transport.isend(None, SERVER, "fetch")\n    torch.add(base, unpushed, out=x)')),

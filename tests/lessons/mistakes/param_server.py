@@ -35,8 +35,8 @@ MISTAKES = [
             ('transport.recv(SERVER, "parameters").copy_to(x)',
              'transport.recv(SERVER, "parameters").copy_to(x)\n    x.sub_(0.1 * g)')),
     Mistake("waits_for_x_first", "deadlock",
-            "rank 0 waits for rank 1 (for 'gradient'), which waits for rank 0 (for 'parameters'); no worker has "
-            "sent",
+            "rank 0 waits for 'gradient' from rank 1; rank 1 waits for 'parameters' from rank 0; rank 2 waits for "
+            "'parameters' from rank 0; no worker has sent",
             """def work(transport, x, g):
     transport.recv(SERVER, "parameters").copy_to(x)
     transport.isend(g, SERVER, "gradient")

@@ -60,15 +60,15 @@ MISTAKES = [
     vector.div_(N)
 """),
     Mistake("waits_before_it_receives", "deadlock",
-            "rank 0 waits for rank 1 (to read what it sent), which waits for rank 2 (to read what it sent), which "
-            "waits for rank 0 (to read what it sent)",
+            "rank 0 waits for the release of 'share-reduce' by rank 1; rank 1 waits for the release of 'share-reduce' "
+            "by rank 2; rank 2 waits for the release of 'share-reduce' by rank 0",
             ('sent.append(transport.isend(chunks[(r - s) % N], right, "share-reduce"))',
              'transport.isend(chunks[(r - s) % N], right, "share-reduce").wait()')),
     Mistake("adds_to_what_it_sends", "wrong",
             "N = 3, step 1: rank 1 added what came in (chunk 0) to chunk 1, which it is just sending; expected: to "
             "chunk 0", ("chunks[(r - s - 1) % N].add_", "chunks[(r - s) % N].add_")),
     Mistake("never_releases", "deadlock",
-            "; rank 1 has received it, but not released it: use `with transport.recv(...) as received`, or copy_to",
+            "; rank 2 has received 'share-reduce', but not released it: use `with transport.recv(...) as received`, or",
             ('        with transport.recv(left, "share-reduce") as received:\n', ""),
             ("    chunks[(r - s - 1) % N].add_(received.vector)",
              'chunks[(r - s - 1) % N].add_(transport.recv(left, "share-reduce").vector)')),

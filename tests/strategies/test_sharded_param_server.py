@@ -39,7 +39,7 @@ def of_one_server(workers: int) -> list[list[list[float]]]:
     return found
 
 
-@pytest.mark.parametrize(("servers", "workers"), [(2, 1), (3, 4), (5, 3), (70, 2)])
+@pytest.mark.parametrize(("servers", "workers"), [(2, 1), (3, 4), pytest.param(70, 2, marks=pytest.mark.exhaustive)])
 def test_they_take_the_steps_of_one_server_and_of_one_process(servers: int, workers: int) -> None:
     """66 parameters: of 70 servers, the last have none."""
     n_gpus = servers + workers
@@ -179,7 +179,7 @@ def with_a_victim(transport: Transport, task: Task, victim: int) -> None:
     rank.epoch(1, die)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_a_server_that_dies_ends_the_run_by_name(victim: int) -> None:
     task = Task(ShardedParamServer(servers=2), 4)
     with pytest.raises(RunFailed, match=rf"rank {victim} \({task.roles[victim]}\) was killed by SIGKILL"):

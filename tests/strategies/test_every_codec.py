@@ -47,10 +47,8 @@ PAIRS = [
 ]
 SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].traits.asynchronous]
 N = 4
-TRAVEL = {  # in every run
-    ("ring_all_reduce", "process_group"): [pytest.mark.xdist_group("torchrun")],
-    ("param_server", "shared_memory"): [],
-}
+TRAVEL = (("ring_all_reduce", "process_group"), ("param_server", "shared_memory"))  # in every run
+TORCHRUN = pytest.mark.xdist_group("torchrun")  # so that one process has the ranks that are kept
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -149,7 +147,9 @@ def test_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Cod
 @pytest.mark.parametrize(
     ("strategy", "on"),
     [
-        pytest.param(one, on, marks=TRAVEL.get((one.name, on), [pytest.mark.exhaustive]), id=f"{one.name}-{on}")
+        pytest.param(
+            one, on, marks=TORCHRUN if (one.name, on) in TRAVEL else pytest.mark.exhaustive, id=f"{one.name}-{on}"
+        )
         for one in (RingAllReduce(), ParamServer())
         for on in ENGINES
         if on != "simulated"

@@ -82,12 +82,14 @@ def during_the_backward_pass(transport: Transport, announced: bool) -> list[int]
     return [sent - before for sent in model.sent]
 
 
+@pytest.mark.xdist_group("torchrun")
 def test_buckets_are_sent_while_the_pass_computes() -> None:
     for sent in run("shared_memory", during_the_backward_pass, N, True):
         assert sent == sorted(sent)
         assert sent[-1] >= 3, "one message of each bucket but the last, at least, before the first layer's gradients"
 
 
+@pytest.mark.xdist_group("torchrun")
 def test_without_notice_all_is_sent_after_it() -> None:
     assert run("shared_memory", during_the_backward_pass, N, False) == [[0, 0, 0, 0]] * N
 

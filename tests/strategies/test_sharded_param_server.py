@@ -27,7 +27,7 @@ from training import Options
 from transports.base import Transport
 from transports.units import PAYLOAD
 from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import DryRun, dry_run, period
+from virtual_time.dry_run import DryRun, dry_run
 
 # The steps of one server, and of one process
 
@@ -137,10 +137,6 @@ def test_with_more_servers_the_wall_moves(workers: int) -> None:
     if workers == 16:
         assert seconds[1] / seconds[2] == pytest.approx(2, rel=0.06)
         assert seconds[1] / seconds[8] > 5
-
-
-def test_one_step_is_like_all_however_many_servers() -> None:
-    assert period(ShardedParamServer(servers=3)) == 1
 
 
 def test_a_server_keeps_its_part_of_the_optimizers_state() -> None:

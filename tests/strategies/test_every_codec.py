@@ -47,8 +47,9 @@ PAIRS = [
 ]
 SYNCHRONOUS = [pair for pair in PAIRS if not pair[0].traits.asynchronous]
 N = 4
-TRAVEL = (("ring_all_reduce", "process_group"), ("param_server", "shared_memory"))  # in every run
-TORCHRUN = pytest.mark.xdist_group("torchrun")  # so that one process has the ranks that are kept
+TRAVEL = dict.fromkeys(  # in every run, in the one process that keeps ranks
+    (("ring_all_reduce", "process_group"), ("param_server", "shared_memory")), pytest.mark.xdist_group("torchrun")
+)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -148,7 +149,7 @@ def test_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Cod
     ("strategy", "on"),
     [
         pytest.param(
-            one, on, marks=TORCHRUN if (one.name, on) in TRAVEL else pytest.mark.exhaustive, id=f"{one.name}-{on}"
+            one, on, marks=TRAVEL.get((one.name, on), pytest.mark.exhaustive), id=f"{one.name}-{on}"
         )
         for one in (RingAllReduce(), ParamServer())
         for on in ENGINES

@@ -148,9 +148,7 @@ def test_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Cod
 @pytest.mark.parametrize(
     ("strategy", "on"),
     [
-        pytest.param(
-            one, on, marks=TRAVEL.get((one.name, on), pytest.mark.exhaustive), id=f"{one.name}-{on}"
-        )
+        pytest.param(one, on, marks=TRAVEL.get((one.name, on), pytest.mark.exhaustive), id=f"{one.name}-{on}")
         for one in (RingAllReduce(), ParamServer())
         for on in ENGINES
         if on != "simulated"

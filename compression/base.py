@@ -154,10 +154,6 @@ class Codec(ABC):
         """The memory of what this end keeps from one vector to the next."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
 
-    def zeros(self) -> torch.Tensor:
-        """Return a new vector [n] of zeros."""
-        return torch.zeros(self.layout.n, dtype=self.dtype, device=self.device)
-
 
 @dataclass(kw_only=True)
 class Linear(Codec):

@@ -63,8 +63,7 @@ class RandomK(Codec):
         indices = self.drawn(self.decoded)
         (values,) = unpack(data, (len(indices), self.dtype))
         self.decoded += 1
-        out = self.zeros() if out is None else out.zero_()
-        return out.index_copy_(0, indices, values.to(out.dtype))
+        return (self.empty() if out is None else out).zero_().index_copy_(0, indices, values)
 
     def drawn(self, number: int) -> torch.Tensor:
         """Return the indices, ascending, of what is sent of the vector of this number."""

@@ -91,17 +91,18 @@ class Sparse(Codec):
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Codec. Raises RunFailed unless the indices are those of elements."""
-        n = self.sent(data.nbytes)
-        values, short = unpack(data, (n, self.sent_dtype), (n, self.index_dtype))
-        indices = check_indices(short, self.layout.n)
-        out = self.zeros() if out is None else out.zero_()
-        return out.index_copy_(0, indices, values.to(out.dtype))
+        indices, values = self.read(data)
+        return (self.empty() if out is None else out).zero_().index_copy_(0, indices, values)
 
     def add(self, data: torch.Tensor, out: torch.Tensor, alpha: float = 1.0) -> None:
         """Add `alpha` times the vector of a code to `out` [n], where the code has elements. Raises RunFailed."""
+        out.index_add_(0, *self.read(data), alpha=alpha)
+
+    def read(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the indices and the values of a code."""
         n = self.sent(data.nbytes)
         values, short = unpack(data, (n, self.sent_dtype), (n, self.index_dtype))
-        out.index_add_(0, check_indices(short, self.layout.n), values.to(out.dtype), alpha=alpha)
+        return check_indices(short, self.layout.n), values.to(self.dtype)
 
     def sent(self, nbytes: int) -> int:
         """Return how many elements a code of these bytes has; or how many it should have, if it cannot have as many."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from compression import DENSE, KINDS, Code, Codec, Layout, Setting
+from compression import DENSE, KINDS, Codec, Layout, Setting
 from compression.base import Linear
 from compression.none import NoCodec
 from records.errors import RunFailed, UsageError
@@ -89,11 +89,12 @@ class Coding:
 
     # To a server
 
-    def encode(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return the code of `vector` [n], which may be sent: it is good until the next. Raises RunFailed."""
+    def encode(self, vector: torch.Tensor, times: float = 1) -> torch.Tensor:
+        """Return the code of `vector` [n], to be sent so many `times`: it is good until the next. Raises RunFailed."""
         with self._recorder.phase("compress", work="encode"):
-            code = self._encode(vector)
-        self._count(code, 1)
+            self.codec.epoch = max(1, self._recorder.epoch)
+            code = self.codec.encode(vector)
+        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self._dense)
         return self._placed(code.data, "code")
 
     def decode(self, message: Message) -> Message:
@@ -101,7 +102,7 @@ class Coding:
         codec = self._sender(message.src)
         vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
         message.log_receipt()
-        with self._transport.recorder.phase("compress", work="decode"):
+        with self._recorder.phase("compress", work="decode"):
             codec.decode(message.vector, vector)
         message.replace(vector, lambda: self._free.append(vector))
         return message
@@ -128,10 +129,8 @@ class Coding:
 
     def _mean_of_sums(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
         """Dense: the all-reduce adds the codes."""
-        with self._recorder.phase("compress", work="encode"):
-            code = self._encode(vector)
-        self._count(code, self._sent_per_byte)
-        total = _mean_by(all_reduce, sums := self._placed(code.data, "code"), n)
+        sums = self.encode(vector, self._sent_per_byte)
+        total = _mean_by(all_reduce, sums, n)
         with self._recorder.phase("compress", work="decode"):
             self.codec.decode(sums, vector)
         return total
@@ -139,10 +138,7 @@ class Coding:
     def _mean_of_all(self, vector: torch.Tensor, n: int) -> int:
         """Gathered: the codes go to everyone, who decodes them all and adds them in the order of ranks."""
         transport, N = self._transport, self._transport.world_size
-        with self._recorder.phase("compress", work="encode"):
-            code = self._encode(vector)
-        self._count(code, N - 1)
-        own = self._placed(code.data, "code")
+        own = self.encode(vector, N - 1)
         # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
         sent = [transport.isend(own, (transport.rank + i) % N, "code", n=n) for i in range(1, N)]
         total, parts = 0, torch.empty_like(vector)
@@ -180,10 +176,6 @@ class Coding:
 
     # Both
 
-    def _encode(self, vector: torch.Tensor) -> Code:
-        self.codec.epoch = max(1, self._recorder.epoch)
-        return self.codec.encode(vector)
-
     def _placed(self, data: torch.Tensor, what: str) -> torch.Tensor:
         """Copy what is to be sent to where peers can read it."""
         room = self._rooms.get((what, data.dtype))
@@ -191,9 +183,6 @@ class Coding:
             length = data.numel() if self.codec.exact_size else data.numel() * 5 // 4  # the next may be longer
             room = self._rooms[what, data.dtype] = self._transport.allocate(length, data.dtype)
         return room[: data.numel()].copy_(data)
-
-    def _count(self, code: Code, times: float) -> None:
-        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self._dense)
 
     # Its state: see `Strategy.keep`
 

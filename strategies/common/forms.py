@@ -3,21 +3,15 @@
 import dataclasses
 from inspect import getfile
 from types import FunctionType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING
 
 from records.formulas import as_written
 from strategies.collectives import broadcast
-from strategies.common.traits import Coded, Cost, Traffic
+from strategies.common.traits import Coded, Traffic
 from transports.card import FAIR, IN_ORDER
 
-
-class Costed(Protocol):
-    """A dataclass that has `cost`, as each Strategy has."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-
-    def cost(self, kind: str | None = None) -> Cost:
-        """See Strategy."""
+if TYPE_CHECKING:
+    from strategies.common.base import Strategy  # which imports this module
 
 
 def describe(kind: type) -> str:
@@ -37,7 +31,7 @@ def sources(kind: type) -> set[str]:
 
 
 def closed_form(
-    strategy: Costed, formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
+    strategy: "Strategy", formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
 ) -> tuple[float, float]:
     """Return the messages and bytes that a formula gives, for `nbytes` of parameters of `itemsize` bytes each."""
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
@@ -46,7 +40,7 @@ def closed_form(
 
 
 def predict(
-    strategy: Costed,
+    strategy: "Strategy",
     n_gpus: int,
     nbytes: int,
     compute: float,

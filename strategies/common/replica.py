@@ -42,7 +42,7 @@ class Replica:
         self._gradients = list(_views(self.g, self.parameters))
         self._adopted: Message | None = None
         self._recorder = transport.recorder
-        self._on_gradient: Callable[[int], None] | None = None
+        self.is_watched = False  # whether `on_gradient` was called
         self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while `on_gradient` calls
         self._untold: list[int] = []
         self.collected = False  # whether `collect` was called since the caller last set this to False
@@ -121,7 +121,7 @@ class Replica:
         The last layer comes first; a parameter that takes no part is left out. In virtual time the calls follow the
         pass: see `pass_layers`.
         """
-        self._on_gradient = call
+        self._on_gradient, self.is_watched = call, True
         is_virtual = self._recorder.time_passes is not None
         for i, parameter in enumerate(self.parameters):
             tell = self._untold.append if is_virtual else self.call_on_gradient
@@ -129,7 +129,6 @@ class Replica:
 
     def call_on_gradient(self, i: int) -> None:
         """Call what `on_gradient` was given: the gradient of parameter `i` is complete."""
-        assert self._on_gradient is not None, "on_gradient was not called"
         with self.interruption():
             self._on_gradient(i)
 
@@ -142,11 +141,6 @@ class Replica:
             self._recorder.spend("backward", i)
             self.call_on_gradient(i)
         self._untold.clear()
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether `on_gradient` was called."""
-        return self._on_gradient is not None
 
     def zero_grad(self) -> None:
         """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""

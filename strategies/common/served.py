@@ -116,11 +116,10 @@ class Served(Strategy):
         Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
         anybody, none of the next epoch comes in this one.
         """
-        counts = self.replica.counts
         if self.is_server:
-            self.workers.end_epoch(self.replica.b, counts)
-            self.replica.counts = counts
+            self.workers.end_epoch()
         else:
+            counts = self.replica.counts
             if counts.numel():
                 self.transport.isend(counts, SERVER, "counts")
             self.transport.isend(self.replica.b, SERVER, "buffers").wait()

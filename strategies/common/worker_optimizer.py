@@ -62,7 +62,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         state: dict[str, Any] | None = None,
     ) -> None:
         with in_python({"codec_scope": "scope", "optimizer_options": "optimizer"}):
-            self._check(transport, strategy, optimizer, codec, scope, momentum)
+            _check(transport, strategy, optimizer, codec, scope, momentum)
         self.strategy = dataclasses.replace(strategy)  # of this rank's own, where ranks share a process
         roles = self.strategy.roles(transport.world_size)
         self.is_server = roles[transport.rank] == "server"
@@ -83,27 +83,6 @@ class WorkerOptimizer(torch.optim.Optimizer):
             )
         elif schedule is not None:
             self._unchangeable = "schedule= sets the learning rate; give it or a scheduler, not both"
-
-    @staticmethod
-    def _check(
-        transport: Transport,
-        strategy: Strategy,
-        optimizer: OptimizerFactory,
-        codec: Codec | None,
-        scope: str,
-        momentum: float,
-    ) -> None:
-        _check_size(strategy, transport, optimizer)
-        if momentum and not (codec and codec.carries_momentum):
-            raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
-        if scope not in ("tensor", "vector"):
-            raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
-        if codec is not None:
-            from strategies import STRATEGIES  # which imports this module
-
-            able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
-            tried = optimizer([nn.Parameter(torch.zeros(1))])
-            check_codec(codec, strategy.traits.carries, strategy.name, able, scope, tried)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -193,8 +172,15 @@ class WorkerOptimizer(torch.optim.Optimizer):
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
 
 
-def _check_size(strategy: Strategy, transport: Transport, optimizer: OptimizerFactory) -> None:
-    """Check that there are as many ranks as the strategy needs, and its options. Raises UsageError."""
+def _check(
+    transport: Transport,
+    strategy: Strategy,
+    optimizer: OptimizerFactory,
+    codec: Codec | None,
+    scope: str,
+    momentum: float,
+) -> None:
+    """Check the number of ranks, and the options of the strategy and of the codec. Raises UsageError."""
     n, (least, most) = transport.world_size, strategy.traits.ranks
     if n < least:
         raise UsageError(f"{n} rank(s): {strategy.name} needs at least {least}; launch more")
@@ -203,3 +189,13 @@ def _check_size(strategy: Strategy, transport: Transport, optimizer: OptimizerFa
     workers = strategy.roles(n).count("worker")
     held_back = transport.link is not None
     strategy.check(RunSize(n, workers, sys.maxsize, held_back=held_back, optimizer=optimizer))
+    if momentum and not (codec and codec.carries_momentum):
+        raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
+    if scope not in ("tensor", "vector"):
+        raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
+    if codec is not None:
+        from strategies import STRATEGIES  # which imports this module
+
+        able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
+        tried = optimizer([nn.Parameter(torch.zeros(1))])
+        check_codec(codec, strategy.traits.carries, strategy.name, able, scope, tried)

@@ -274,11 +274,9 @@ class Workers:
         if (others := self._replica.others).numel():
             self.send(others, k, "initial others")
 
-    def end_epoch(self, b: torch.Tensor, counts: torch.Tensor) -> None:
-        """Average the buffers b [m] of the workers that are alive; send them the mean, and x if theirs is older.
-
-        `counts` [k] become the greatest of theirs, which all get too: see `Replica.counts`.
-        """
+    def end_epoch(self) -> None:
+        """Send the living workers the mean of their buffers, the greatest of their counts, and x if theirs is older."""
+        b, counts = self._replica.b, self._replica.counts
         total, n = torch.zeros_like(b), 0
         for message in self.gather("buffers"):
             with message:
@@ -289,6 +287,7 @@ class Workers:
                     torch.maximum(counts, theirs.vector.cpu(), out=counts)
         if n:
             b.copy_(total.div_(n))
+        self._replica.counts = counts
         behind = {k for k in self.waiting if self.version_read[k] < self._descent.version}
         for k in self.take_waiting():
             self.send(b.clone(), k, "mean buffers", n=int(k in behind))

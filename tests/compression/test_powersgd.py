@@ -155,6 +155,7 @@ def distances_to_torch(transport: Transport, rank: int, steps: int) -> list[floa
     return distances
 
 
+@pytest.mark.xdist_group("torchrun")
 def test_two_ranks_get_what_torchs_hook_gives() -> None:
     for distances in run("process_group", compare_with_torch, 2, [1, 2, 3], 8):
         assert max(distances) < 1e-9

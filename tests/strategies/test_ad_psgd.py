@@ -22,11 +22,10 @@ from tests.ranks import virtual_time
 from tests.runs import N_TRAIN
 from tests.strategies.loops import Rank, Task, X, Y
 from tests.strategies.test_every_strategy_virtual import simulated
-from tests.virtual_time.test_dry_run import on, steps_of
+from tests.virtual_time.test_dry_run import steps_of
 from transports.base import Message, Transport
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
-from virtual_time.steps import Sizes
 
 Pair = tuple[int, int]  # an active and a passive rank
 Change = tuple[float, float]  # of an x: before and after
@@ -194,11 +193,6 @@ def test_what_it_sends_is_what_it_says(n: int) -> None:
     sent = pd.concat(virtual_time(n).launch(counted, n, Task(strategy, n), steps, record=True))
     expected = closed_form(strategy, strategy.cost().worker, n, 66 * 8)  # loops' model
     assert (len(sent) / n / steps, sent["bytes"].sum() / n / steps) == pytest.approx(expected)
-
-
-def test_no_decision_depends_on_the_value_of_an_element() -> None:
-    meta, cpu = (on(device, ADPSGD(), 5, Sizes(1003, 5), slow=("4:3",)) for device in ("meta", "cpu"))
-    assert meta == cpu
 
 
 def test_nobody_waits_for_the_slowest() -> None:

@@ -128,11 +128,6 @@ def again(k: int) -> list[Act]:
     return [("push", k), ("die", k), ("return", k)]
 
 
-def test_a_worker_that_returns_again_and_again_keeps_to_the_bound() -> None:
-    transport = serve_scripted(0, 2, again(1) * 5, samples=12)
-    assert staleness(transport)[:4] == [(1, 0), (2, 1), (1, 0), (2, 1)]
-
-
 def test_one_that_died_ahead_begins_when_the_slowest_has_caught_up() -> None:
     acts: list[Act] = [*again(1), ("push", 1), ("push", 1), ("push", 2), ("push", 1), ("push", 2)]
     transport = serve_scripted(0, 3, [*acts, ("push", 3), ("push", 1)], samples=6)

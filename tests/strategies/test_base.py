@@ -14,7 +14,7 @@ from torch import nn
 
 import strategies
 from records.errors import RunFailed
-from strategies import STRATEGIES, Replica, RunSize, Strategy, Traits
+from strategies import STRATEGIES, Replica, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
@@ -70,11 +70,6 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
 
 def test_the_first_line_is_the_first_paragraph() -> None:
     assert describe(Own) == "A strategy of a user's own, described in two lines."
-
-
-def test_what_has_no_server_does_not_serve() -> None:
-    with pytest.raises(RuntimeError, match="Own has no server rank"):
-        Own().serve()
 
 
 # A step that forgets the gradient
@@ -212,8 +207,3 @@ def test_what_is_kept_comes_back_and_is_copied() -> None:
     assert (again.saved.tolist(), again.lost.tolist()) == ([7.0] * 3, [0.0] * 5)
     assert "lost" not in state
     assert first.state_bytes == (3 + 5) * 4, "both are memory"
-
-
-def test_a_default_is_that_of_most() -> None:
-    assert Strategy.traits == Traits(asynchronous=False, agree=True, deaths="end", ranks=(1, None))
-    Own().check(RunSize(4, 4, 1))

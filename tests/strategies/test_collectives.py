@@ -160,3 +160,26 @@ def test_some_ranks_add_and_hear_and_the_others_take_no_part() -> None:
         assert found[rank] == (total.tolist(), 7 + 9 + 10, first(3, 3).tolist(), sent)
     for rank in (1, 4):
         assert found[rank] == (first(rank, 3).tolist(), 0, first(rank, 3).tolist(), [0] * 5)
+
+
+# The order of a sum
+
+
+def vector_of(rank: int) -> torch.Tensor:
+    return torch.randn(101, generator=torch.Generator().manual_seed(rank))
+
+
+def added(transport: Transport) -> list[float]:
+    vector = vector_of(transport.rank)
+    transport.sleep(0.1 * (transport.rank * 3 % 5))  # they come in another order
+    gather_and_add(vector, transport)
+    return vector.tolist()
+
+
+def test_it_adds_in_the_order_of_ranks_not_in_that_of_arrival() -> None:
+    expected = torch.zeros(101)
+    for rank in range(5):
+        expected += vector_of(rank)
+    other = sum((vector_of(rank) for rank in reversed(range(5))), torch.zeros(101))
+    assert not torch.equal(expected, other), "the order decides the last bit"
+    assert virtual_time(5).launch(added, 5) == [expected.tolist()] * 5

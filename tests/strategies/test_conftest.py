@@ -1,18 +1,15 @@
 """The option with which the suites of all strategies are those of one, also of a class of a user's own."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from strategies import STRATEGIES, RunSize, UsageError
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import STRATEGIES
 from tests.selection import chosen_strategy, keep_those_of
 from tests.strategies import conftest
-from tests.strategies.loops import fit, sizes, variants, with_workers
 from tests.strategies.test_every_strategy import test_it_takes_the_same_steps_as_one_process as same_steps
 
 OWN = '''
@@ -27,23 +24,6 @@ class Forgetful(RingAllReduce):
         g = self.replica.collect()
         self.descent.step(g.div_(self.all_reduce(g, 1)), n_samples)
 '''
-
-
-@dataclass(kw_only=True)
-class PowersOfTwo(RingAllReduce):
-    """A ring of 1, 2, 4 or 8 ranks."""
-
-    def check(self, run: RunSize) -> None:
-        """See Strategy."""
-        if run.n_ranks & (run.n_ranks - 1):
-            raise UsageError(f"--n_gpus {run.n_ranks}: must be a power of two")
-
-
-def test_a_strategy_may_refuse_some_numbers_of_ranks() -> None:
-    assert list(sizes(PowersOfTwo)) == [1, 2, 4]
-    assert [fit(PowersOfTwo, n) for n in (1, 3, 5, 7)] == [1, 2, 4, 8]
-    assert with_workers(PowersOfTwo, 3) == 2
-    assert all(variants(PowersOfTwo, n) for n in sizes(PowersOfTwo))
 
 
 class Item(SimpleNamespace):

@@ -37,17 +37,6 @@ def test_the_bound_is_for_the_norm_that_is_told() -> None:
     assert (-x).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 
-def test_the_gradients_may_be_with_the_parameters() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))]
-    descent = Descent(parameters, SGD, 1.0, None, Recorder())
-    for parameter in parameters:
-        parameter.grad = torch.full_like(parameter, 2.0)
-    descent.step(None, 7)
-    assert torch.cat([*parameters]).norm().item() == pytest.approx(1.0, rel=1e-5)
-    assert descent.parameters[0] is parameters[0]
-    assert descent.samples == 7
-
-
 def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> None:
     asked: list[float] = []
 

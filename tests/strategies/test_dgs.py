@@ -1,6 +1,5 @@
 """Dual-way sparsification: what server and worker know of each other, and SAMomentum."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from compression import Layout, Setting
 from compression.dgs import SAMomentum
 from strategies.asynchronous_server.dgs import DGS
 from tests.ranks import virtual_time
-from tests.runs import said
 from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
 from transports.base import Transport
 from virtual_time.launcher import Death, VirtualTime
@@ -103,20 +101,3 @@ def test_who_returns_is_known_to_have_x() -> None:
     second_life = [x for _, _, x in found[3]]
     assert 0 < len(second_life) < len(server)
     assert [w for _, _, w in server][-len(second_life) :] == second_life
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--density 0", "--density 0.0: must be above 0 and at most 1"),
-        ("--momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
-        ("--optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
-        ("--optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such form; omit it"),
-        ("--codec topk", "--codec topk: dgs is a codec itself, with --density; leave --codec out"),
-        ("--codec fp16", "--codec fp16: --strategy dgs cannot carry it (dense: codes can be added); param_server"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: str) -> None:
-    code, text = said("--strategy", "dgs", *arguments.split(), "--results_dir", str(tmp_path))
-    assert (code, text.count("\n")) == (2, 1)
-    assert text.startswith(f"error: {message}")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from strategies.local_models.gossip import Gossip
 from strategies.single import Single
 from tests.ranks import virtual_time
 from tests.strategies.loops import Rank, Task, trajectories
-from tests.strategies.runs import BATCH_NORM, made
 from tests.virtual_time.test_dry_run import STEPS, on, steps_of
 from transports.base import Transport
 from transports.units import PAYLOAD
@@ -129,18 +127,6 @@ def test_what_it_sends_and_how_long_that_takes_is_said(topology: str, n: int) ->
     for parameters in (1e3, 1e8):
         predicted = predict(strategy, n, int(4 * parameters), compute=0.3, bandwidth=125e6 * PAYLOAD, latency=1e-3)
         assert steps_of(strategy, n, parameters).seconds == pytest.approx(predicted, rel=1e-3)
-
-
-# Resume
-
-
-@pytest.mark.slow
-def test_a_resumed_run_knows_whose_turn_it_is_on_the_exponential_graph(tmp_path: Path) -> None:
-    strategy, same = Gossip(topology="exponential"), BATCH_NORM | {"n_gpus": 5, "checkpoint_keep": 100}
-    expected = made(tmp_path, "whole", strategy, **same, checkpoint_every=1)["parameter_hash"]
-    for step in (1, 2, 3):  # three steps make a turn of the graph
-        path = tmp_path / "whole.checkpoints" / f"step-{step:08}"
-        assert made(tmp_path, f"from {step}", strategy, **same, resume=str(path))["parameter_hash"] == expected
 
 
 def test_the_average_is_in_the_type_of_the_model() -> None:

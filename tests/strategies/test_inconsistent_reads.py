@@ -36,12 +36,6 @@ def test_a_read_has_the_versions_at_its_start_and_end(events: pd.DataFrame) -> N
         assert gradients[1:] == own["version_read"].tolist()[: len(gradients) - 1]
 
 
-def test_no_copy_of_x_is_sent(events: pd.DataFrame) -> None:
-    trained = events[(events["epoch"] > 0) & (events["op"] == "send")]
-    assert "parameters" not in set(trained["tag"])
-    assert (trained[trained["tag"] == "read"]["bytes"] == 0).all()
-
-
 def test_the_counts_continue_with_a_resumed_run(events: pd.DataFrame, tmp_path: Path) -> None:
     folder = Path(events["folder"].iloc[0])
     path = str(folder / "run.checkpoints")

@@ -91,6 +91,12 @@ def test_options_out_of_range_are_refused_in_one_line(kind: type[Strategy]) -> N
         ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
         ("--codec powersgd --codec_scope vector", "--codec_scope vector: powersgd codes tensor by tensor; leave"),
         ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
+        ("--strategy single --workers_like 0", "--workers_like 0: must be at least 1"),
+        ("--strategy dgs --density 0", "--density 0.0: must be above 0 and at most 1"),
+        ("--strategy dgs --momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
+        ("--strategy dgs --optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
+        ("--strategy dgs --optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such"),
+        ("--strategy dgs --codec topk", "--codec topk: dgs is a codec itself, with --density; leave --codec out"),
         ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
     ],
 )

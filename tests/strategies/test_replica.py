@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from strategies import Replica
-from strategies.common.replica import copy_into, float_buffers, parameters_from, trained
+from strategies.common.replica import float_buffers, parameters_from, trained
 from tests.ranks import LIMIT, launch, virtual_time
 from transports.base import Transport
 
@@ -188,15 +188,6 @@ def test_parameters_from_a_vector_only_in_the_block() -> None:
         assert model.frozen.tolist() == [1.0] * 4
         raise KeyboardInterrupt
     assert all(torch.equal(p, was) for p, was in zip(trained(model), before, strict=True))
-
-
-def test_copy_into() -> None:
-    tensors = [torch.zeros(2, 2), torch.zeros(()), torch.zeros(3)]
-    copy_into(tensors, torch.arange(8.0))
-    assert [tensor.tolist() for tensor in tensors] == [[[0, 1], [2, 3]], 4, [5, 6, 7]]
-    copy_into([], torch.empty(0))
-    with pytest.raises(RuntimeError):
-        copy_into(tensors, torch.arange(9.0))
 
 
 def state_that_leaves(transport: Transport) -> tuple[list[int], list[int], bool]:

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
-from records.errors import UsageError
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.single import Single
@@ -37,8 +35,3 @@ def test_it_is_like_so_many_workers_in_however_many_pieces(tmp_path: Path) -> No
     ):
         torch.testing.assert_close(saved(tmp_path, strategy, **changes), expected, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(saved(tmp_path, Single())["weight"], expected["weight"])
-
-
-def test_it_is_like_at_least_one_worker(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--workers_like 0: must be at least 1"):
-        made(tmp_path, "run", Single(workers_like=0))

@@ -14,9 +14,7 @@ from strategies.common.traits import Cost, Traffic
     ("formula", "expected"),
     [
         ("0", 0),
-        ("P", 1000),
         ("N - 1", 3),
-        ("2 (N - 1)", 6),
         ("(N - 1) P", 3000),
         ("2 (N - 1) P / N", 1500),
         ("(N - 1) P / n_fetch", 600),

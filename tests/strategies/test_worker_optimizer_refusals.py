@@ -13,7 +13,7 @@ from compression import Codec
 from compression.dgc import DGC
 from compression.powersgd import PowerSGD
 from compression.topk import TopK
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed
 from strategies import STRATEGIES, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.all_reduce.sharded_ring import ShardedRing
@@ -237,14 +237,3 @@ def test_a_forgotten_finish_is_noticed(strategy: Strategy) -> None:
 def test_a_worker_that_does_not_finish_is_named(strategy: Strategy) -> None:
     with pytest.raises(RunFailed, match=r"rank 1.* has closed its transport"):
         launch(loop, 2, strategy, [0, 0], False, False, roles=strategy.roles(2), timeout=LIMIT)
-
-
-def refused(transport: Transport) -> None:
-    WorkerOptimizer(make_model(), transport, Downpour(), OPTIMIZERS["plain"], codec=TopK())
-
-
-def test_an_error_of_a_rank_is_the_launchers() -> None:
-    with pytest.raises(RunFailed, match=r"^codec=topk: strategy downpour cannot carry it") as caught:
-        launch(refused, 2, timeout=LIMIT)
-    assert caught.value.exit_code == 2
-    assert isinstance(UsageError(), ValueError)

@@ -110,9 +110,8 @@ def with_counts(transport: Transport) -> Any:
     if transport.rank == SERVER:
         replica.counts = torch.tensor([7])
         workers.welcome_all()
-        counts = replica.counts
-        workers.end_epoch(replica.b, counts)
-        return counts.tolist()
+        workers.end_epoch()
+        return replica.counts.tolist()
     join_server(replica, transport, descent)
     begun = replica.counts.tolist()
     replica.counts = replica.counts + 10 * transport.rank

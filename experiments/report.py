@@ -32,11 +32,12 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
-from experiments import cases, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
+from experiments import cases, draw_family, draw_virtual, draw_whole, measured, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
 from experiments.draw_comparisons import overview, scaling_summary, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.virtual_cases import CODED
+from media import draw_ring
 from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError
 from training.command_line import guarded, parse
@@ -136,9 +137,9 @@ def main(settings: Settings) -> None:
         bar.set_description(str(path.relative_to(ROOT)))
         _write(path, make())
     if "ring_all_reduce" in there:
-        ring_animation.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
+        draw_ring.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:
-        print(f"The sentences in the README and in the notebooks are about {KEPT.name}; correct what differs.")
+        print(f"The text of the README and of the notebooks is about {KEPT.name}; correct what differs.")
 
 
 def _write(path: Path, shown: NotebookNode | Figure | str) -> None:

@@ -146,8 +146,8 @@ def scaling(results: Results) -> Figure:
 def scaling_summary(results: Results) -> Figure:
     """Draw the README's figure: epoch time against ranks, strong and weak."""
     figure, grid = sheet(3.4, 1, 2, sharey=True)
-    for axes, (title, points) in zip(grid, _ways(), strict=True):
-        _scaled(axes, points, _epoch_s(results), title, "seconds per epoch")
+    for axes, (title, points), ylabel in zip(grid, _ways(), ("seconds per epoch", ""), strict=True):
+        _scaled(axes, points, _epoch_s(results), title, ylabel)
     legend_below(figure, grid[0])
     return figure
 

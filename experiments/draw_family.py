@@ -111,10 +111,8 @@ def _shares(
     width = 0.85 / len(colours)
     for number, (key, colour) in enumerate(colours.items()):
         counts = rows[rows[by] == key].groupby("staleness")["count"].sum()
-        places, label = (
-            counts.index + width * (number - (len(colours) - 1) / 2),
-            f"worker {key}" if by == "worker" else key,
-        )
+        places = counts.index + width * (number - (len(colours) - 1) / 2)
+        label = f"worker {key}" if by == "worker" else key
         axes.bar(places, 100 * counts / counts.sum(), width, color=colour, label=label)
     finish(axes, title, "y", xlabel="staleness, versions", ylabel="% of gradients")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

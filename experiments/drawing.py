@@ -122,8 +122,8 @@ def finish(axes: Axes, title: str, grid: Literal["both", "x", "y"] = "both", **p
 
 def logarithmic(axes: Axes, of: str = "x", marks: Sequence[float] | None = (1, 3), base: int = 10) -> None:
     """Make the x or y axis logarithmic, marked at 1, 3, 10, 30 and so on (None: as it comes), with plain numbers."""
-    axes.set(**{f"{of}scale": "log"})
-    axis = axes.xaxis if of == "x" else axes.yaxis
+    axis, scale = (axes.xaxis, axes.set_xscale) if of == "x" else (axes.yaxis, axes.set_yscale)
+    scale("log", base=base)
     if marks:
         axis.set_major_locator(LogLocator(base, marks))
     axis.set_major_formatter(FormatStrFormatter("%g"))

@@ -144,6 +144,13 @@ def simulated(name: str, directory: str | Path | None = None) -> Rows:
     return rows
 
 
+def load(name: str, directory: str | Path | None = None) -> Any:
+    """Return the results of one experiment, whatever its kind. Raises UsageError."""
+    if name in cases.COMPARED:
+        return comparison(name, directory=directory)
+    return family(directory) if name == FAMILY else simulated(name, directory)
+
+
 def predictions(directory: str | Path | None = None) -> pd.DataFrame:
     """Return the rows of the benchmark of predictions there; where there are none, of the repository's."""
     path = folder(directory) / PREDICTION

@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -17,7 +16,7 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments import cases, draw_comparisons, draw_family, draw_virtual, measured, report, tables
+from experiments import cases, draw_comparisons, draw_virtual, measured, report
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Family, Setup
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
 from experiments.real import Runs
@@ -144,15 +143,8 @@ def test_what_there_was_at_the_end_of_each_epoch() -> None:
         server = {"test_accuracy": epoch / 10, "epoch_s": 2.0, "step": 7 * epoch, "staleness_mean": epoch}
         rows.append(shared | {"rank": 0, "role": "server", "bytes_sent": 1e6} | server)
         for k in (1, 2):
-            worker = {
-                "samples": 160,
-                "epoch_s": 2,
-                "forward_s": k,
-                "compress_s": 2 * k,
-                "value_bytes": 5e5,
-                "wait_s": 1,
-            }
-            rows.append(shared | {"rank": k, "role": "worker", "bytes_sent": 2e6} | worker)
+            worker = {"samples": 160, "epoch_s": 2, "forward_s": k, "compress_s": 2 * k, "wait_s": 1}
+            rows.append(shared | {"rank": k, "role": "worker", "bytes_sent": 2e6, "value_bytes": 5e5} | worker)
     table = so_far(pd.DataFrame(rows), STRATEGIES["async_param_server"](), 32)
     expected = {
         "epoch": [1, 2], "accuracy": [0.1, 0.2], "seconds": [2, 4], "steps": [10, 20], "updates": [7, 14],
@@ -185,18 +177,6 @@ def test_results_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
             load(directory=tmp_path)
     with pytest.raises(UsageError, match="no experiment is complete"):
         report.complete(tmp_path)
-
-
-def test_spread_and_ratios_are_of_seeds() -> None:
-    assert tables.spread([1.0, 2.0, 6.0], 1) == "3.0 ± 2.6"
-    assert tables.spread([0.5], 0, 100) == "50 (n=1)"
-    assert tables.spread([], 1) == tables.spread([float("nan")], 1) == "-"
-    ours, peer = Setup("param_server", 3), Setup("param_server_builtin", 2)
-    rates = {ours: {0: 10.0, 1: 30.0}, peer: {0: 5.0, 1: 10.0, 2: 1.0}}
-    rows = [{**asdict(setup), "seed": k, "samples_per_s": v} for setup, of in rates.items() for k, v in of.items()]
-    empty = pd.DataFrame()
-    results = measured.Results(pd.DataFrame(rows), empty, empty, empty, empty, {})
-    assert measured.ratio_to(results, ours).to_dict() == {0: 2.0, 1: 3.0}
 
 
 # What is shown
@@ -265,16 +245,6 @@ def test_a_table_of_the_readmes_shows_the_committed_results(path: Path) -> None:
     text, results = path.read_text(encoding="utf-8"), compared()
     edited = re.sub(r"\| (\d)(\d\.\d\d ±)", lambda digit: f"| {(int(digit[1]) + 1) % 10}{digit[2]}", text, count=1)
     assert report.with_table(edited, results, report.TABLES[path]) == text != edited
-
-
-def test_a_run_that_diverged_is_called_so() -> None:
-    servers = of_family()
-    table = tables.grid(servers.grid, {"server": "server"}, servers.rates)
-    assert table[0][-1] == "0.4"
-    assert {row[0]: row[-1].strip() for row in table[1:]}["staleness bound 2"] == "diverged"
-    assert all(sum("*" in cell for cell in row) == 1 for row in table[1:])
-    (axes,) = draw_family.grid(servers).axes
-    assert "diverged" in {text.get_text() for text in axes.texts}
 
 
 def test_what_shows_an_experiment_that_is_not_complete_is_left_alone(

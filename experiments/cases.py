@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from experiments import lost_updates, ring_animation
+from experiments import lost_updates
 from experiments.experiment import make
-from experiments.store import DIVERGED, TIMELINE, TUNING, Measured, Store, strategy_class
+from experiments.real import TIMELINE, TUNING, Measured, Runs, strategy_class
+from media import draw_ring
 from strategies import Strategy
 from training import Options
 
@@ -27,9 +28,6 @@ BATCH = 128
 _SHORT = 20 * BATCH  # training samples of a first try, and of a timeline
 SIZES = {1_000: 8, 10_000: 4}  # of the training set, besides all of it, and their epochs
 _EPOCHS_OF_SIZE = SIZES | {_SHORT: 2}
-_QUICK_MODELS = {"lenet": "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
-_QUICK_EPOCHS = {"benchmarks.networks:cnn": 6, MODELS["mlp"]: 3}
-_QUICK_SIZES = {1_000: 300, 10_000: 600, _SHORT: 1_280}  # digits has 1,437 for training
 TIMELINES = {"param_server": 3, "ring_all_reduce": 2}  # ranks of short runs that are drawn: two workers each
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 
@@ -53,6 +51,11 @@ class Setup:
     def roles(self) -> list[str]:
         """What each process does; DataParallel is one, whatever its n_gpus."""
         return strategy_class(self.strategy)().roles(self.n_gpus)
+
+    @property
+    def ranks(self) -> str:
+        """How many processes there are, in words."""
+        return "1 process" if len(self.roles) == 1 else f"{len(self.roles)} ranks"
 
 
 # The strategies whose scaling is measured, and the numbers of ranks.
@@ -93,20 +96,21 @@ COMPARED = {
 
 
 class Comparison(Measured):
-    """Some setups, each with every seed; strategies take turns, seed by seed. `quick`: on digits, with one seed."""
+    """Some setups, each with every seed; strategies take turns, seed by seed."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.files = {RING_TRACE: ring_animation.record} if name == "ring_all_reduce" else {}
+    seeds = SEEDS[:1]
 
-    def finals(self, rates: None, quick: bool) -> list[Options]:
+    def __init__(self, name: str, quick: bool = False) -> None:
+        super().__init__(name, quick)
+        self.files = {RING_TRACE: draw_ring.record} if name == "ring_all_reduce" else {}
+
+    def shown(self) -> list[Options]:
         """Return the runs, each once."""
-        setups = dict.fromkeys(COMPARED[self.name])
-        runs = [_options(one, seed) for seed in (SEEDS[:1] if quick else SEEDS) for one in setups]
+        runs = [_options(one, seed) for seed in SEEDS for one in dict.fromkeys(COMPARED[self.name])]
         if self.name in TIMELINES:
             run = _options(Setup(self.name, TIMELINES[self.name], "mlp"), SEEDS[0])
             runs.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{self.name}-{run.n_gpus}"))
-        return [_quick(run) for run in runs] if quick else runs
+        return runs
 
 
 def _options(one: Setup, seed: int) -> Options:
@@ -119,14 +123,6 @@ def _options(one: Setup, seed: int) -> Options:
     )  # fmt: skip
 
 
-def _quick(run: Options) -> Options:
-    """Return the run on digits, with so many epochs that a network learns something."""
-    size, model = _QUICK_SIZES.get(run.train_size, run.train_size), _QUICK_MODELS.get(run.model, run.model)
-    epochs = run.epochs if run.train_size == _SHORT else _QUICK_EPOCHS[model]
-    name = f"{run.run_name}-quick"  # so that no quick run is ever taken for a long one
-    return replace(run, dataset="digits", model=model, train_size=size, epochs=epochs, lr=0.1, run_name=name)
-
-
 # Servers that wait less
 
 FAMILY = "server_family"
@@ -137,12 +133,10 @@ FAMILY_SERVERS: dict[str, Strategy] = {
     "async": make("async_param_server"), "downpour": make("downpour", n_push=4, n_fetch=4),
 }  # fmt: skip
 SYNCHRONOUS = ("sync", "backup")
-GRID, _QUICK_GRID = (0.05, 0.1, 0.2, 0.4), (0.05, 0.1, 0.2)
+GRID, TUNING_SEED = (0.05, 0.1, 0.2, 0.4), 100  # not one of those that are compared
 GUESSING = 0.15  # accuracy below which a run of the grid has diverged, whatever its loss: one answer for all has 0.1
 LEARNED = 0.5  # accuracy that a run must have for the next smaller rate to be safe
-TUNING_SEEDS = (100,)  # not those that are compared
 FAMILY_EPOCHS = {TUNING: 3, "final": 4, "slow": 2, "apart": 2, "apartslow": 2}
-_QUICK_FAMILY_EPOCHS = {TUNING: 6, "final": 12, "slow": 4, "apart": 2, "apartslow": 2}
 SLOW = {
     "final": (),
     "slow": ("3:5",),
@@ -154,68 +148,66 @@ OF_ALL, OF_SYNCHRONOUS = ("final", "slow"), ("apart", "apartslow")  # which part
 
 
 class Family(Measured):
-    """Five servers. `quick`: on digits, one seed, three rates."""
+    """Five servers."""
 
     files = {LOST_UPDATES: lost_updates.record}
+    seeds = SEEDS[0], TUNING_SEED
 
-    def grid(self, quick: bool) -> list[Options]:
+    def tuning(self) -> list[Options]:
         """Return the runs of the grid, and a short one of the asynchronous server that is drawn."""
-        rates = _QUICK_GRID if quick else GRID
-        grid = [
-            family_run(TUNING, name, seed, lr, quick)
-            for seed in TUNING_SEEDS
-            for lr in rates
-            for name in FAMILY_SERVERS
-        ]
-        drawn = family_run("slow", "async", SEEDS[0], GRID[0], quick)
-        name = f"{TIMELINE}-async_param_server-4{'-quick' * quick}"
+        grid = [family_run(TUNING, name, TUNING_SEED, lr) for lr in GRID for name in FAMILY_SERVERS]
+        drawn = family_run("slow", "async", SEEDS[0], GRID[0])
+        name = f"{TIMELINE}-async_param_server-4"
         return [*grid, replace(drawn, train_size=1_280, epochs=1, slow=("3:3",), run_name=name)]
 
-    def tuned(self, kept: Store, quick: bool) -> dict[str, float]:
+    def tuned(self, kept: Runs) -> dict[str, float]:
         """Return each server's learning rate."""
-        return tuned(self.accuracies(kept, quick))
+        return tuned(self.accuracies(kept))
 
-    def accuracies(self, kept: Store, quick: bool) -> pd.DataFrame:
+    def accuracies(self, kept: Runs) -> pd.DataFrame:
         """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
-        rows = []
-        for one in self.grid(quick)[:-1]:
-            entry = kept.metadata[str(one.run_name)]
-            accuracy = 0.0 if DIVERGED in entry else float(entry["test_accuracy"])
-            accuracy = accuracy if accuracy > GUESSING else float("nan")
-            rows.append((str(one.run_name).split("-")[1], one.lr, one.seed, accuracy))
-        return pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
+        reached = kept.table.dropna(subset="test_accuracy").groupby("run")["test_accuracy"].last()
+        runs = self.grid()[:-1]
+        rows = [(server_of(one), one.lr, one.seed, reached.get(str(one.run_name), 0.0)) for one in runs]
+        table = pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
+        return table.assign(accuracy=table["accuracy"].where(table["accuracy"] > GUESSING))
 
-    def finals(self, rates: Mapping[str, float], quick: bool) -> list[Options]:
+    def shown(self) -> list[Options]:
         """Return the runs that are compared; the servers take turns, seed by seed."""
         parts = [(part, server) for part in OF_ALL for server in FAMILY_SERVERS]
         parts += [(part, server) for part in OF_SYNCHRONOUS for server in SYNCHRONOUS]
-        seeds = SEEDS[:1] if quick else SEEDS
-        return [family_run(part, server, seed, rates[server], quick) for seed in seeds for part, server in parts]
+        return [family_run(part, server, seed) for seed in SEEDS for part, server in parts]
+
+    def with_rate(self, one: Options, rates: Mapping[str, float]) -> Options:
+        """Return the run with its server's learning rate."""
+        return replace(one, lr=rates[server_of(one)])
 
 
-def family_run(part: str, server: str, seed: int, lr: float, quick: bool) -> Options:
+def family_run(part: str, server: str, seed: int, lr: float = GRID[0]) -> Options:
     """Return a run of a part of SLOW, or of TUNING."""
-    apart = part in OF_SYNCHRONOUS
     return Options(
         strategy=replace(FAMILY_SERVERS[server]),  # a new one for each run
-        n_gpus=4, model="benchmarks.networks:cnn" if quick else "lenet", dataset="digits" if quick else "fashion_mnist",
-        train_size=384 * apart if quick else 6_000 if apart else 20_000,
-        epochs=(_QUICK_FAMILY_EPOCHS if quick else FAMILY_EPOCHS)[part],
-        lr=lr, momentum=0.0, slow=SLOW.get(part, ()), seed=seed, events=part != TUNING,
-        run_name=f"{part}-{server}{f'-lr{lr:g}' if part == TUNING else ''}-s{seed}{'-quick' * quick}",
+        n_gpus=4, model="lenet", dataset="fashion_mnist", train_size=6_000 if part in OF_SYNCHRONOUS else 20_000,
+        epochs=FAMILY_EPOCHS[part], lr=lr, momentum=0.0, slow=SLOW.get(part, ()), seed=seed, events=part != TUNING,
+        run_name=f"{part}-{server}{f'-lr{lr:g}' if part == TUNING else ''}-s{seed}",
     )  # fmt: skip
 
 
-def tuned(accuracies: pd.DataFrame) -> dict[str, float]:
-    """Return each server's learning rate: that of the best mean accuracy with a margin below where it diverges.
+def server_of(one: Options) -> str:
+    """Return which of FAMILY_SERVERS a run has."""
+    return str(one.run_name).split("-")[1]
 
-    With the next larger rate of the grid, too, every seed must have learned: the compared runs are longer, and others,
-    than those of the grid, and at the edge one in a few diverges.
+
+def tuned(accuracies: pd.DataFrame) -> dict[str, float]:
+    """Return each server's learning rate: that of the best accuracy with a margin below where it diverges.
+
+    With the next larger rate of the grid, too, it must have learned: the compared runs are longer, and others, than
+    those of the grid, and at the edge one in a few diverges.
     """
     rates: dict[str, float] = {}
     for server in FAMILY_SERVERS:
-        runs = accuracies[accuracies["server"] == server].fillna({"accuracy": 0.0}).groupby("lr")["accuracy"]
-        safe = (runs.min() > LEARNED).shift(-1, fill_value=False)
+        reached = accuracies[accuracies["server"] == server].set_index("lr")["accuracy"].fillna(0.0)
+        safe = (reached > LEARNED).shift(-1, fill_value=False)
         safe.iloc[0] = True
-        rates[server] = float(runs.mean()[safe].idxmax())
+        rates[server] = float(reached[safe].idxmax())
     return rates

@@ -8,6 +8,8 @@ Each run is 20 epochs on the digits in virtual time, with nothing given but the 
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +45,14 @@ _PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "enc
 
 def pairs() -> list[tuple[str, str]]:
     """Return every strategy of MEASURED with each codec that it carries, none first."""
-    return [
-        (strategy, codec)
-        for strategy in MEASURED
-        for codec in CODECS
-        if codec == "none" or CODECS[codec].kind in STRATEGIES[strategy].traits.carries
-    ]
+    return [(one, codec) for one, codec in product(MEASURED, CODECS)
+            if codec == "none" or CODECS[codec].kind in STRATEGIES[one].traits.carries]  # fmt: skip
 
 
-def accuracies(strategy: str, codec: str, n_gpus: int, seed: int, **changes: Any) -> tuple[float, float]:
-    """Return the held-out accuracy after 5 and after 20 epochs; (nan, nan) if the loss becomes infinite.
+def accuracies(strategy: str, codec: str, n_gpus: int, seed: int, **changes: Any) -> dict[str, Any]:
+    """Make a run; return its density, momentum and rate, and the held-out accuracy after 5 and after 20 epochs.
 
-    `changes`: options of the codec and of the run.
+    Both are nan if the loss becomes infinite. `changes`: options of the codec and of the run.
     """
     own = {name: changes.pop(name) for name in list(changes) if name in CODECS[codec].__dataclass_fields__}
     with tempfile.TemporaryDirectory() as folder:
@@ -63,29 +61,21 @@ def accuracies(strategy: str, codec: str, n_gpus: int, seed: int, **changes: Any
             device="cpu", results_dir=folder, run_name="run", events=False, **changes,
         )  # fmt: skip
         time = VirtualTime(OneSwitch(n_gpus, 1.25e9, 5e-5), Compute(options, _PHASES))
-        try:
-            table = run(options, quiet=True, launcher=time.launcher())
-        except RunFailed:
-            return float("nan"), float("nan")
-    found = table.groupby("epoch")["test_accuracy"].max()
-    return float(found[EARLY]), float(found[EPOCHS])
+        found = pd.Series(float("nan"), index=[EARLY, EPOCHS])
+        with suppress(RunFailed):
+            found = run(options, quiet=True, launcher=time.launcher()).groupby("epoch")["test_accuracy"].max()
+    made = {"density": getattr(options.codec, "density", 1.0), "momentum": options.momentum, "lr": options.lr}
+    return made | {f"accuracy_{epoch}": float(found[epoch]) for epoch in (EARLY, EPOCHS)}
 
 
 def rows() -> Iterator[dict[str, Any]]:
     """Yield a row for each run: those of the grid, then every pair with its defaults."""
-    grid = [
-        ("grid", strategy, codec, n, 0, choice)
-        for codec, choices in GRID.items() for choice in choices for strategy, n in ON
-    ]  # fmt: skip
-    defaults = [
-        ("defaults", strategy, codec, 4, seed, dict[str, Any]()) for strategy, codec in pairs() for seed in SEEDS
-    ]
+    grid = [("grid", strategy, codec, n, 0, choice)
+            for codec, choices in GRID.items() for choice, (strategy, n) in product(choices, ON)]  # fmt: skip
+    defaults = [("defaults", *pair, 4, seed, dict[str, Any]()) for pair, seed in product(pairs(), SEEDS)]
     for question, strategy, codec, n, seed, choice in (*grid, *defaults):
-        early, last = accuracies(strategy, codec, n, seed, **choice)
-        made = Options(codec=CODECS[codec](), strategy=make_strategy(strategy))
-        own = {"density": getattr(made.codec, "density", 1.0), "momentum": made.momentum, "lr": made.lr} | choice
         run_of = {"question": question, "strategy": strategy, "codec": codec, "n_gpus": n, "seed": seed}
-        yield {**run_of, **own, "accuracy_5": early, "accuracy_20": last}
+        yield run_of | accuracies(strategy, codec, n, seed, **choice)
 
 
 def by_codec(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,10 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from experiments import drawing
 from experiments.cases import BATCH, FAMILY, LINES, STRONG_2, TIMELINES, WEAK_LINES, Setup, weak
-from experiments.drawing import COLOURS, NAMES, entitle, legend_below, line, ranks_of, sheet, stack, title_of, whiskers
+from experiments.drawing import COLOURS, NAMES, finish, legend_below, line, logarithmic, sheet, title_of, whiskers
 from experiments.measured import Results, folder, pick, seconds_to
-from experiments.store import TIMELINE, Store
+from experiments.real import TIMELINE, Runs, strategy_class
 from records import timeline
 from records.errors import UsageError
 from records.events import PHASES
@@ -27,21 +29,21 @@ SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million paramet
 TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that the scaling figure times
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
 _AGAINST = {"epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training")}
-_WAYS = ((LINES, Setup, f"strong: {BATCH} samples a step"), (WEAK_LINES, weak, f"weak: {BATCH // 2} samples a worker"))
+_ROLES = {SERVER: "#c25b4e", "worker": "#3b6ea5"}
+Points = Mapping[str, Mapping[int, Setup]]  # by strategy and x
 
 
 def _below(setup: Setup, width: int = 12) -> str:
     name = textwrap.wrap(NAMES[setup.strategy], width, break_on_hyphens=False)
-    return "\n".join(name if setup.strategy == "single" else [*name, ranks_of(setup)])
+    return "\n".join(name if setup.strategy == "single" else [*name, setup.ranks])
 
 
 def curves(results: Results, setups: Sequence[Setup]) -> Figure:
     """Draw accuracy and loss against epochs (left) and against seconds (right)."""
     figure, grid = sheet(6.2, 2, 2)
-    for row, measure in zip(grid, _MEASURES, strict=True):
-        for axes, x in zip(row, _AGAINST, strict=True):
-            _against(axes, results, setups, x, measure)
-    legend_below(figure, grid[0][0])
+    for axes, (measure, x) in zip(grid.flat, product(_MEASURES, _AGAINST), strict=True):
+        _against(axes, results, setups, x, measure)
+    legend_below(figure, grid[0][0], 4)
     return figure
 
 
@@ -55,40 +57,35 @@ def _against(axes: Axes, results: Results, setups: Sequence[Setup], x: str, meas
         seen.add(setup.strategy)
         line(axes, pick(results.epochs, setup), x, measure, "epoch", label=title_of(setup), **style, **paler)
     (what, ylabel), (by, xlabel) = _MEASURES[measure], _AGAINST[x]
-    entitle(axes, f"{what} against {by}", xlabel=xlabel, ylabel=ylabel)
+    finish(axes, f"{what} against {by}", xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
     if x == "seconds":
         axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
 
 
 def time_by_phase(results: Results, setups: Sequence[Setup]) -> Figure:
     """Draw where the seconds of an epoch go, one bar a setup and role."""
     figure, axes = sheet(1.4 + 0.6 * len(setups))
-    figure.legend(
-        handles=_phases(axes, results, setups), loc="outside lower center", ncols=7, frameon=False, fontsize=8.5
-    )
+    _phases(axes, results, setups)
+    legend_below(figure, axes, 7)
     return figure
 
 
-def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> list[Patch]:
-    """Draw one bar a setup and role: the mean seconds of an epoch in each phase; return the legend's patches."""
-    rows: list[dict[str, Any]] = []
+def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
+    """Draw one bar a setup and role: the mean seconds of an epoch in each phase."""
+    bars = {}
     for setup in setups:
-        roles = pick(results.phases, setup)
-        for role, seconds in roles.groupby("role"):
-            means = {phase: float(seconds[f"{phase}_s"].fillna(0).mean()) for phase in PHASES}
-            means["rest"] = max(0.0, float(seconds["epoch_s"].mean()) - sum(means.values()))
-            rows.append(means | {"label": _below(setup, 30) + (f": {role}" if roles["role"].nunique() > 1 else "")})
-    table = pd.DataFrame(rows)
-    stack(axes, table.index, table[list(PHASES)], [timeline.COLOURS[phase] for phase in PHASES], height=0.7)
-    left = table[list(PHASES)].sum(axis=1)
-    axes.barh(table.index, table["rest"], 0.7, left, color="white", edgecolor="#bbbbbb", lw=0.6)
-    axes.set_yticks(table.index, table["label"], fontsize=8)
+        roles = pick(results.phases, setup).set_index("role")[[*(f"{phase}_s" for phase in PHASES), "epoch_s"]]
+        for role, seconds in roles.groupby(level="role").mean().iterrows():
+            bars[_below(setup, 30) + (f": {role}" if roles.index.nunique() > 1 else "")] = seconds.fillna(0)
+    table = pd.DataFrame(bars).T.set_axis([*PHASES, "rest"], axis=1)
+    table["rest"] = (table["rest"] - table[list(PHASES)].sum(axis=1)).clip(lower=0)
+    drawing.stack(axes, table[list(PHASES)], timeline.COLOURS, height=0.7)
+    left, edge = table[list(PHASES)].sum(axis=1), "#bbbbbb"
+    axes.barh(table.index, table["rest"], 0.7, left, label="outside any phase", color="white", edgecolor=edge, lw=0.6)
+    axes.tick_params(axis="y", labelsize=8)
     axes.invert_yaxis()
-    entitle(axes, f"where an epoch's time goes ({setups[0].model.upper()})", xlabel="seconds per epoch")
-    patches = [Patch(color=timeline.COLOURS[phase], label=phase) for phase in PHASES if phase != "compress"]
-    return [*patches, Patch(facecolor="white", edgecolor="#bbbbbb", label="outside any phase")]
+    finish(axes, f"where an epoch's time goes ({setups[0].model.upper()})", "x", xlabel="seconds per epoch")
 
 
 def bytes_by_rank(results: Results, setups: Sequence[Setup]) -> Figure:
@@ -101,24 +98,18 @@ def bytes_by_rank(results: Results, setups: Sequence[Setup]) -> Figure:
 def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
     """Draw one bar a rank, one group of bars a setup: the MB that the rank sends in a step."""
     groups: dict[float, str] = {}
-    left = 0.0
+    left, roles = 0.0, set[str]()
     for setup in setups:
         sent = pick(results.ranks, setup).groupby(["rank", "role"], as_index=False)["mb_sent"].mean()
         if sent.empty:
             continue
-        for role, rows in sent.groupby("role"):
-            colour = "#c25b4e" if role == SERVER else "#3b6ea5"
-            axes.bar(left + rows["rank"], rows["mb_sent"], 0.8, color=colour, label=str(role))
+        axes.bar(left + sent["rank"], sent["mb_sent"], 0.8, color=sent["role"].map(_ROLES))
         formula = "" if pick(results.runs, setup)["counted"].all() else "\n(formula)"
         groups[left + (len(sent) - 1) / 2] = _below(setup) + formula
-        left += len(sent) + 1
+        left, roles = left + len(sent) + 1, roles | {*sent["role"]}
     axes.set_xticks(list(groups), list(groups.values()), fontsize=8)
-    axes.set_ylabel("MB sent per step", fontsize=9)
-    axes.set_title(f"what each rank sends ({setups[0].model.upper()})", fontsize=10)
-    axes.grid(axis="y", alpha=0.3)
-    handles, labels = axes.get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))
-    axes.legend(named.values(), named.keys(), fontsize=8)
+    finish(axes, f"what each rank sends ({setups[0].model.upper()})", "y", ylabel="MB sent per step")
+    axes.legend(handles=[Patch(color=_ROLES[role], label=role) for role in sorted(roles)], fontsize=8)
 
 
 def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:
@@ -131,23 +122,23 @@ def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Se
         low, high = axes.get_ylim()
         axes.set_ylim(low - 0.1 * len(axes.get_lines()) * (high - low), high)  # room for the legend below the data
         axes.legend(fontsize=8, loc="lower right", **DASHED)
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.4, -0.2), "ncols": 4, "frameon": False}
-    bottom[0].legend(handles=_phases(bottom[0], results, compared["mlp"]), fontsize=8, **place)
+    _phases(bottom[0], results, compared["mlp"])
+    bottom[0].legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=4, frameon=False)
     _traffic(bottom[1], results, sent)
     return figure
+
+
+# Scaling
 
 
 def scaling(results: Results) -> Figure:
     """Draw epoch time and time to an accuracy against ranks (strong, weak) and against the training-set size."""
     figure, (times, reached) = sheet(5.4, 2, 3)
-    for column, (_, _, name) in enumerate(_WAYS):
-        _against_ranks(times[column], column, _epoch_s(results), name)
-        _against_ranks(reached[column], column, lambda setup: seconds_to(results, TARGET, setup))
-    _against_size(times[2], results, _epoch_s(results), "training set, two workers")
-    _against_size(reached[2], results, lambda setup: seconds_to(results, TARGET_OF_SIZES, setup))
-    for axes, below, target in zip(times, reached, (TARGET, TARGET, TARGET_OF_SIZES), strict=True):
-        axes.set_ylabel("seconds per epoch")
-        entitle(below, f"time to {100 * target:.0f} % accuracy", ylabel=f"seconds to {100 * target:.0f} %")
+    panels = [(*way, TARGET) for way in _ways()] + [("training set, two workers", _by_size(results), TARGET_OF_SIZES)]
+    for above, below, (title, points, target) in zip(times, reached, panels, strict=True):
+        percent, to_target = f"{100 * target:.0f} %", partial(seconds_to, results, target)
+        _scaled(above, points, _epoch_s(results), title, "seconds per epoch")
+        _scaled(below, points, to_target, f"time to {percent} accuracy", f"seconds to {percent}")
     legend_below(figure, times[0])
     return figure
 
@@ -155,70 +146,59 @@ def scaling(results: Results) -> Figure:
 def scaling_summary(results: Results) -> Figure:
     """Draw the README's figure: epoch time against ranks, strong and weak."""
     figure, grid = sheet(3.4, 1, 2, sharey=True)
-    for way, (axes, (_, _, name)) in enumerate(zip(grid, _WAYS, strict=True)):
-        _against_ranks(axes, way, _epoch_s(results), name)
-    grid[0].set_ylabel("seconds per epoch")
+    for axes, (title, points), ylabel in zip(grid, _ways(), ("seconds per epoch", ""), strict=True):
+        _scaled(axes, points, _epoch_s(results), title, ylabel)
     legend_below(figure, grid[0])
     return figure
+
+
+def _ways() -> list[tuple[str, Points]]:
+    """Return both ways of scaling: a title, and the setups by strategy and number of ranks."""
+    strong = {strategy: {n: Setup(strategy, n) for n in ranks} for strategy, ranks in LINES.items()}
+    of_workers = {strategy: {n: weak(strategy, n) for n in ranks} for strategy, ranks in WEAK_LINES.items()}
+    return [(f"strong: {BATCH} samples a step", strong), (f"weak: {BATCH // 2} samples a worker", of_workers)]
+
+
+def _by_size(results: Results) -> Points:
+    """Return the setups of two workers by strategy and number of training samples."""
+    sizes = results.runs[results.runs["model"] == "cnn"].groupby("samples")["train_size"].first()
+    return {one.strategy: {n: replace(one, train_size=size) for n, size in sizes.items()} for one in STRONG_2}
 
 
 def _epoch_s(results: Results) -> Callable[[Setup], pd.Series]:
     return lambda setup: pick(results.runs, setup)["epoch_s"]
 
 
-def _against_ranks(axes: Axes, way: int, values: Callable[[Setup], pd.Series], title: str = "") -> None:
-    """Draw what `values` gives for a setup, one line a strategy, against the number of ranks in one of _WAYS."""
-    lines, make, _ = _WAYS[way]
-    missed = []
-    for strategy, numbers in lines.items():
-        aside = 0.06 * (list(LINES).index(strategy) - 2)  # whiskers beside, not over, one another
-        missed += _line(axes, strategy, {n + aside: values(make(strategy, n)) for n in numbers}, "{}, {:.0f} ranks")
-    axes.set_xticks([1, 2, 3, 4])
-    entitle(axes, title, xlabel="ranks", xlim=(0.8, 4.2), ylim=(0, None))
-    _note(axes, missed)
-
-
-def _against_size(axes: Axes, results: Results, values: Callable[[Setup], pd.Series], title: str = "") -> None:
-    """Draw what `values` gives for a setup, one line a strategy, against the size of the training set."""
-    missed: list[str] = []
-    every: set[int] = set()
-    for setup in STRONG_2:
-        alike = results.runs.query("strategy == @setup.strategy and n_gpus == @setup.n_gpus and model == @setup.model")
-        sizes = alike.groupby("samples")["train_size"].first()
-        measured = {size: values(replace(setup, train_size=option)) for size, option in sizes.items()}
-        missed += _line(axes, setup.strategy, measured, "{}, {:,} samples")
-        every |= set(sizes.index)
-    axes.set(xscale="log", yscale="log" if len(missed) < len(every) * len(STRONG_2) else "linear")
-    axes.set_xticks(sorted(every), [f"{size:,}" for size in sorted(every)])
-    axes.xaxis.set_minor_locator(LogLocator(subs=[]))
-    if axes.get_yscale() == "log":
-        axes.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5]))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_locator(LogLocator(subs=[]))
-    entitle(axes, title, xlabel="training samples")
-    _note(axes, missed)
-
-
-def _line(axes: Axes, strategy: str, measured: dict[Any, pd.Series], name: str) -> list[str]:
-    """Draw a line through the means, with their ranges; return the names of the points that some seed did not reach."""
-    reached = {x: values for x, values in measured.items() if len(values) and values.notna().all()}
-    style = {"none": ":"}.get(strategy, "--" if strategy.endswith("_builtin") else "-")
-    means = pd.Series({x: values.mean() for x, values in reached.items()}, dtype=float)
-    axes.errorbar(
-        means.index, means, whiskers(*reached.values()), fmt="o" + style, color=COLOURS[strategy], ms=4, capsize=2,
-        lw=1.5, label=NAMES[strategy],
-    )  # fmt: skip
-    short = NAMES[strategy].split(" (")[0]
-    return [name.format(short, x) for x, values in measured.items() if len(values) and x not in reached]
-
-
-def _note(axes: Axes, missed: Sequence[str]) -> None:
-    axes.grid(alpha=0.3)
+def _scaled(axes: Axes, points: Points, values: Callable[[Setup], pd.Series], title: str, ylabel: str) -> None:
+    """Draw a line a strategy through the means of what `values` gives, with their ranges; name what has none."""
+    missed, ranks = [], max(max(by_x) for by_x in points.values()) < 100
+    for number, (strategy, by_x) in enumerate(points.items()):
+        measured = {x: of for x, setup in by_x.items() if len(of := values(setup))}
+        reached = {x: of for x, of in measured.items() if of.notna().all()}
+        places = [x + 0.06 * (number - 2) if ranks else x for x in reached]  # whiskers beside, not over, one another
+        style = {"none": ":"}.get(strategy, "--" if strategy.endswith("_builtin") else "-")
+        axes.errorbar(
+            places, [of.mean() for of in reached.values()], whiskers(*reached.values()), fmt="o" + style,
+            color=COLOURS[strategy], ms=4, capsize=2, lw=1.5, label=NAMES[strategy],
+        )  # fmt: skip
+        unit = "ranks" if ranks else "samples"
+        missed += [f"{NAMES[strategy].split(' (')[0]}, {x:,} {unit}" for x in measured if x not in reached]
+    if ranks:
+        finish(axes, title, xlabel="ranks", ylabel=ylabel, xticks=[1, 2, 3, 4], xlim=(0.8, 4.2), ylim=(0, None))
+    else:
+        logarithmic(axes, "y", (1, 2, 5))
+        finish(axes, title, xlabel="training samples", ylabel=ylabel, xscale="log")
+        sizes = sorted({x for by_x in points.values() for x in by_x})
+        axes.set_xticks(sizes, [f"{x:,}" for x in sizes])
+        axes.xaxis.set_minor_locator(LogLocator(subs=[]))
     if missed:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.15 * (high - low))  # room above the data
         text = "not reached by every seed:\n" + "\n".join(missed)
         axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=8, color="#555555")
+
+
+# Timelines
 
 
 def timelines(directory: Path) -> Figure:
@@ -248,7 +228,7 @@ def stale_timeline(directory: Path | None = None) -> Figure:
 def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) -> int:
     """Return the first of `n_steps` steps in which the stalest gradient of the run is applied."""
     pushes = applied(events)
-    at = pushes["t0"][(pushes["version_applied"] - pushes["version_read"]).idxmax()]
+    at = pushes["t0"][pushes["staleness"].idxmax()]
     for first in range(1, int(worker_spans(events, roles)["step"].max()) + 2 - n_steps):
         start, stop = timeline.window(events, roles, first, n_steps)
         if at < start + 0.9 * (stop - start):  # at the edge its label would be cut
@@ -258,8 +238,9 @@ def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) ->
 
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the kept events of a short run, and the roles of its ranks."""
-    store = Store(directory, experiment)
-    name = next((name for name in store.metadata if name.startswith(f"{TIMELINE}-{strategy}-")), None)
+    store = Runs(directory, experiment)
+    name = next((name for name in store.runs if name.startswith(f"{TIMELINE}-{strategy}-")), None)
     if name is None:
         raise UsageError(f"no timeline of {strategy} in {directory}: python experiments/run.py {experiment} makes it")
-    return load_events(store.events_of(name)), store.metadata[name]["roles"]
+    roles = strategy_class(strategy)().roles(store.runs[name]["options"]["n_gpus"])
+    return load_events(store.events_of(name)), roles

@@ -1,13 +1,12 @@
 """Figures of the experiments in virtual time: the cluster, and compression."""
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDE, entitle, finish, line, logarithmic, pairs, plain, sheet, stack, whiskers
+from experiments.drawing import WIDE, finish, legend_below, lines, logarithmic, pairs, sheet, stack, whiskers
 from experiments.simulated import Rows
 from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
-from records.legends import DASHED, notes_on_covered
+from records.legends import notes_on_covered
 
 COLOURS = {
     "ring": "#d55e00", "server": "#0072b2", "bound 1": "#009e73", "bound 8": "#cc79a7", "asynchronous": "#e69f00",
@@ -23,22 +22,17 @@ _PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # 
 def cluster(rows: Rows) -> Figure:
     """Draw speed-up and accuracy against workers, for each bandwidth."""
     figure, grid = sheet(6.4, 2, len(GBIT), WIDE, sharex=True, sharey="row")
+    scaled = {name: COLOURS[name] for name in Cluster.scaled}
     for above, below, gbit in zip(*grid, GBIT, strict=True):
         runs = rows.of("scaling", gbit=gbit)
         limits = [runs["workers"].min(), runs["workers"].max()]
         above.plot(limits, limits, color="0.7", linewidth=1, label="as many times as workers")
-        for axes, what in ((above, "speedup"), (below, "accuracy")):
-            for name in Cluster.scaled:
-                line(axes, runs[runs["name"] == name], "workers", what, color=COLOURS[name], label=name)
-            axes.set_xscale("log", base=2)
-            plain(axes.xaxis)
-            axes.grid(color="0.9")
-        above.set_yscale("log", base=2)
-        plain(above.yaxis)
-        entitle(above, f"{gbit} Gbit/s")
-        below.set_xlabel("workers")
-    grid[0, 0].set_ylabel("times one worker alone")
-    grid[1, 0].set_ylabel("held-out accuracy, %")
+        lines(above, runs, "workers", "speedup", scaled)
+        lines(below, runs, "workers", "accuracy", scaled)
+        for axes, of in ((above, "y"), (above, "x"), (below, "x")):
+            logarithmic(axes, of, (1,), base=2)
+        finish(above, f"{gbit} Gbit/s", ylabel="times one worker alone" if gbit == GBIT[0] else "")
+        finish(below, "", xlabel="workers", ylabel="held-out accuracy, %" if gbit == GBIT[0] else "")
     facts = rows.facts
     figure.suptitle(
         f"{facts['model'].upper()} on {facts['train_size']:,} pictures of {facts['dataset'].replace('_', '-')}, "
@@ -47,21 +41,21 @@ def cluster(rows: Rows) -> Figure:
     )  # fmt: skip
     figure.draw_without_rendering()
     notes = notes_on_covered(grid.flat)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    names = [f"{label} ({notes[label]})" if label in notes else label for label in labels]
-    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, **DASHED)
+    for one in grid[0, 0].get_lines():
+        label = str(one.get_label())
+        one.set_label(f"{label} ({notes[label]})" if label in notes else label)
+    legend_below(figure, grid[0, 0], 3)
     return figure
 
 
 def slow(rows: Rows) -> Figure:
     """Draw the seconds on a cluster with equal workers and with one slow one."""
     figure, axes = sheet(3.4, width=8)
-    equal, slowed = (rows.of("slow", slow=slow).set_index("name")["seconds"] for slow in (False, True))
+    seconds = rows.of("slow").groupby(["name", "slow"])["seconds"]
     names = list(Cluster.strategies)
-    pairs(axes, [(equal[name], slowed[name]) for name in names], [COLOURS[name] for name in names], 0.19, 0.4, 0.36)
-    finish(axes, "", "pale: equal workers; full: the last worker 5 times as slow", axis="y")
+    pairs(axes, {name: [seconds.get_group((name, slow)) for slow in (False, True)] for name in names}, COLOURS)
     axes.set_xticks(range(len(names)), names)
-    axes.set_ylabel("virtual seconds")
+    finish(axes, "pale: equal workers; full: the last worker 5 times as slow", "y", ylabel="virtual seconds")
     return figure
 
 
@@ -73,18 +67,17 @@ def prediction(rows: pd.DataFrame) -> Figure:
     left.plot(limits, limits, color="0.7", linewidth=1)
     left.plot(measured, rows["predicted_ms"], "o", color="#d55e00", ms=6, fillstyle="none", label="predicted")
     left.plot(measured, rows["simulated_ms"], ".", color="#0072b2", ms=5, label="simulated")
-    left.set(xscale="log", yscale="log", xlabel="measured, ms a step", ylabel="ms a step")
     error = 100 * (rows["simulated_ms"] / measured - 1)
     share = (rows["predicted_ms"] - rows["machine_ms"]).clip(lower=1e-3) / rows["machine_ms"]
     for here, colour, label in ((wall, "#0072b2", "the link is the wall"), (~wall, "0.6", "so are the two cores")):
         linked = here & (rows["strategy"] != "none")
         right.plot(share[linked], error[linked], "o", color=colour, ms=4, label=label)
     right.axhspan(-10, 10, color="0.93", zorder=0)
-    right.set(xscale="log", xlabel="time of the link / time of a step without a link")
-    right.set_ylabel("simulated against measured, %")
+    finish(left, "", xscale="log", yscale="log", xlabel="measured, ms a step", ylabel="ms a step")
+    xlabel = "time of the link / time of a step without a link"
+    finish(right, "", xscale="log", xlabel=xlabel, ylabel="simulated against measured, %")
     for axes in (left, right):
         axes.legend(frameon=False)
-        axes.grid(color="0.9")
     return figure
 
 
@@ -122,35 +115,27 @@ def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
     `rows`: those of the codecs, or of the methods.
     """
     figure, ((first, second, last), below) = sheet(6.2, 2, 3, WIDE, sharey=True)
-    usual = _at(rows, codecs, USUAL, workers)
-    _lines(first, usual, "epoch", "epochs", f"{workers} workers")
-    _lines(second, usual, "mb", "MB sent by all ranks", f"{workers} workers")
-    for axes, gbit in zip(below, codecs.of("time")["gbit"].unique(), strict=True):
-        _lines(axes, _at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
-    ends = rows.of("final")
-    ends = ends[ends["name"] != ONE_WORKER]
-    for name, one in ends.groupby("name", sort=False):
-        line(last, one, "workers", "accuracy", color=COLOURS[str(name)])
-    last.set_xticks(sorted(ends["workers"].unique()))
+    usual, ends = _at(rows, codecs, USUAL, workers), rows.of("final")
+    seconds = [(axes, gbit) for axes, gbit in zip(below, codecs.of("time")["gbit"].unique(), strict=True)]
+    panels = [(first, usual, "epoch", "epochs", f"{workers} workers"),
+              (second, usual, "mb", "MB sent by all ranks", f"{workers} workers"),
+              *((axes, _at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
+                for axes, gbit in seconds)]  # fmt: skip
+    for axes, of, x, label, title in panels:
+        sent = of[of.groupby("name")[x].transform("max") > 0]  # a logarithm is to be drawn
+        means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", *{x} - {"epoch"}]].mean()
+        lines(axes, means, x, "accuracy", COLOURS, "epoch")
+        if x != "epoch":
+            logarithmic(axes)
+        finish(axes, title, xlabel=label)
+    lines(last, ends[ends["name"] != ONE_WORKER], "workers", "accuracy", COLOURS)
+    finish(last, "at the end", xlabel="workers", xticks=sorted(ends["workers"].unique()))
     first.set_xticks(sorted(usual["epoch"].unique()))
-    finish(last, "workers", "at the end")
     for axes in (first, below[0]):
         axes.set_ylabel("held-out accuracy, %")
-    first.set_ylim(bottom=max(0.0, 100 * float(rows.of("final")["accuracy"].min()) - 10))
-    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    first.set_ylim(bottom=max(0.0, 100 * float(ends["accuracy"].min()) - 10))
+    legend_below(figure, first)
     return figure
-
-
-def _lines(axes: Axes, rows: pd.DataFrame, x: str, label: str, title: str) -> None:
-    """Draw the mean accuracy against the mean of `x`, on a logarithmic axis but for epochs; not of who has no `x`."""
-    for name, one in rows.groupby("name", sort=False):
-        of = one.groupby(one["epoch"].rename("at"))[[x, "accuracy"]].mean()
-        if of[x].min() > 0:
-            axes.plot(of[x], 100 * of["accuracy"], color=COLOURS[str(name)], marker=".", label=str(name))
-    if x != "epoch":
-        axes.set_xscale("log")
-        logarithmic(axes.xaxis)
-    finish(axes, label, title)
 
 
 def summary(codecs: Rows) -> Figure:
@@ -161,35 +146,28 @@ def summary(codecs: Rows) -> Figure:
     figure.suptitle(f"A ring of {TUNED_AT} workers; dotted: a step without a codec", fontsize="medium")
     for axes, gbit in zip(grid, bandwidths, strict=True):
         of = ms.xs(gbit, level="gbit").reindex(names)
-        stack(axes, names, of[list(_PARTS)], list(_PARTS.values()))
+        stack(axes, of[list(_PARTS)], _PARTS)
         axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
-        finish(axes, "ms a step", rate_of(gbit))
+        finish(axes, rate_of(gbit), xlabel="ms a step")
     for name, one in codecs.of("final", workers=TUNED_AT).groupby("name"):
         accuracy = 100 * one["accuracy"]
         last.errorbar(accuracy.mean(), name, xerr=whiskers(accuracy), fmt="o", color="#222222", ms=4)
-    finish(last, "%", "held-out accuracy")
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    finish(last, "held-out accuracy", xlabel="%")
+    legend_below(figure, grid[0])
     return figure
 
 
 def density(methods: Rows) -> Figure:
     """Draw accuracy and MB a step against the density, of the methods that have one."""
     figure, (left, right) = sheet(3.3, 1, 2, 7.5)
-    rows = by_density(methods)
-    for name in BY_DENSITY:
-        one = rows[rows["name"] == name].assign(accuracy=100 * rows["accuracy"]).groupby("percent")
-        means, style = one[["accuracy", "step_mb"]].mean(), {"color": COLOURS[name], "marker": "o", "ms": 4}
-        for percent, of in one:
-            left.errorbar(percent, of["accuracy"].mean(), whiskers(of["accuracy"]), color=COLOURS[name], capsize=3)
-        left.plot(means["accuracy"], **style)
-        right.plot(means["step_mb"], label=name, **style)
-    for axes, title in ((left, "held-out accuracy, %"), (right, "MB a step, all ranks")):
-        axes.set_xscale("log")
-        plain(axes.xaxis)
-        finish(axes, "density, %", title)
-    right.set_yscale("log")
-    logarithmic(right.yaxis)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    colours = {name: COLOURS[name] for name in BY_DENSITY}
+    titles = {"accuracy": "held-out accuracy, %", "step_mb": "MB a step, all ranks"}
+    for axes, (what, title) in zip((left, right), titles.items(), strict=True):
+        lines(axes, by_density(methods), "percent", what, colours)
+        logarithmic(axes, marks=(1,))
+        finish(axes, title, xlabel="density, %")
+    logarithmic(right, "y")
+    legend_below(figure, right)
     return figure
 
 

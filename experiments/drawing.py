@@ -1,11 +1,10 @@
 """What all figures share: names, colours, lines with bands, bars with whiskers. Means over seeds, and their range."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
@@ -34,14 +33,9 @@ COLOURS = {
 WIDTH, WIDE = 9.0, 10.0  # inches; at 100 dpi the first is the width of a README
 
 
-def ranks_of(setup: Setup) -> str:
-    """Return how many processes a setup has, in words."""
-    return "1 process" if len(setup.roles) == 1 else f"{len(setup.roles)} ranks"
-
-
 def title_of(setup: Setup) -> str:
     """Return how a setup is called in a legend."""
-    return NAMES[setup.strategy] + ("" if setup.strategy == "single" else f", {ranks_of(setup)}")
+    return NAMES[setup.strategy] + ("" if setup.strategy == "single" else f", {setup.ranks}")
 
 
 def sheet(height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **how: Any) -> tuple[Figure, Any]:
@@ -65,13 +59,22 @@ def panels(
 
 def line(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None = None, **style: Any) -> None:
     """Draw the mean of `y` against the mean of `x` for each value of `by` (default: x), and its range as a band."""
-    scale, alpha = (100 if y == "accuracy" else 1), style.get("alpha", 1.0)
     groups = rows.groupby(by or x)
-    values = groups[y].agg(["mean", "min", "max"]) * scale
+    values = groups[y].agg(["mean", "min", "max"]) * (100 if y == "accuracy" else 1)
     across = groups[x].mean() if by else values.index
     look: dict[str, Any] = {"marker": "o", "ms": 4} | style
     axes.plot(across, values["mean"], **look)
-    axes.fill_between(across, values["min"], values["max"], color=style["color"], alpha=0.15 * alpha, lw=0)
+    band = {"color": style["color"], "alpha": 0.15 * style.get("alpha", 1.0), "lw": 0}
+    axes.fill_between(across, values["min"], values["max"], **band)
+
+
+def lines(
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, colours: Mapping[str, str], by: str | None = None, of: str = "name"
+) -> None:
+    """Draw a line for each of the names in the column `of` that have a colour, in their order."""
+    for name, colour in colours.items():
+        if len(one := rows[rows[of] == name]):
+            line(axes, one, x, y, by, color=colour, label=NAMES[name] if of == "server" else name)
 
 
 def whiskers(*samples: pd.Series) -> list[list[float]]:
@@ -87,21 +90,18 @@ def bar(axes: Axes, place: float, values: pd.Series, colour: str, width: float =
     axes.errorbar(place, values.mean(), whiskers(values), color="#222222", capsize=2, lw=1)
 
 
-def pairs(
-    axes: Axes, samples: Iterable[tuple[pd.Series, pd.Series]], colours: Iterable[str], aside: float = 0.2,
-    alpha: float = 0.45, width: float = 0.38,
-) -> None:  # fmt: skip
-    """Draw two bars beside one another for each pair of samples: the first one pale."""
-    for place, (both, colour) in enumerate(zip(samples, colours, strict=True)):
-        for values, side, strength in zip(both, (-aside, aside), (alpha, 1.0), strict=True):
-            bar(axes, place + side, values, colour, width, alpha=strength)
+def pairs(axes: Axes, samples: Mapping[str, Sequence[pd.Series]], colours: Mapping[str, str]) -> None:
+    """Draw two bars beside one another for each pair of samples, which has a name: the first one pale."""
+    for place, (name, both) in enumerate(samples.items()):
+        for values, side, strength in zip(both, (-0.2, 0.2), (0.45, 1.0), strict=True):
+            bar(axes, place + side, values, colours[name], alpha=strength)
 
 
-def stack(axes: Axes, place: Any, parts: pd.DataFrame, colours: Sequence[str], **style: Any) -> None:
-    """Draw horizontal bars at `place`, one a row of `parts`, whose columns follow one another."""
+def stack(axes: Axes, parts: pd.DataFrame, colours: Mapping[str, str], **style: Any) -> None:
+    """Draw horizontal bars, one a row of `parts`, whose columns follow one another; without those that are 0."""
     left = pd.Series(0.0, index=parts.index)
-    for (part, width), colour in zip(parts.items(), colours, strict=True):
-        axes.barh(place, width, left=left, color=colour, label=str(part), **style)
+    for part, width in parts.loc[:, (parts != 0).any()].items():
+        axes.barh(parts.index, width, left=left, color=colours[str(part)], label=str(part), **style)
         left = left + width
 
 
@@ -112,26 +112,19 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
     figure.legend(handles, labels, ncols=min(columns, len(labels)), **options)
 
 
-def entitle(axes: Axes, title: str, size: float = 10, **properties: Any) -> None:
-    """Set the title of some axes, and their properties."""
-    axes.set_title(title, fontsize=size)
+def finish(axes: Axes, title: str, grid: Literal["both", "x", "y"] = "both", **properties: Any) -> None:
+    """Set the title and the properties of some axes, and draw a grid below all else."""
+    axes.set_title(title, fontsize=10)
     axes.set(**properties)
-
-
-def finish(axes: Axes, label: str, title: str, **grid: Any) -> None:
-    """Label the x axis, and draw a grid below all else."""
-    entitle(axes, title, xlabel=label)
-    axes.grid(**{"color": "0.9"} | grid)
+    axes.grid(axis=grid, color="0.9")
     axes.set_axisbelow(True)
 
 
-def logarithmic(axis: Axis, marks: Sequence[float] = (1, 3)) -> None:
-    """Mark 1, 3, 10, 30 and so on of a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=marks))
-    plain(axis)
-
-
-def plain(axis: Axis) -> None:
-    """Write the numbers of a logarithmic axis as they are."""
+def logarithmic(axes: Axes, of: str = "x", marks: Sequence[float] | None = (1, 3), base: int = 10) -> None:
+    """Make the x or y axis logarithmic, marked at 1, 3, 10, 30 and so on (None: as it comes), with plain numbers."""
+    axis, scale = (axes.xaxis, axes.set_xscale) if of == "x" else (axes.yaxis, axes.set_yscale)
+    scale("log", base=base)
+    if marks:
+        axis.set_major_locator(LogLocator(base, marks))
     axis.set_major_formatter(FormatStrFormatter("%g"))
     axis.set_minor_formatter(NullFormatter())

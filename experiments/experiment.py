@@ -1,7 +1,7 @@
 """What an experiment is: the runs that find learning rates, the runs that are shown with them, and how each is made.
 
 `Simulated` experiments (simulated.py) keep a row for each run and epoch; those that measure this machine, `Measured`
-(store.py), keep the table of every rank.
+(real.py), keep the table of every rank.
 """
 
 import sys
@@ -45,39 +45,61 @@ def attempt(make: Callable[[], Any]) -> Any:
 
 
 class Experiment(ABC):
-    """Runs, where their results are kept, and further files. A run is an Options, or a Case."""
+    """Runs, where their results are kept, and further files. A run is an Options, or a Case.
+
+    A subclass declares the runs of the full experiment. `quick`: fewer and smaller ones, as `small` makes them.
+    """
 
     files: Mapping[str, Callable[[Path], object]] = {}  # by name: what makes each
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, quick: bool = False) -> None:
+        self.name, self.quick = name, quick
 
-    def grid(self, quick: bool) -> list[Any]:
+    def tuning(self) -> list[Any]:
         """Return the runs that find the learning rates."""
         return []
 
-    def tuned(self, kept: Any, quick: bool) -> Any:
+    @abstractmethod
+    def shown(self) -> list[Any]:
+        """Return the runs that are shown, their learning rates still to be set; seed by seed."""
+
+    @abstractmethod
+    def small(self, one: Any) -> Any:
+        """Return what becomes of a run if the experiment is quick; None: it is left out."""
+
+    def with_rate(self, one: Any, rates: Any) -> Any:
+        """Return the run with its learning rate."""
+        return one
+
+    def tuned(self, kept: Any) -> Any:
         """Return the learning rates that the runs of the grid found; None without a grid."""
         return None
 
-    @abstractmethod
-    def finals(self, rates: Any, quick: bool) -> list[Any]:
-        """Return the runs that are shown, with these learning rates; seed by seed."""
+    def grid(self) -> list[Any]:
+        """Return the runs that find the learning rates, of this size."""
+        return self._sized(self.tuning())
+
+    def finals(self, rates: Any) -> list[Any]:
+        """Return the runs that are shown, of this size, with these learning rates."""
+        return [self.with_rate(one, rates) for one in self._sized(self.shown())]
+
+    def _sized(self, runs: list[Any]) -> list[Any]:
+        return [small for one in runs if (small := self.small(one)) is not None] if self.quick else runs
 
     @abstractmethod
-    def open(self, folder: Path, quick: bool) -> Any:
-        """Return what is kept; it says whether it `has` a run, and can `add` one. Raises UsageError if damaged."""
+    def open(self, folder: Path) -> Any:
+        """Return the Store in a folder; it says whether it `has` a run, and can `add` one. Raises UsageError."""
 
     @abstractmethod
     def results(self, kept: Any, runs: list[Any], common: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         """Yield each run with its result, or the error. `common`: device, data_dir and results_dir."""
 
-    def missing(self, folder: Path, quick: bool = False) -> list[str]:
+    def missing(self, folder: Path) -> list[str]:
         """Return the names of the runs and files that are not there; of the grid first. Raises UsageError."""
-        kept = self.open(folder, quick)
-        absent = [one for one in self.grid(quick) if not kept.has(one)]
+        kept = self.open(folder)
+        absent = [one for one in self.grid() if not kept.has(one)]
         if not absent:
-            absent = [one for one in self.finals(self.tuned(kept, quick), quick) if not kept.has(one)]
+            absent = [one for one in self.finals(self.tuned(kept)) if not kept.has(one)]
         return [*(str(one.run_name) for one in absent), *(name for name in self.files if not (folder / name).exists())]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from experiments import cases
-from experiments.cases import FAMILY, LABELS, LOST_UPDATES, SEEDS, Comparison, Family, Setup
+from experiments.cases import FAMILY, LABELS, LOST_UPDATES, Comparison, Family, Setup
 from experiments.experiment import Experiment
+from experiments.real import TIMELINE, Runs, measured, strategy_class
 from experiments.simulated import Rows, so_far
-from experiments.store import TIMELINE, Store, measured, strategy_class
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
 from records.errors import UsageError
 from records.machine import machine
@@ -24,12 +24,19 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
 PREDICTION = Path("benchmarks") / "prediction.json"
 CLUSTER, WHOLE = "cluster", "whole_family"
-EXPERIMENTS: dict[str, Experiment] = {
-    **{name: Comparison(name) for name in cases.COMPARED}, FAMILY: Family(FAMILY), CLUSTER: Cluster(CLUSTER),
-    METHODS: Compression(METHODS), CODED: Compression(CODED), WHOLE: WholeFamily(WHOLE),
+KINDS: dict[str, type[Experiment]] = {
+    **dict.fromkeys(cases.COMPARED, Comparison), FAMILY: Family, CLUSTER: Cluster,
+    METHODS: Compression, CODED: Compression, WHOLE: WholeFamily,
 }  # fmt: skip
 _SETUP = [field.name for field in fields(Setup)]
-Table = list[tuple[str, ...]]  # as text, its head first
+
+
+def of_size(quick: bool) -> dict[str, Experiment]:
+    """Return all experiments by their names, whole or quick."""
+    return {name: kind(name, quick) for name, kind in KINDS.items()}
+
+
+EXPERIMENTS = of_size(quick=False)
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,13 @@ class Results:
     runs: one row a run: workers, samples (of an epoch), accuracy (0 to 1, held out, of the last epoch), samples_per_s,
     epoch_s, updates and mb (of an epoch; like the next, means without the first), step_s (seconds an update),
     mb_per_step (MB sent by all ranks in a step; NaN where it is not counted), counted (False where the MB come from a
-    formula), stale (mean staleness; NaN where it is 0 by construction), dropped (% of the gradients).
+    formula), stale (mean staleness; NaN where it is 0 by construction), last_stale (that of the last worker's
+    gradients), last_share (0 to 1) of the samples that it computed, dropped (% of the gradients).
     epochs: one row a run and epoch: train_loss, and what `so_far` returns.
     phases: one row a run and role: the seconds of an epoch in each phase, mean over ranks and epochs without the first.
     ranks: one row a run and rank: role, mb_sent per step, share (0 to 1) of the samples that all workers computed.
     staleness: how many (count) of each worker's gradients had each staleness.
-    metadata: of every run, by its name.
+    metadata: what is said of every run, by its name, and its machine.
     """
 
     runs: pd.DataFrame
@@ -82,22 +90,22 @@ def comparison(*names: str, directory: str | Path | None = None) -> Results:
 
     They are those in `folder(directory)`. Raises UsageError if there are none, or if runs of one setup differ.
     """
-    where, made = folder(directory), dict[tuple[Any, ...], tuple[str, list[Any]]]()
+    where, made = folder(directory), dict[tuple[Any, ...], tuple[str, Any]]()
     metadata: dict[str, dict[str, Any]] = {}
     parts: list[dict[str, pd.DataFrame]] = []
     for experiment in names or cases.COMPARED:
-        store = Store(where, experiment)
-        for name, entry in store.metadata.items():
+        store = Runs(where, experiment)
+        for name, entry in store.runs.items():
             if name in metadata or not len(store.rows(name)):
                 continue
-            metadata[name] = entry
+            metadata[name] = entry | {"machine": store.facts["machine"]}
             if name.startswith(TIMELINE):
                 continue
             options = measured(entry["options"])
             setup = {key: options[key] for key in _SETUP} | {"model": LABELS.get(options["model"], options["model"])}
-            alike = [entry["machine"], *(value for key, value in options.items() if key not in (*_SETUP, "seed"))]
+            alike = {key: value for key, value in options.items() if key not in (*_SETUP, "seed")}
             # Machine and versions must be the same for all runs, the options for all of a setup.
-            for of, made_so in ((tuple(setup.values()), alike), ((), alike[:1])):
+            for of, made_so in ((tuple(setup.values()), alike), ((), store.facts["machine"])):
                 other, other_made_so = made.setdefault(of, (name, made_so))
                 if other_made_so != made_so:
                     raise UsageError(f"{where}: {name} and {other} were not made alike; delete one, make it again")
@@ -109,24 +117,23 @@ def comparison(*names: str, directory: str | Path | None = None) -> Results:
 
 
 def family(directory: str | Path | None = None) -> Servers:
-    """Return the results of the server family. Raises UsageError if some are missing, or of another machine."""
-    where, experiment, parts = folder(directory), Family(FAMILY), []
-    store = experiment.open(where, False)
-    quick = any(name.endswith("-quick") for name in store.metadata)
-    if absent := experiment.missing(where, quick):
+    """Return the results of the server family. Raises UsageError if some are missing."""
+    where = folder(directory)
+    store = Runs(where, FAMILY)
+    experiment, parts = Family(FAMILY, any(name.endswith("-quick") for name in store.runs)), []
+    if absent := experiment.missing(where):
         raise UsageError(
             f"{where}: {len(absent)} runs of {FAMILY} are missing, such as {absent[0]}; "
             f"make them with python experiments/run.py {FAMILY}"
         )
-    rates = experiment.tuned(store, quick)
-    for one in experiment.finals(rates, quick):
+    rates = experiment.tuned(store)
+    for one in experiment.finals(rates):
         name = str(one.run_name)
-        part, server = name.split("-")[:2]
-        parts.append(_tables_of(store, name, one.strategy, {"part": part, "server": server, "seed": one.seed}))
-    if len({str(entry["machine"]) for entry in store.metadata.values()}) > 1:
-        raise UsageError(f"{where}: not all runs were made on one machine; delete some and make them again")
-    grid, lost = experiment.accuracies(store, quick), pd.read_csv(where / LOST_UPDATES)
-    return Servers(**_joined(parts), metadata=store.metadata, grid=grid, rates=rates, lost=lost)
+        of = {"part": name.split("-")[0], "server": cases.server_of(one), "seed": one.seed}
+        parts.append(_tables_of(store, name, one.strategy, of))
+    metadata = {name: entry | {"machine": store.facts["machine"]} for name, entry in store.runs.items()}
+    grid, lost = experiment.accuracies(store), pd.read_csv(where / LOST_UPDATES)
+    return Servers(**_joined(parts), metadata=metadata, grid=grid, rates=rates, lost=lost)
 
 
 def simulated(name: str, directory: str | Path | None = None) -> Rows:
@@ -135,6 +142,13 @@ def simulated(name: str, directory: str | Path | None = None) -> Rows:
     if rows.table.empty:
         raise _none(folder(directory), name)
     return rows
+
+
+def load(name: str, directory: str | Path | None = None) -> Any:
+    """Return the results of one experiment, whatever its kind. Raises UsageError."""
+    if name in cases.COMPARED:
+        return comparison(name, directory=directory)
+    return family(directory) if name == FAMILY else simulated(name, directory)
 
 
 def predictions(directory: str | Path | None = None) -> pd.DataFrame:
@@ -151,9 +165,9 @@ def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFra
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
 
 
-def _tables_of(store: Store, name: str, strategy: Strategy, of: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables_of(store: Runs, name: str, strategy: Strategy, of: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """Return the tables of one run, as Results has them, with the columns `of`."""
-    table, staleness = store.rows(name), store.staleness[store.staleness["run"] == name].drop(columns="run")
+    table, staleness = store.rows(name), store.staleness(name)
     trained, numbers = workers(table), totals(table)
     samples = trained.groupby("epoch")["samples"].sum().astype(float)
     epochs = so_far(table, strategy, 1)
@@ -168,13 +182,16 @@ def _tables_of(store: Store, name: str, strategy: Strategy, of: Mapping[str, Any
     stale, dropped = strategy.traits.asynchronous, table["dropped"].fillna(0).sum()
     on_time = n_workers - getattr(strategy, "n_backup", 0)  # gradients of a synchronous update
     applied = staleness["count"].sum() if stale else on_time * epochs["updates"].iloc[-1]
+    lateness = (staleness["staleness"] * staleness["count"]).groupby(staleness["worker"]).sum()
+    of_worker = lateness / staleness.groupby("worker")["count"].sum()
     run = {
         "run": name, "workers": n_workers, "samples": int(samples.iloc[0]), "accuracy": numbers["test_accuracy"],
         "samples_per_s": numbers["samples_per_s"], "updates": spans["updates"].mean(),
         "epoch_s": spans["seconds"].mean(), "mb": spans["mb"].mean(),
         "step_s": spans["seconds"].sum() / spans["updates"].sum(),
-        "mb_per_step": ranks["mb_sent"].sum(min_count=1), "counted": store.metadata[name]["bytes"] == "counted",
-        "stale": (staleness["staleness"] * staleness["count"]).sum() / applied if stale else float("nan"),
+        "mb_per_step": ranks["mb_sent"].sum(min_count=1), "counted": store.runs[name]["bytes"] == "counted",
+        "stale": lateness.sum() / applied if stale else float("nan"),
+        "last_stale": of_worker.iloc[-1] if stale else float("nan"), "last_share": ranks["share"].iloc[-1],
         "dropped": 100 * dropped / (applied + dropped),
     }  # fmt: skip
     phases = (phase_times(later) / finished_epochs(later)).reset_index()
@@ -205,22 +222,14 @@ def seconds_to(results: Results, accuracy: float, setup: Setup) -> pd.Series:
     return reached.reindex(sorted(epochs["seed"].unique()))
 
 
-def ratio_to(results: Results, ours: Setup, peer: Setup) -> pd.Series:
-    """Return samples/s of the setup `ours` over that of `peer`, one ratio a seed."""
-    rates = [pick(results.runs, setup).set_index("seed")["samples_per_s"] for setup in (ours, peer)]
-    return (rates[0] / rates[1]).dropna()
-
-
-def spread(values: Sequence[float] | pd.Series, digits: int, scale: float = 1.0) -> str:
-    """Return "mean ± standard deviation" of a sample as text, with its size if that is not the number of seeds.
-
-    "-" if nothing was measured; no deviation of one value.
-    """
-    series = pd.Series(values, dtype=float).dropna() * scale
-    if series.empty:
-        return "-"
-    deviation = f" ± {series.std():.{digits}f}" if len(series) > 1 else ""
-    return f"{series.mean():.{digits}f}{deviation}" + (f" (n={len(series)})" if len(series) != len(SEEDS) else "")
+def ratio_to(results: Results, setup: Setup) -> pd.Series:
+    """Return, for each seed, samples/s of a setup over those of the built-in with as many workers; none without one."""
+    peer = replace(setup, strategy="ring_all_reduce_builtin")
+    if setup.strategy.startswith("param_server"):
+        peer = replace(setup, strategy="param_server_builtin", n_gpus=2)  # DataParallel was measured with two workers
+    rates = [pick(results.runs, one).set_index("seed")["samples_per_s"] for one in (setup, peer)]
+    has_peer = setup.strategy != "single" and setup.workers == peer.workers
+    return (rates[0] / rates[1]).dropna() if has_peer else pd.Series(dtype=float)
 
 
 def provenance(results: Results) -> str:

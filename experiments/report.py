@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import nbformat
 from matplotlib.figure import Figure
@@ -32,28 +33,24 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
-from experiments import cases, draw_family, draw_virtual, draw_whole, measured, ring_animation, tables
+from experiments import cases, draw_family, draw_virtual, draw_whole, measured, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
 from experiments.draw_comparisons import overview, scaling_summary, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.virtual_cases import CODED
+from media import draw_ring
 from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError
 from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md": cases.TABLE}
-PICTURES: dict[str, Callable[[Path], Figure]] = {  # the summary of each experiment, which stands in media/
-    "param_server": lambda folder: overview(comparison("param_server", directory=folder), cases.SERVER, cases.SERVERS),
-    "ring_all_reduce": lambda folder: overview(
-        comparison("ring_all_reduce", directory=folder), cases.RING, cases.TRAFFIC
-    ),
-    "scaling": lambda folder: scaling_summary(comparison("scaling", directory=folder)),
-    FAMILY: lambda folder: draw_family.summary(measured.family(folder)),
-    CLUSTER: lambda folder: draw_virtual.cluster(measured.simulated(CLUSTER, folder)),
-    CODED: lambda folder: draw_virtual.summary(measured.simulated(CODED, folder)),
-    WHOLE: lambda folder: draw_whole.summary(measured.simulated(WHOLE, folder)),
-}
+PICTURES: dict[str, Callable[[Any], Figure]] = {  # the summary of each experiment, which stands in media/
+    "param_server": partial(overview, compared=cases.SERVER, sent=cases.SERVERS),
+    "ring_all_reduce": partial(overview, compared=cases.RING, sent=cases.TRAFFIC),
+    "scaling": scaling_summary, FAMILY: draw_family.summary, CLUSTER: draw_virtual.cluster,
+    CODED: draw_virtual.summary, WHOLE: draw_whole.summary,
+}  # fmt: skip
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 _LIMIT_S = 300  # for one cell of a notebook
 
@@ -124,10 +121,10 @@ def main(settings: Settings) -> None:
     jobs: dict[Path, Callable[[], NotebookNode | Figure | str]] = {
         path: partial(execute, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
     }
-    pictures = {name: draw for name, draw in PICTURES.items() if name in there}
+    drawn = {name: draw for name, draw in PICTURES.items() if name in there}
+    jobs |= {media / f"{name}.png": partial(_picture, draw, name, folder) for name, draw in drawn.items()}
     if {"param_server", "ring_all_reduce"} <= there:
-        pictures["timelines"] = timelines
-    jobs |= {media / f"{name}.png": partial(draw, folder) for name, draw in pictures.items()}
+        jobs[media / "timelines.png"] = partial(timelines, folder)
     if set(COMPARED) <= there:
         results = comparison(directory=folder)
         jobs |= {path: partial(with_table, path.read_text("utf-8"), results, shown) for path, shown in TABLES.items()}
@@ -136,9 +133,13 @@ def main(settings: Settings) -> None:
         bar.set_description(str(path.relative_to(ROOT)))
         _write(path, make())
     if "ring_all_reduce" in there:
-        ring_animation.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
+        draw_ring.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:
-        print(f"The sentences in the README and in the notebooks are about {KEPT.name}; correct what differs.")
+        print(f"The text of the README and of the notebooks is about {KEPT.name}; correct what differs.")
+
+
+def _picture(draw: Callable[[Any], Figure], name: str, folder: Path) -> Figure:
+    return draw(measured.load(name, folder))
 
 
 def _write(path: Path, shown: NotebookNode | Figure | str) -> None:

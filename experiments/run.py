@@ -32,12 +32,12 @@ from typing import Any, Literal
 from tqdm import tqdm
 from tyro.conf import Positional
 
+from experiments import tables
 from experiments.cases import COMPARED
 from experiments.experiment import Experiment, attempt
-from experiments.measured import EXPERIMENTS, hardware
-from experiments.simulated import Rows
+from experiments.measured import hardware, of_size
+from experiments.real import Runs
 from experiments.store import Store
-from experiments.tables import methods_table
 from experiments.virtual_cases import CODED, METHODS
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
@@ -81,15 +81,15 @@ class _Work:
 
     directory: Path
     common: dict[str, Any]  # device, data_dir, results_dir
-    stores: dict[str, Store]  # those of Measured experiments, which share runs
+    measured: list[Runs]  # what is kept of Measured experiments, which share runs
     made: int = 0
     there: int = 0
     failed: list[str] = field(default_factory=list)
 
     def make(self, experiment: Experiment, kept: Any, runs: list[Any]) -> None:
         """Make the runs that are not there; continue after a failure."""
-        for one in runs if isinstance(kept, Store) else ():
-            having = next((store for store in self.stores.values() if store.has(one)), None)
+        for one in runs if isinstance(kept, Runs) else ():
+            having = next((store for store in self.measured if store.has(one)), None)
             if having is not None and not kept.has(one):
                 kept.copy(one, having)
         lacking = [one for one in runs if not kept.has(one)]
@@ -119,31 +119,31 @@ def main(settings: Settings) -> None:
     """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
     if settings.results_dir == "":
         raise UsageError("--results_dir: is empty; name a folder, or leave it out")
-    quick = settings.quick
-    chosen = list(EXPERIMENTS) if settings.experiment == "all" else [settings.experiment]
+    experiments = of_size(settings.quick)
+    chosen = list(experiments) if settings.experiment == "all" else [settings.experiment]
     chosen = [METHODS, CODED] if chosen == [CODED] else chosen
     device = resolve(Options(device=settings.device)).device
-    directory = Path(settings.results_dir or Path("results") / ("quick" if quick else hardware(device)))
-    dataset = "digits" if quick else "fashion_mnist"
+    directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
+    dataset = "digits" if settings.quick else "fashion_mnist"
     datasets.load(DataOptions(dataset=dataset, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
     shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
-    kept = {name: one.open(directory, quick) for name, one in EXPERIMENTS.items() if name in (*COMPARED, *chosen)}
-    stores: dict[str, Store] = {name: one for name, one in kept.items() if isinstance(one, Store)}
+    kept = {name: one.open(directory) for name, one in experiments.items() if name in (*COMPARED, *chosen)}
+    measured = [one for one in kept.values() if isinstance(one, Runs)]
     for name in chosen:
-        if EXPERIMENTS[name].missing(directory, quick):
-            for of in stores.values() if name in stores else [kept[name]]:
+        if experiments[name].missing(directory):
+            for of in measured if kept[name] in measured else [kept[name]]:
                 _refuse_another_machine(of)
     common = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}
-    work = _Work(directory, common, stores)
+    work = _Work(directory, common, measured)
     for name in chosen:
-        one, grid = EXPERIMENTS[name], EXPERIMENTS[name].grid(quick)
+        one, grid = experiments[name], experiments[name].grid()
         work.make(one, kept[name], grid)
         work.make_files(one)
         if all(kept[name].has(run) for run in grid):
-            work.make(one, kept[name], one.finals(one.tuned(kept[name], quick), quick))
+            work.make(one, kept[name], one.finals(one.tuned(kept[name])))
     if METHODS in chosen:
-        print(aligned(methods_table(Rows(directory, METHODS)), left=1))
+        print(aligned(tables.methods(kept[METHODS]), left=1))
     rows = [("runs made", work.made), ("there already", work.there), ("failed", len(work.failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; what is there is not made again, unless its file is deleted")
@@ -152,12 +152,9 @@ def main(settings: Settings) -> None:
         raise RunFailed(f"{len(work.failed)} of {work.made + len(work.failed)} runs failed: {named}")
 
 
-def _refuse_another_machine(kept: Store | Rows) -> None:
+def _refuse_another_machine(kept: Store) -> None:
     here = json.loads(json.dumps(machine()))
-    found = (
-        [entry["machine"] for entry in kept.metadata.values()] if isinstance(kept, Store) else [kept.facts["machine"]]
-    )
-    changed = dict.fromkeys(name for one in found for name, value in here.items() if one.get(name) != value)
+    changed = [name for name, value in here.items() if kept.facts["machine"].get(name) != value]
     if changed:
         raise UsageError(
             f"--results_dir: {kept.paths[1]} was measured with another {', '.join(changed)}; "

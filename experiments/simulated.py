@@ -1,13 +1,12 @@
 """Experiments in virtual time: EXPERIMENT.csv has a row for each run and epoch, EXPERIMENT.json what the runs share."""
 
-import json
 import math
 import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
@@ -18,12 +17,14 @@ import pandas as pd
 
 import simulate
 from experiments.experiment import Experiment, attempt, diverged
+from experiments.store import Store
 from launchers.devices import usable_cores
-from records.atomic import AnyPath, write_together
-from records.errors import RunFailed, UsageError, one_line
+from records.atomic import AnyPath
+from records.errors import RunFailed, UsageError
 from records.events import METERS
 from records.machine import git_commit, machine
 from records.tables import SERVER
+from records.tables import workers as trained
 from strategies import Strategy
 from training import Options, run
 from virtual_time.cluster import ClusterOptions, Compute
@@ -44,8 +45,8 @@ class Case:
     question: str
     name: str  # of a strategy, a method or a codec
     workers: int  # of a real run: ranks
-    lr: float
-    seed: int
+    lr: float  # 0: still to be set
+    seed: int  # 0: of the grid
     gbit: float = 1  # Gbit/s of each network card; 0: a real run
     where: str = VIRTUAL
     slow: bool = False  # whether the last worker is
@@ -63,22 +64,19 @@ class Case:
 CASE = [field.name for field in fields(Case)]
 
 
-class Rows:
-    """EXPERIMENT.csv and .json in a folder: a row for each run and epoch, and what the runs share."""
+class Rows(Store):
+    """The rows of Cases, one for each run and epoch."""
 
-    def __init__(self, folder: AnyPath, name: str) -> None:
-        self.paths = [Path(folder) / f"{name}{suffix}" for suffix in (".csv", ".json")]
-        self.table, self.facts = pd.DataFrame(columns=[*CASE, "epoch"]), dict[str, Any]()
+    columns = {field.name: field.type for field in fields(Case)} | {"epoch": int}
+
+    def __init__(self, folder: AnyPath, experiment: str) -> None:
         self.cases: set[Case] = set()
-        if all(path.exists() for path in self.paths):
-            try:
-                self.facts = json.loads(self.paths[1].read_text(encoding="utf-8"))
-                self.table = _as_cases(pd.read_csv(self.paths[0], keep_default_na=False, na_values=[""]), self.facts)
-                self.cases = {Case(*values) for values in self.table[CASE].itertuples(index=False, name=None)}
-            except (ValueError, KeyError, TypeError) as error:
-                raise UsageError(
-                    f"{self.paths[0]} is damaged ({one_line(error)}); delete it and measure again"
-                ) from error
+        super().__init__(folder, experiment)
+
+    def load(self, table: pd.DataFrame) -> None:
+        """Take over what was read. Raises KeyError if it is of no Cases."""
+        super().load(table)
+        self.cases = {Case(*values) for values in table[CASE].itertuples(index=False, name=None)}
 
     def has(self, run: Case) -> bool:
         """Return whether the run is there."""
@@ -86,12 +84,8 @@ class Rows:
 
     def add(self, run: Case, result: pd.DataFrame) -> None:
         """Keep the rows of a run. Raises OSError."""
-        self.table = pd.concat([self.table, result], ignore_index=True) if len(self.table) else result
         self.cases.add(run)
-        with write_together(self.paths) as (csv, facts):
-            columns = [*CASE, *(name for name in self.table if name not in CASE)]
-            self.table[columns].to_csv(csv, index=False, float_format="%.6g")
-            facts.write_text(json.dumps(self.facts, indent=1) + "\n", encoding="utf-8")
+        self.append(result)
 
     def of(self, *questions: str, last: bool = True, **chosen: Any) -> pd.DataFrame:
         """Return the rows of some questions with the `chosen` values (None: any); of each run the last, or all."""
@@ -113,19 +107,14 @@ class Rows:
         )
 
 
-def _as_cases(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a table with all columns of CASE; older files lack some, or have `strategy` and `mbit` instead."""
-    table = table.rename(columns={"strategy": "name"})
-    if "mbit" in table:
-        table["gbit"] = table.pop("mbit") / 1000
-    absent = {one.name: one.default for one in fields(Case) if one.default is not MISSING and one.name not in table}
-    return table.assign(**absent, **({} if "epoch" in table else {"epoch": facts["epochs"]})).fillna({"uplink": 0})
-
-
 class Simulated(Experiment):
-    """An experiment of Cases, nearly all in virtual time. A loss that becomes nan is a result: no accuracy."""
+    """An experiment of Cases, nearly all in virtual time. A loss that becomes nan is a result: no accuracy.
+
+    `quick`: on digits, with one rate of the grid, one seed, and no more than 16 workers.
+    """
 
     sizes: tuple[dict[str, Any], dict[str, Any]]  # the options that all runs share, and all quick runs
+    rates: tuple[float, ...]  # of the grid
     constants: Mapping[str, Any] = {}  # written beside the rows
     cluster = ClusterOptions()
 
@@ -145,15 +134,28 @@ class Simulated(Experiment):
         """Return the seconds of the phases of a step as they were timed; None: the machines say them."""
         return None
 
-    def open(self, folder: Path, quick: bool) -> Rows:
+    def like(self, case: Case) -> tuple[str, str, int]:
+        """Return of which runs of the grid a run has the learning rate: where, name and workers."""
+        return case.where, case.name, case.workers
+
+    def with_rate(self, one: Case, rates: Rates) -> Case:
+        """Return the run with its learning rate."""
+        return replace(one, lr=rates[self.like(one)])
+
+    def small(self, one: Case) -> Case | None:
+        """Return the run, whose size is that of all, if it is made at all."""
+        few = one.seed <= 1 and one.workers <= 16
+        return one if few and (one.question != GRID or one.lr == self.rates[len(self.rates) // 2]) else None
+
+    def open(self, folder: Path) -> Rows:
         """Return what is kept. Raises UsageError if it is damaged or of another size."""
-        kept, size = Rows(folder, self.name), self.sizes[quick]
+        kept, size = Rows(folder, self.name), self.sizes[self.quick]
         if kept.facts and any(kept.facts[name] != size[name] for name in _SIZE):
             raise UsageError(f"{kept.paths[0]}: has runs of another size; delete it, or name another --results_dir")
         kept.facts = kept.facts or {**size, **self.constants, "machine": machine(), "git_commit": git_commit()}
         return kept
 
-    def tuned(self, kept: Rows, quick: bool) -> Rates:
+    def tuned(self, kept: Rows) -> Rates:
         """Return the rates with the best accuracy at the end, of equal ones the smaller."""
         best = kept.of(GRID).sort_values(["accuracy", "lr"], ascending=[False, True])
         rates = best.groupby(["where", "name", "workers"])["lr"].first()
@@ -210,7 +212,7 @@ def so_far(table: pd.DataFrame, strategy: Strategy, batch: int) -> pd.DataFrame:
     have sent, code_mb: of it codes. staleness, waited (share of the workers' time) and METERS: mean of the epoch.
     """
     table = table.astype(dict.fromkeys(("bytes_sent", "samples", *_CODES, *METERS), "float64"))
-    of, workers = table.groupby("epoch"), table[table["role"] != SERVER].groupby("epoch")
+    of, workers = table.groupby("epoch"), trained(table).groupby("epoch")
     updates = table[(table["role"] == SERVER) & (table["rank"] == 0)].set_index("epoch")["step"].astype(float)
     if updates.empty:
         updates = workers["step"].sum() if strategy.name.startswith("hogwild") else workers["step"].mean()

@@ -1,30 +1,21 @@
 """The tables of the notebooks and READMEs, as text: mean ± standard deviation over the seeds."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from experiments.cases import Setup
-from experiments.draw_virtual import by_density, rate_of, steps_of
-from experiments.drawing import NAMES, ranks_of
-from experiments.measured import Results, Servers, Table, pick, ratio_to, spread
+from experiments.cases import SEEDS, Setup
+from experiments.draw_virtual import by_density, rate_of
+from experiments.drawing import NAMES
+from experiments.measured import Results, Servers, pick, ratio_to, seconds_to
 from experiments.simulated import GRID, REAL, VIRTUAL, Rows
-from experiments.virtual_cases import FEW, MOMENTUM, TUNED_AT
+from experiments.virtual_cases import FEW, GBIT, TUNED_AT
+from records.events import PHASES
 from records.tables import SERVER
 
+Table = list[tuple[str, ...]]  # its head first
 Cell = Callable[[pd.DataFrame], str]
-BATCHES = {"global_batch_size": "samples a step"}
-PAPER = {  # test accuracy in % with 4, 8, 16 and 32 workers: ResNet-18, CIFAR-10, 50 epochs, m = 0.7
-    "ASGD": (90.70, 90.46, 90.53, 88.36),
-    "GD": (92.01, 91.81, 91.43, 91.00),
-    "DGC": (92.64, 92.37, 92.28, 91.86),
-    "DGS": (92.91, 93.32, 92.98, 92.69),
-}
-PAPER_ONE_PROCESS = 93.08
-CENTRAL = {"synchronous": "server", "asynchronous": "asynchronous"}
-DECENTRAL = {"synchronous": "gossip, ring", "asynchronous": "AD-PSGD"}
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -33,21 +24,54 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
+def spread(values: Sequence[float] | pd.Series, digits: int, scale: float = 1.0) -> str:
+    """Return "mean ± standard deviation" of a sample as text, with its size if that is not the number of seeds.
+
+    "-" if nothing was measured; no deviation of one value.
+    """
+    series = pd.Series(values, dtype=float).dropna() * scale
+    if series.empty:
+        return "-"
+    deviation = f" ± {series.std():.{digits}f}" if len(series) > 1 else ""
+    return f"{series.mean():.{digits}f}{deviation}" + (f" (n={len(series)})" if len(series) != len(SEEDS) else "")
+
+
 def grouped(rows: pd.DataFrame, by: Mapping[str, str], cells: Mapping[str, Cell]) -> Table:
     """Return a row for each value of the columns `by`, and in it what each of the cells makes of its rows."""
-    table, label = [(*by.values(), *cells)], NAMES.__getitem__ if "server" in by else str
+    table = [(*by.values(), *cells)]
     for key, one in rows.groupby(list(by), sort=False):
-        names = (f"{part:g}" if isinstance(part, float) else label(str(part)) for part in key)
+        names = (_label(part, column) for part, column in zip(key, by, strict=True))
         table.append((*names, *(cell(one) for cell in cells.values())))
     return table
 
 
+def _label(value: Any, column: str) -> str:
+    return f"{value:,g}" if not isinstance(value, str) else NAMES[value] if column in ("strategy", "server") else value
+
+
+def _of(values: pd.DataFrame, name: str, per: str | None) -> pd.Series:
+    return values[name] / values[per] if per else values[name]
+
+
 def _spread(name: str, digits: int, scale: float = 1, per: str | None = None) -> Cell:
-    return lambda rows: spread(rows[name] / (rows[per] if per else 1), digits, scale)
+    return lambda rows: spread(_of(rows, name, per), digits, scale)
 
 
-def _mean(name: str, digits: int, scale: float = 1) -> Cell:
-    return lambda rows: f"{scale * rows[name].mean():z.{digits}f}"
+def _mean(name: str, digits: int, scale: float = 1, per: str | None = None) -> Cell:
+    def cell(rows: pd.DataFrame) -> str:
+        mean = scale * _of(rows, name, per).mean()
+        return "-" if pd.isna(mean) else f"{mean:z.{digits}f}"
+
+    return cell
+
+
+def _where(column: str, values: Mapping[str, Any], cell: Cell) -> dict[str, Cell]:
+    """Return a cell for each of the `values`, by its head: what `cell` makes of the rows with that value."""
+
+    def where(value: Any) -> Cell:
+        return lambda rows: cell(rows[rows[column] == value])
+
+    return {head: where(value) for head, value in values.items()}
 
 
 def _rate(rows: pd.DataFrame) -> str:
@@ -57,73 +81,86 @@ def _rate(rows: pd.DataFrame) -> str:
 ACCURACY = {"accuracy, %": _spread("accuracy", 2, 100)}
 
 
-def grid_table(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
+def grid(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
     """Return the held-out accuracy in % of each learning rate; a star at the one `chosen`, by default the best."""
-    rates = sorted(rows["lr"].unique())
-    table, label = [(*by.values(), *(f"{lr:g}" for lr in rates))], NAMES.__getitem__ if "server" in by else str
-    for key, one in rows.groupby(list(by), sort=False):
-        means = one.groupby("lr")["accuracy"].agg(lambda accuracy: accuracy.mean(skipna=False))
-        best = chosen[key[0]] if chosen else means.idxmax()
-        stars = {lr: "*" if lr == best else " " for lr in rates}
-        cells = ["diverged " if pd.isna(mean) else f"{100 * mean:.2f}{stars[lr]}" for lr, mean in means.items()]
-        table.append((*(label(str(part)) for part in key), *cells))
-    return table
+    ordered = rows.sort_values(["accuracy", "lr"], ascending=[False, True])
+    best = {key: one["lr"].iloc[0] for key, one in ordered.groupby(list(by))}
+
+    def cell(one: pd.DataFrame) -> str:
+        (run,) = one.to_dict("records")
+        key = tuple(run[name] for name in by)
+        star = "*" if run["lr"] == (chosen[key[0]] if chosen else best[key]) else " "
+        return "diverged " if pd.isna(run["accuracy"]) else f"{100 * run['accuracy']:.2f}{star}"
+
+    return grouped(rows, by, _where("lr", {f"{lr:g}": lr for lr in sorted(rows["lr"].unique())}, cell))
 
 
 # On this machine
 
 
-def comparison(results: Results, setups: Sequence[Setup], more: Mapping[str, str] | None = None) -> Table:
+def comparison(
+    results: Results, setups: Iterable[Setup], more: Mapping[str, str] | None = None, target: float | None = None
+) -> Table:
     """Return the comparison with the built-ins, "-" where there is none. `more`: columns of the setups, with names.
 
-    Samples/s are divided seed by seed by those of the built-in with as many workers.
+    Samples/s are divided seed by seed by those of the built-in with as many workers. `target`: an accuracy (0 to 1)
+    that is timed; those that did not reach it are not in the mean.
     """
-    more = more or {}
-    head = ("test accuracy, %", "seconds per epoch", "samples/s to built-in", "MB per step")
-    rows: Table = [("network", "strategy", "ranks", *more.values(), *head)]
+    runs = []
     for setup in setups:
-        runs = pick(results.runs, setup)
-        if runs.empty:
-            continue
-        n, sent = setup.workers, runs["mb_per_step"]
-        server = f" ({n} worker{'s' * (n > 1)})" if SERVER in setup.roles else ""
-        rows.append(
-            (
-                setup.model.upper(), NAMES[setup.strategy], ranks_of(setup).removesuffix(" ranks") + server,
-                *(f"{getattr(setup, name):,}" for name in more),
-                spread(runs["accuracy"], 2, 100), spread(runs["epoch_s"], 2), _relative(results, setup),
-                "-" if sent.isna().all() else f"{sent.mean():.2f}" + ("" if runs["counted"].all() else " (formula)"),
-            )
-        )  # fmt: skip
-    return rows
+        n = setup.workers
+        of_server = f" ({n} worker{'s' * (n > 1)})" if SERVER in setup.roles else ""
+        one = pick(results.runs, setup).set_index("seed")
+        reached = seconds_to(results, target or 0.0, setup)
+        label = {"network": setup.model.upper(), "ranks": setup.ranks.removesuffix(" ranks") + of_server}
+        runs.append(one.assign(**label, ratio=ratio_to(results, setup), reached=reached))
+    cells = {
+        "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
+        "samples/s to built-in": lambda one: "1" if (one["ratio"] == 1).all() else spread(one["ratio"], 2),
+        "MB per step": _mb,
+    }  # fmt: skip
+    if target:
+        cells[f"seconds to {100 * target:.0f} %"] = _spread("reached", 1)
+    by = {"network": "network", "strategy": "strategy", "ranks": "ranks", **(more or {})}
+    return grouped(pd.concat(runs), by, cells)
 
 
-def _relative(results: Results, setup: Setup) -> str:
-    peer = replace(setup, strategy="ring_all_reduce_builtin")
-    if setup.strategy.startswith("param_server"):
-        peer = replace(setup, strategy="param_server_builtin", n_gpus=2)  # DataParallel was measured with two workers
-    if setup.strategy == "single" or setup.workers != peer.workers or pick(results.runs, peer).empty:
-        return "-"
-    return "1" if peer == setup else spread(ratio_to(results, setup, peer), 2)
+def _mb(runs: pd.DataFrame) -> str:
+    mean = _mean("mb_per_step", 2)(runs)
+    return mean if mean == "-" or runs["counted"].all() else f"{mean} (formula)"
+
+
+def phases(results: Results, setups: Iterable[Setup]) -> Table:
+    """Return the seconds of an epoch in each phase, a row for each role of a setup."""
+    rows = pd.concat([pick(results.phases, one).assign(network=one.model.upper(), ranks=one.ranks) for one in setups])
+    timed = [phase for phase in PHASES if rows[f"{phase}_s"].notna().any()]
+    by = {"network": "network", "strategy": "strategy", "ranks": "ranks", "role": "role"}
+    return grouped(rows, by, {phase: _mean(f"{phase}_s", 2) for phase in timed})
 
 
 def servers(results: Servers, part: str = "final") -> Table:
     """Return one part of the server family."""
     runs = results.runs[results.runs["part"] == part]
-    runs = runs.assign(lr=runs["server"].map(results.rates))
     cells = {
         "learning rate": _rate, "updates an epoch": _spread("updates", 0),
         "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
-        "MB per epoch": _spread("mb", 0),
-        "mean staleness": _spread("stale", 1), "gradients dropped, %": _spread("dropped", 1),
+        "ms an update": _spread("step_s", 1, 1000), "MB per epoch": _spread("mb", 0),
+        "mean staleness": _spread("stale", 1), "of worker 3": _spread("last_stale", 1),
+        "its share of the samples, %": _mean("last_share", 0, 100), "gradients dropped, %": _spread("dropped", 1),
     }  # fmt: skip
-    return grouped(runs, {"server": "server"}, cells)
+    return grouped(runs.assign(lr=runs["server"].map(results.rates)), {"server": "server"}, cells)
+
+
+def kept_updates(results: Servers) -> Table:
+    """Return how many of the updates of several clients a server has kept."""
+    rows = results.lost.assign(share=results.lost["kept"] / results.lost["made"])
+    return grouped(rows, {"mode": "client", "clients": "clients"}, {"kept, %": _mean("share", 0, 100)})
 
 
 # In virtual time
 
 
-def scaling_table(rows: Rows, gbit: int) -> Table:
+def scaling(rows: Rows, gbit: float) -> Table:
     """Return speed-up, accuracy and busiest card of the cluster."""
     cells = {"rate": _rate, "speed-up": _spread("speedup", 2), **ACCURACY, "busiest card, % of the time": _card}
     return grouped(rows.of("scaling", gbit=gbit), {"name": "strategy", "workers": "workers"}, cells)
@@ -133,117 +170,108 @@ def _card(rows: pd.DataFrame) -> str:
     return f"{rows['busiest_card'].iloc[0]}, {rows['busy_percent'].mean():.0f}"
 
 
-def racks_table(rows: Rows) -> Table:
+def racks(rows: Rows) -> Table:
     """Return what four racks change."""
-    racks = rows.of("racks")
-    racks = racks.assign(rate=racks["uplink"].map(lambda uplink: f"{uplink:g} Gbit/s" if uplink else "-"))
-    by = {"name": "strategy", "racks": "racks", "rate": "uplink"}
-    return grouped(racks, by, {"virtual seconds": _mean("seconds", 2), "busiest card, % of the time": _card})
+    by = {"name": "strategy", "racks": "racks", "uplink": "uplink, Gbit/s"}
+    return grouped(rows.of("racks"), by, {"virtual seconds": _mean("seconds", 2), "busiest card, % of the time": _card})
 
 
-def methods_table(methods: Rows) -> Table:
+def predictions(rows: pd.DataFrame) -> Table:
+    """Return how far a step's predicted and simulated time are from the measured one, at least and at most."""
+
+    def error(side: str) -> Cell:
+        def cell(one: pd.DataFrame) -> str:
+            percent = 100 * (one[f"{side}_ms"] / one["measured_ms"] - 1)
+            return f"{percent.min():+.1f} to {percent.max():+.1f}"
+
+        return cell
+
+    cells = {"cases": lambda one: str(len(one))} | {f"{side}, %": error(side) for side in ("predicted", "simulated")}
+    return grouped(rows.sort_values("wall", ascending=False), {"wall": "the link is the wall"}, cells)
+
+
+def methods(rows: Rows) -> Table:
     """Return the methods of the paper with each number of workers."""
     cells = {
         "rate": _rate, **ACCURACY, "MB a step": _spread("mb", 3, per="steps"),
         "codes": _spread("code_mb", 3, per="steps"), "staleness": _spread("staleness", 2),
         "virtual seconds": _spread("seconds", 2),
     }  # fmt: skip
-    return grouped(methods.of("final"), {"name": "method", "workers": "workers"}, cells)
+    return grouped(rows.of("final"), {"name": "method", "workers": "workers"}, cells)
 
 
-def paper_table() -> Table:
-    """Return the paper's own figures."""
-    table: Table = [("method", "4 workers", "8", "16", "32")]
-    table += [(name, *(f"{value:.2f}" for value in values)) for name, values in PAPER.items()]
-    return [*table, (f"one process, m = {MOMENTUM}", f"{PAPER_ONE_PROCESS:.2f}", "", "", "")]
-
-
-def codecs_table(codecs: Rows) -> Table:
+def codecs(rows: Rows) -> Table:
     """Return accuracy and MB a step of each codec on the ring."""
-    ends = codecs.of("final")
-    first, *others = sorted(ends["workers"].unique())
-
-    def columns(what: str, cell: Cell) -> Table:
-        cells = {f"{what}: {first} workers": first} | {str(n): n for n in others}
-        by_workers = {head: lambda rows, n=n: cell(rows[rows["workers"] == n]) for head, n in cells.items()}
-        return grouped(
-            ends.assign(step_mb=ends["mb"] / ends["steps"]), {"name": "codec"}, {"rate": _rate, **by_workers}
-        )
-
-    accuracy, mb = columns("accuracy, %", ACCURACY["accuracy, %"]), columns("MB a step", _mean("step_mb", 3))
-    return [(*row, *more[2:]) for row, more in zip(accuracy, mb, strict=True)]
+    cells, numbers = {"rate": _rate}, sorted(rows.of("final")["workers"].unique())
+    for what, cell in (("accuracy, %", ACCURACY["accuracy, %"]), ("MB a step", _mean("mb", 3, per="steps"))):
+        cells |= _where("workers", {f"{what} ({n})": n for n in numbers}, cell)
+    return grouped(rows.of("final"), {"name": "codec"}, cells)
 
 
-def times_table(codecs: Rows, question: str = "time") -> Table:
+def times(rows: Rows, question: str = "time") -> Table:
     """Return what encoding and a step take at each bandwidth: on the ring ("time"), or around a server ("server")."""
-    ms, timed = steps_of(codecs, question).xs(TUNED_AT, level="workers")["all"], codecs.facts["phase_seconds"]
-    bandwidths = list(ms.index.unique("gbit"))
-    table: Table = [("codec", "ms to encode", "to decode", *(f"a step at {rate_of(gbit)}" for gbit in bandwidths))]
-    for name in ms.index.unique("name"):
-        coding = [f"{1000 * timed.get(name, {}).get(phase, 0.0):.2f}" for phase in ("encode", "decode")]
-        table.append((name, *coding, *(f"{ms[name, gbit]:.2f}" for gbit in bandwidths)))
-    return table
+    steps, timed = rows.of(question, workers=TUNED_AT), rows.facts["phase_seconds"]
+    coding = {phase: [timed.get(name, {}).get(phase, 0.0) for name in steps["name"]] for phase in ("encode", "decode")}
+    cells = {"ms to encode": _mean("encode", 2, 1000), "to decode": _mean("decode", 2, 1000)}
+    heads = {f"a step at {rate_of(gbit)}": gbit for gbit in steps["gbit"].unique()}
+    cells |= _where("gbit", heads, _mean("seconds", 2, 1000, per="steps"))
+    return grouped(steps.assign(**coding), {"name": "codec"}, cells | {"MB of codes": _mean("code_mb", 3, per="steps")})
 
 
-def density_table(methods: Rows) -> Table:
+def density(rows: Rows) -> Table:
     """Return accuracy and MB a step at each density."""
-    rows = by_density(methods).assign(step_codes=lambda rows: rows["code_mb"] / rows["steps"])
-    cells = {**ACCURACY, "MB a step": _mean("step_mb", 3), "codes": _mean("step_codes", 3)}
-    return grouped(rows, {"name": "method", "percent": "density, %"}, cells)
+    cells = {**ACCURACY, "MB a step": _mean("mb", 3, per="steps"), "codes": _mean("code_mb", 3, per="steps")}
+    return grouped(by_density(rows), {"name": "method", "percent": "density, %"}, cells)
 
 
 def family_grid(rows: Rows, where: str) -> Table:
     """Return the grid of the whole family."""
-    return grid_table(rows.of(GRID, where=where), {"name": "strategy", "workers": "workers"})
+    return grid(rows.of(GRID, where=where), {"name": "strategy", "workers": "workers"})
 
 
-def family_table(rows: Rows, where: str, workers: int | None = None, gbit: int | None = None) -> Table:
+def family(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Table:
     """Return what each strategy of the whole family came to."""
     cells = {
         "rate": _rate, **ACCURACY, "seconds": _spread("seconds", 2), "updates": _mean("updates", 0),
-        "MB sent": _mean("mb", 0), "waited, % of the time": _mean("waited", 0, 100),
-        "staleness": lambda one: "" if one["staleness"].isna().all() else f"{one['staleness'].mean():.1f}",
+        "MB sent": _mean("mb", 0), "waited, % of the time": _mean("waited", 0, 100), "staleness": _mean("staleness", 1),
     }  # fmt: skip
     return grouped(rows.of("final", where=where, workers=workers, gbit=gbit), {"name": "strategy"}, cells)
 
 
-def two_by_two(rows: Rows, workers: int = FEW) -> Table:
-    """Return central and decentral, synchronous and asynchronous: accuracy, and seconds at both bandwidths."""
+def slow(rows: Rows, names: Sequence[str] | None = None) -> Table:
+    """Return the seconds with both networks, and with one slow worker in the faster one: of all, or of some."""
+    ends = rows.of("final", "slow", where=VIRTUAL, workers=FEW)
+    ends = ends[ends["name"].isin(names)] if names else ends
+    equal = ends[ends["question"] == "final"].groupby(["name", "gbit"])["seconds"].mean()
+    slowed = ends["question"] == "slow"
+    longer = ends["seconds"] / [equal[key] for key in zip(ends["name"], ends["gbit"], strict=True)]
+    ends = ends.assign(
+        network=ends["gbit"].where(~slowed), slowed=ends["seconds"].where(slowed), longer=longer.where(slowed)
+    )
+    cells = _where("network", {f"s at {gbit} Gbit/s": gbit for gbit in GBIT}, _mean("seconds", 2))
+    cells |= {"with a slow worker": _mean("slowed", 2), "times as long": _mean("longer", 2)}
+    accuracy = _where("question", {"accuracy, %": "final"}, _mean("accuracy", 1, 100))
+    return grouped(ends, {"name": "strategy"}, accuracy | cells)
 
-    def cell(name: str) -> str:
-        one = rows.of("final", where=VIRTUAL, workers=workers, name=name)
-        times = ", ".join(f"{seconds:.1f} s" for seconds in one.groupby("gbit")["seconds"].mean())
-        slowed = rows.of("slow", name=name)["seconds"].mean()
-        return f"{name}: {100 * one['accuracy'].mean():.1f} %; {times}; {slowed:.1f} s"
 
-    return [("", *CENTRAL), ("a server", *map(cell, CENTRAL.values())), ("no server", *map(cell, DECENTRAL.values()))]
-
-
-def lost_table(rows: Rows) -> Table:
+def lost(rows: Rows) -> Table:
     """Return which share of what Hogwild's ranks have written was lost, less what one rank, which loses none, shows."""
-    lost = rows.of("lost", last=False, where=REAL)
-    floor = lost.loc[lost["workers"] == 1, "lost_updates"].mean()
-    lost = lost.assign(more=lost["lost_updates"] - floor)
+    ends = rows.of("lost", last=False, where=REAL)
+    floor = ends.loc[ends["workers"] == 1, "lost_updates"].mean()
     written = {"lost, % of what was written": _spread("lost_updates", 4, 100)}
-    return grouped(lost, {"workers": "ranks"}, {**written, "less the rounding of one rank": _mean("more", 4, 100)})
+    cells = {**written, "less the rounding of one rank": _mean("more", 4, 100)}
+    return grouped(ends.assign(more=ends["lost_updates"] - floor), {"workers": "ranks"}, cells)
 
 
-def overlap_table(rows: Rows) -> Table:
+def overlap(rows: Rows) -> Table:
     """Return which part of the buckets' time lay in the backward pass, and what that saved of the ring's own."""
-
-    def seconds(one: pd.DataFrame, name: str) -> float:
-        return float(one.loc[one["name"] == name, "seconds"].mean())
+    ends, names = rows.of("final", where=VIRTUAL), ("overlapped ring", "ring", "none")
 
     def saved(one: pd.DataFrame) -> str:
-        ours, ring, none = (seconds(one, name) for name in ("overlapped ring", "ring", "none"))
+        ours, ring, none = one.groupby("name")["seconds"].mean()[list(names)]
         return f"{100 * (ring - ours) / (ring - none):.0f}"
 
-    names = {"seconds": "overlapped ring", "ring": "ring", "none": "none"}
-    taken = {head: lambda one, name=name: f"{seconds(one, name):.2f}" for head, name in names.items()}
-    cells: dict[str, Any] = {
-        "in the pass, %": _mean("hidden_communication", 0, 100),
-        **taken,
-        "of what the ring adds, saved, %": saved,
-    }
-    ends = rows.of("final", where=VIRTUAL)
-    return grouped(ends, {"workers": "workers", "gbit": "Gbit/s"}, cells)
+    seconds = _where("name", {f"seconds: {names[0]}": names[0], "ring": "ring", "none": "none"}, _mean("seconds", 2))
+    cells = {"in the pass, %": _mean("hidden_communication", 0, 100), **seconds}
+    by = {"workers": "workers", "gbit": "Gbit/s"}
+    return grouped(ends, by, cells | {"of what the ring adds, saved, %": saved})

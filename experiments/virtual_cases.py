@@ -15,7 +15,7 @@ import pandas as pd
 import simulate
 from compression import CODECS, Codec
 from experiments.experiment import make
-from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rates, Rows, Simulated
+from experiments.simulated import GRID, REAL, VIRTUAL, Case, Simulated
 from records.tables import SERVER
 from strategies import Strategy
 from training import Options
@@ -23,6 +23,7 @@ from virtual_time.calibration import time_phases
 from virtual_time.cluster import ClusterOptions
 
 SEEDS, TUNING_SEED = (1, 2, 3), 0
+FEW, MANY = 16, 64  # workers
 BATCH, COMPUTE, CODING, LATENCY, JITTER = 16, "10ms", "2ms", "50us", 0.2
 GBIT = (1, 10)
 _FULL = {"model": "mlp", "dataset": "fashion_mnist"}
@@ -47,31 +48,29 @@ class Cluster(Simulated):
         "asynchronous": make("async_param_server"), "backup": make("backup_workers"),
     }  # fmt: skip
     scaled = ("ring", "server", "bound 1", "bound 8", "asynchronous")
-    workers = (1, 4, 16, 64)
+    workers = (1, 4, FEW, MANY)
     rates = (0.003125, 0.0125, 0.05, 0.2)
     constants = {"batch_size": BATCH, "compute": COMPUTE, "latency": LATENCY, "jitter": JITTER}
     sizes = _FULL | {"train_size": 10_000, "epochs": 2}, _QUICK | {"train_size": 300}
 
-    def grid(self, quick: bool) -> list[Case]:
+    def tuning(self) -> list[Case]:
         """Return the runs that find each strategy's rate for each number of workers."""
-        numbers, rates = (self.workers[:2], self.rates[1:3]) if quick else (self.workers, self.rates)
-        return [Case(GRID, name, n, lr, TUNING_SEED, GBIT[-1]) for name, n, lr in product(self.scaled, numbers, rates)]
+        runs = product(self.scaled, self.workers, self.rates)
+        return [Case(GRID, name, n, lr, TUNING_SEED, GBIT[-1]) for name, n, lr in runs]
 
-    def finals(self, rates: Rates, quick: bool) -> list[Case]:
+    def like(self, case: Case) -> tuple[str, str, int]:
+        """Return of which runs it has the rate: with a backup worker those of the server."""
+        return VIRTUAL, "server" if case.name == "backup" else case.name, case.workers
+
+    def shown(self) -> list[Case]:
         """Return the runs that are shown."""
-        seeds, many = (SEEDS[:1], self.workers[1]) if quick else (SEEDS, self.workers[2])
-
-        def case(question: str, name: str, workers: int, gbit: int, seed: int, **more: Any) -> Case:
-            lr = rates[VIRTUAL, "server" if name == "backup" else name, workers]
-            return Case(question, name, workers, lr, seed, gbit, **more)
-
-        numbers = self.workers[:2] if quick else self.workers
+        racks = product(("ring", "server", "asynchronous"), ((1, 0), (4, 1.0), (4, 0.25)))
         return [
-            *(case("scaling", *of) for of in product(self.scaled, numbers, GBIT, seeds)),
-            *(case("slow", name, many, GBIT[-1], seed, slow=slow)
-              for name, slow, seed in product(self.strategies, (False, True), seeds)),
-            *(case("racks", name, many, GBIT[0], seeds[0], racks=racks, uplink=uplink)
-              for name in ("ring", "server", "asynchronous") for racks, uplink in ((1, 0), (4, 1.0), (4, 0.25))),
+            *(Case("scaling", name, n, 0, seed, gbit)
+              for name, n, gbit, seed in product(self.scaled, self.workers, GBIT, SEEDS)),
+            *(Case("slow", name, FEW, 0, seed, GBIT[-1], slow=slow)
+              for name, slow, seed in product(self.strategies, (False, True), SEEDS)),
+            *(Case("racks", name, FEW, 0, SEEDS[0], GBIT[0], racks=n, uplink=uplink) for name, (n, uplink) in racks),
         ]  # fmt: skip
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
@@ -111,31 +110,32 @@ class Compression(Simulated):
     }  # fmt: skip
     sizes = _FULL | {"train_size": 5_120, "epochs": 4}, _QUICK | {"train_size": 320}
 
-    def _case(self, question: str, name: str, workers: int, lr: float, *more: Any, **others: Any) -> Case:
-        return Case(question, name, 1 if name == ONE_WORKER else workers, lr, *more, **others)
-
-    def grid(self, quick: bool) -> list[Case]:
+    def tuning(self) -> list[Case]:
         """Return the runs that find each one's rate."""
-        rates = self.rates[1:3] if quick else self.rates
-        return [self._case(GRID, name, TUNED_AT, lr, TUNING_SEED) for name, lr in product(NAMES[self.name], rates)]
+        runs = product(NAMES[self.name], self.rates)
+        return [Case(GRID, name, self._workers(name, TUNED_AT), lr, TUNING_SEED) for name, lr in runs]
 
-    def finals(self, rates: Rates, quick: bool) -> list[Case]:
+    def _workers(self, name: str, workers: int) -> int:
+        return 1 if name == ONE_WORKER else workers
+
+    def like(self, case: Case) -> tuple[str, str, int]:
+        """Return of which runs it has the rate."""
+        return VIRTUAL, case.name, self._workers(case.name, TUNED_AT)
+
+    def shown(self) -> list[Case]:
         """Return the runs that are shown."""
-        seeds, many = (SEEDS[:1], self.workers[:2]) if quick else (SEEDS, self.workers)
-        names, lr = NAMES[self.name], {name: lr for (_, name, _), lr in rates.items()}
-        cases = [self._case("final", name, n, lr[name], seed) for name, n, seed in product(names, many, seeds)]
+        names, seed = NAMES[self.name], SEEDS[0]
+        runs = product(names, self.workers, SEEDS)
+        cases = [Case("final", name, self._workers(name, n), 0, seed) for name, n, seed in runs]
         if self.name == METHODS:
-            cases += [Case("bandwidth", name, n, lr[name], SEEDS[0], gbit)
-                      for name, n, gbit in product(ON_A_SERVER, many, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
-            cases += [Case("density", name, TUNED_AT, lr[name], seed, density=density)
-                      for name, density, seed in product(BY_DENSITY, (0.1, 0.001), seeds)]  # fmt: skip
+            cases += [Case("bandwidth", name, n, 0, seed, gbit)
+                      for name, n, gbit in product(ON_A_SERVER, self.workers, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
+            cases += [Case("density", name, TUNED_AT, 0, seed, density=density)
+                      for name, density, seed in product(BY_DENSITY, (0.1, 0.001), SEEDS)]  # fmt: skip
         else:  # the bits are the same at every bandwidth
-            cases += [
-                Case("time", name, n, lr[name], SEEDS[0], gbit) for name, n, gbit in product(names, many, BANDWIDTHS)
-            ]
-            cases += [
-                Case("server", name, TUNED_AT, lr[name], SEEDS[0], gbit) for name, gbit in product(names, BANDWIDTHS)
-            ]
+            timed = [*product(["time"], self.workers), ("server", TUNED_AT)]
+            cases += [Case(question, name, n, 0, seed, gbit)
+                      for (question, n), name, gbit in product(timed, names, BANDWIDTHS)]  # fmt: skip
         return list(dict.fromkeys(cases))
 
     def strategy(self, case: Case) -> Strategy:
@@ -220,7 +220,8 @@ ALIKE = ("4 servers", "1 backup worker", "ring", "overlapped ring", "sharded rin
 """They take the steps of the synchronous server, or nearly, and so have its learning rate."""
 LOCAL_STEPS, BOUNDS = "local steps H", "staleness bound s"
 VALUES = {LOCAL_STEPS: (1, 2, 4, 8, 16, 32), BOUNDS: (0, 1, 2, 4, 8, 16)}
-FEW, MANY, RANKS, GLOBAL_BATCH = 16, 64, 4, 48
+RANKS, GLOBAL_BATCH = 4, 48
+PLACES = ((VIRTUAL, FEW, GBIT), (VIRTUAL, MANY, GBIT), (REAL, RANKS, (0,)))  # with how many workers, and the networks
 
 
 def names_of(where: str) -> list[str]:
@@ -239,42 +240,31 @@ class WholeFamily(Simulated):
     }  # fmt: skip
     sizes = _FULL | {"train_size": 12_288, "epochs": 3}, _QUICK | {"train_size": 1024}
 
-    def _places(self, quick: bool) -> list[tuple[str, int, tuple[int, ...]]]:
-        """Return where runs are made, with how many workers, and the networks there."""
-        virtual = [(VIRTUAL, n, GBIT) for n in ((FEW,) if quick else (FEW, MANY))]
-        return [*virtual, (REAL, RANKS, (0,))]
-
-    def grid(self, quick: bool) -> list[Case]:
+    def tuning(self) -> list[Case]:
         """Return the runs that find each strategy's rate."""
-        rates = self.rates[4:5] if quick else self.rates
         return [
             Case(GRID, name, workers, lr, TUNING_SEED, networks[-1], where)
-            for where, workers, networks in self._places(quick) for name in names_of(where) if name not in ALIKE
-            for lr in rates
+            for where, workers, networks in PLACES for name in names_of(where) if name not in ALIKE for lr in self.rates
         ]  # fmt: skip
 
-    def tuned(self, kept: Rows, quick: bool) -> Rates:
-        """Return the rates; those that are ALIKE have the server's."""
-        rates = dict(super().tuned(kept, quick))
-        return rates | {(w, name, n): lr for (w, like, n), lr in rates.items() if like == "server" for name in ALIKE}
+    def like(self, case: Case) -> tuple[str, str, int]:
+        """Return of which runs it has the rate: those that are ALIKE that of the server, Hogwild that of 4 ranks."""
+        name = "server" if case.name in ALIKE else case.name
+        if case.question == "axis":  # with the bound 0 a server is synchronous
+            name = "local SGD, every 5" if case.name == LOCAL_STEPS else "asynchronous" if case.value else "server"
+        return case.where, name, RANKS if case.where == REAL else case.workers
 
-    def finals(self, rates: Rates, quick: bool) -> list[Case]:
+    def shown(self) -> list[Case]:
         """Return the runs that are shown."""
-        seeds = SEEDS[:1] if quick else SEEDS
-        cases = [
-            Case("final", name, workers, rates[where, name, workers], seed, gbit, where)
-            for where, workers, networks in self._places(quick)
-            for name, gbit, seed in product(names_of(where), networks, seeds)
+        axes = [(axis, value) for axis, values in VALUES.items() for value in values]
+        return [
+            *(Case("final", name, workers, 0, seed, gbit, where) for where, workers, networks in PLACES
+              for name, gbit, seed in product(names_of(where), networks, SEEDS)),
+            *(Case("slow", name, FEW, 0, seed, GBIT[-1]) for name, seed in product(names_of(VIRTUAL), SEEDS)),
+            *(Case("axis", axis, FEW, 0, seed, gbit, value=value)
+              for (axis, value), gbit, seed in product(axes, GBIT, SEEDS)),
+            *(Case("lost", "Hogwild", n, 0, seed, 0, REAL) for n, seed in product((1, 2, 4), SEEDS)),
         ]  # fmt: skip
-        cases += [Case("slow", name, FEW, rates[VIRTUAL, name, FEW], seed, GBIT[-1])
-                  for name, seed in product(names_of(VIRTUAL), seeds)]  # fmt: skip
-        for axis, values in VALUES.items():
-            for value, gbit, seed in product(values[:2] if quick else values, GBIT, seeds):
-                # With the bound 0 a server is synchronous.
-                like = "local SGD, every 5" if axis == LOCAL_STEPS else "asynchronous" if value else "server"
-                cases.append(Case("axis", axis, FEW, rates[VIRTUAL, like, FEW], seed, gbit, value=value))
-        lost = rates[REAL, "Hogwild", RANKS]
-        return [*cases, *(Case("lost", "Hogwild", n, lost, seed, 0, REAL) for n, seed in product((1, 2, 4), seeds))]
 
     def strategy(self, case: Case) -> Strategy:
         """Return the strategy of a run."""

@@ -9,8 +9,8 @@ import pandas as pd
 
 from experiments.cases import FAMILY
 from experiments.measured import EXPERIMENTS
+from experiments.real import TIMELINE, Runs
 from experiments.simulated import Case, Simulated
-from experiments.store import TIMELINE, Store
 from records.tables import COLUMNS
 from training import Options
 
@@ -40,19 +40,18 @@ def epochs_of(one: Options) -> pd.DataFrame:
 def metadata_of(one: Options, **changes: Any) -> dict[str, Any]:
     """Return what is kept of a run beside its table."""
     facts: dict[str, Any] = {
-        "strategy": one.strategy.name, "n_gpus": one.n_gpus, "roles": one.strategy.roles(one.n_gpus or 1),
-        "replicas_identical": True, "test_accuracy": 0.85, "options": one.recorded() | {"device": "cpu"},
-        "bytes": "counted", "machine": MACHINE, "git_commit": "0123456789abcdef",
+        "strategy": one.strategy.name, "n_gpus": one.n_gpus, "replicas_identical": True, "bytes": "counted",
+        "options": one.recorded() | {"device": "cpu"}, "git_commit": "0123456789abcdef",
     }  # fmt: skip
     return copy.deepcopy(facts | changes)
 
 
-def keep(store: Store, one: Options, **changes: Any) -> None:
+def keep(store: Runs, one: Options, **changes: Any) -> None:
     """Keep a made-up run in a store, its events too if it is drawn."""
-    rows = [(worker, staleness, 10 * (3 - staleness)) for worker in (1, 2, 3) for staleness in range(3)]
-    stale = pd.DataFrame(rows, columns=["worker", "staleness", "count"])
-    asynchronous = one.strategy.traits.asynchronous and store.experiment == FAMILY
-    store.add(one, (epochs_of(one), metadata_of(one, **changes), stale if asynchronous else None))
+    stale = [(worker, staleness, 10 * (3 - staleness)) for worker in (1, 2, 3) for staleness in range(3)]
+    asynchronous = {"staleness": stale} if one.strategy.traits.asynchronous and store.paths[0].stem == FAMILY else {}
+    store.facts.setdefault("machine", MACHINE)
+    store.add(one, (epochs_of(one), metadata_of(one, **asynchronous, **changes)))
     if str(one.run_name).startswith(TIMELINE):
         store.events_of(str(one.run_name)).touch()
 

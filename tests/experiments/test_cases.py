@@ -11,9 +11,9 @@ from experiments import cases
 from experiments.cases import COMPARED, FAMILY, FAMILY_SERVERS, GRID, SEEDS, Comparison, Family, Setup
 from experiments.draw_comparisons import SIZES
 from experiments.measured import WHOLE
+from experiments.real import BUILTIN, TIMELINE, TUNING
 from experiments.simulated import GRID as TUNED_ON
 from experiments.simulated import REAL, VIRTUAL, Case, Rates, Rows
-from experiments.store import BUILTIN, TIMELINE, TUNING
 from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES
 from strategies import STRATEGIES, RunSize
 from tests.experiments.samples import SIMULATED, rows_of
@@ -22,7 +22,7 @@ from training.checks import resolve
 from transports.units import PAYLOAD
 from workloads import models
 
-COMPARED_RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None, quick=False)}
+COMPARED_RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None)}
 COMMON = {"data_dir": "data", "model": "mlp", "dataset": "digits", "train_size": 320, "epochs": 1}
 
 
@@ -34,7 +34,7 @@ def test_every_setup_has_every_seed_and_all_else_alike() -> None:
         if not name.startswith(TIMELINE):
             seeds.setdefault(name.rpartition("-s")[0], []).append(one.seed)
     assert all(found == list(SEEDS) for found in seeds.values())
-    quick = {one.run_name for name in COMPARED for one in Comparison(name).finals(None, quick=True)}
+    quick = {one.run_name for name in COMPARED for one in Comparison(name, quick=True).finals(None)}
     assert not set(COMPARED_RUNS) & quick, "a quick run is never taken for a long one"
 
 
@@ -68,7 +68,7 @@ def test_the_sizes_of_the_networks_are_those_that_the_figures_name() -> None:
 
 
 def test_all_servers_share_one_grid_and_all_else() -> None:
-    grid, finals = Family(FAMILY).grid(False)[:-1], Family(FAMILY).finals(dict.fromkeys(FAMILY_SERVERS, 0.1), False)
+    grid, finals = Family(FAMILY).grid()[:-1], Family(FAMILY).finals(dict.fromkeys(FAMILY_SERVERS, 0.1))
     own = ("strategy", "lr", "seed", "slow", "events", "epochs", "train_size", "run_name", "codec")
     shared = [field.name for field in fields(Options) if field.name not in own]
     assert len({str([getattr(one, name) for name in shared]) for one in (*grid, *finals)}) == 1
@@ -83,7 +83,7 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
             if part in cases.OF_ALL or server in cases.SYNCHRONOUS:
                 assert [one.seed for one in compared] == list(SEEDS)
             assert {(one.slow, one.lr, one.strategy == strategy) for one in compared} <= {(slow, 0.1, True)}
-    names = [str(one.run_name) for one in (*grid, *finals, *Family(FAMILY).grid(quick=True))]
+    names = [str(one.run_name) for one in (*grid, *finals, *Family(FAMILY, quick=True).grid())]
     assert len(names) == len(set(names))
     assert all(name.startswith(TUNING) for name in names[: len(grid)])
 
@@ -103,27 +103,27 @@ def test_each_server_gets_its_best_rate_with_a_margin_below_where_it_diverges() 
 
 
 def _rates(name: str) -> Rates:
-    found = {(case.where, case.name, case.workers): 0.1 for case in SIMULATED[name].grid(quick=False)}
+    found = {(case.where, case.name, case.workers): 0.1 for case in SIMULATED[name].grid()}
     return found | {(where, other, n): 0.1 for where, like, n in found if like == "server" for other in ALIKE}
 
 
 @pytest.mark.parametrize("name", SIMULATED)
 def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -> None:
     experiment = SIMULATED[name]
-    grid = experiment.grid(quick=False)
+    grid = experiment.grid()
     by_run: dict[tuple[str, str, int], list[float]] = {}
     for case in grid:
         by_run.setdefault((case.where, case.name, case.workers), []).append(case.lr)
-    rates = experiment.rates  # type: ignore[attr-defined]
+    rates = experiment.rates
     assert all(found == list(rates) for found in by_run.values())
     assert {case.question for case in grid} == {TUNED_ON}
-    assert {case.seed for case in grid}.isdisjoint(case.seed for case in experiment.finals(_rates(name), quick=False))
+    assert {case.seed for case in grid}.isdisjoint(case.seed for case in experiment.finals(_rates(name)))
     ends = {rates[1]: 0.8, rates[2]: 0.8, rates[-1]: None}
     kept = Rows(tmp_path, name)
     rows = [rows_of(case, 2, ends.get(case.lr, 0.7)) for case in grid]
     kept.table = pd.concat(rows, ignore_index=True)
     kept.table["accuracy"] = kept.table["accuracy"].where(kept.table["epoch"] == 2, 1 - kept.table["lr"])
-    tuned = experiment.tuned(kept, quick=False)
+    tuned = experiment.tuned(kept)
     assert set(tuned.values()) == {rates[1]}, "at the end; of equal ones the smaller; what diverged is never the best"
     assert set(by_run) <= set(tuned)
 
@@ -131,10 +131,10 @@ def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", SIMULATED)
 def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
     experiment = SIMULATED[name]
-    finals = experiment.finals(_rates(name), quick=False)
+    finals = experiment.finals(_rates(name))
     assert len(finals) == len(set(finals))
     shared: set[str] = set()
-    for case in (*experiment.grid(quick=False), *finals):
+    for case in (*experiment.grid(), *finals):
         options = experiment.options(case, COMMON)
         workers = options.strategy.count_workers(options.n_gpus or 0)
         assert (options.n_gpus if case.where == REAL else workers) == case.workers
@@ -151,7 +151,7 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
 
 def test_methods_and_codecs_have_what_the_paper_or_their_names_say() -> None:
     for name in (METHODS, CODED):
-        finals = SIMULATED[name].finals(_rates(name), quick=False)
+        finals = SIMULATED[name].finals(_rates(name))
         assert {case.name for case in finals} == set(NAMES[name])
         assert {case.gbit for case in finals} == {10, 1, 0.1}
         for case in finals:
@@ -165,13 +165,13 @@ def test_methods_and_codecs_have_what_the_paper_or_their_names_say() -> None:
 def test_what_takes_the_servers_steps_has_its_rate() -> None:
     rates = dict(_rates(WHOLE))
     rates[VIRTUAL, "server", 16] = 0.2
-    for case in SIMULATED[WHOLE].finals(rates, quick=False):
+    for case in SIMULATED[WHOLE].finals(rates):
         synchronous = (case.name, case.workers) == ("server", 16) or (case.name, case.value) == ("staleness bound s", 0)
         if case.question == "axis" or case.name == "server":
             assert case.lr == (0.2 if synchronous else 0.1)
     strict = SIMULATED[WHOLE].options(Case("axis", "staleness bound s", 16, 0.1, 1, value=0), COMMON).recorded()
     assert (strict["max_staleness"], strict["aggregate"]) == (0, 16)
-    lost = [case for case in SIMULATED[WHOLE].finals(rates, quick=False) if case.question == "lost"]
+    lost = [case for case in SIMULATED[WHOLE].finals(rates) if case.question == "lost"]
     assert {case.workers for case in lost} == {1, 2, 4}
     assert all(SIMULATED[WHOLE].options(case, COMMON).recorded()["count_lost"] for case in lost)
     slow = replace(lost[0], question="slow", name="server", where=VIRTUAL, workers=16)

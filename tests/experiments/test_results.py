@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -17,11 +16,11 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments import cases, draw_comparisons, draw_family, draw_virtual, measured, report, sentences, tables
+from experiments import cases, draw_comparisons, draw_virtual, measured, report
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Family, Setup
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
+from experiments.real import Runs
 from experiments.simulated import so_far
-from experiments.store import Store
 from experiments.virtual_cases import CODED, METHODS
 from records.errors import UsageError
 from records.files import load_events
@@ -29,7 +28,7 @@ from records.tables import COLUMNS, applied
 from strategies import STRATEGIES
 from tests.experiments import samples
 
-DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None, quick=False)}
+DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +36,7 @@ def _tables_are_made_once() -> Iterator[None]:
     """Make the tables of each run of a folder once for all tests, which takes most of the time."""
     known, tables_of = dict[tuple[Path, str], dict[str, pd.DataFrame]](), measured._tables_of
 
-    def made(store: Store, name: str, *of: Any) -> dict[str, pd.DataFrame]:
+    def made(store: Runs, name: str, *of: Any) -> dict[str, pd.DataFrame]:
         key = store.folder, name
         return known.get(key) or known.setdefault(key, tables_of(store, name, *of))
 
@@ -57,12 +56,11 @@ of_family = cache(partial(measured.family, KEPT))
 def test_the_committed_results_are_those_of_the_declared_runs(experiment: str) -> None:
     one = EXPERIMENTS[experiment]
     assert one.missing(KEPT) == []
-    kept = one.open(KEPT, quick=False)
-    grid, finals = one.grid(quick=False), one.finals(one.tuned(kept, quick=False), quick=False)
-    if isinstance(kept, Store):
-        assert set(kept.metadata) == {str(run.run_name) for run in (*grid, *finals)}
-        assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in kept.metadata.values())
-        assert len({str(entry["machine"]) for entry in kept.metadata.values()}) == 1
+    kept = one.open(KEPT)
+    grid, finals = one.grid(), one.finals(one.tuned(kept))
+    if isinstance(kept, Runs):
+        assert set(kept.runs) == {str(run.run_name) for run in (*grid, *finals)}
+        assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in kept.runs.values())
     else:
         assert kept.cases == {*grid, *finals}
 
@@ -119,7 +117,7 @@ def test_the_whole_family_shows_the_wall_and_who_waits() -> None:
 
 def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
     name = "cnn-param_server-4-b128-all-s1"
-    samples.keep(Store(tmp_path, "scaling"), DECLARED[name])
+    samples.keep(Runs(tmp_path, "scaling"), DECLARED[name])
     results, table = measured.comparison("scaling", directory=tmp_path), pd.read_csv(tmp_path / "scaling.csv")
     (one,) = results.runs.to_dict("records")
     assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"]) == ("param_server", 4, 3, 1)
@@ -145,15 +143,8 @@ def test_what_there_was_at_the_end_of_each_epoch() -> None:
         server = {"test_accuracy": epoch / 10, "epoch_s": 2.0, "step": 7 * epoch, "staleness_mean": epoch}
         rows.append(shared | {"rank": 0, "role": "server", "bytes_sent": 1e6} | server)
         for k in (1, 2):
-            worker = {
-                "samples": 160,
-                "epoch_s": 2,
-                "forward_s": k,
-                "compress_s": 2 * k,
-                "value_bytes": 5e5,
-                "wait_s": 1,
-            }
-            rows.append(shared | {"rank": k, "role": "worker", "bytes_sent": 2e6} | worker)
+            worker = {"samples": 160, "epoch_s": 2, "forward_s": k, "compress_s": 2 * k, "wait_s": 1}
+            rows.append(shared | {"rank": k, "role": "worker", "bytes_sent": 2e6, "value_bytes": 5e5} | worker)
     table = so_far(pd.DataFrame(rows), STRATEGIES["async_param_server"](), 32)
     expected = {
         "epoch": [1, 2], "accuracy": [0.1, 0.2], "seconds": [2, 4], "steps": [10, 20], "updates": [7, 14],
@@ -165,14 +156,18 @@ def test_what_there_was_at_the_end_of_each_epoch() -> None:
 
 def test_runs_that_were_not_made_alike_are_refused(tmp_path: Path) -> None:
     one, other = (DECLARED[f"cnn-ring_all_reduce-2-b128-all-s{seed}"] for seed in (0, 1))
-    store = Store(tmp_path, "scaling")
+    store = Runs(tmp_path, "scaling")
     samples.keep(store, one)
-    for changes in ({"options": other.recorded() | {"lr": 0.5}}, {"machine": samples.MACHINE | {"torch": "3.0"}}):
-        samples.keep(store, other, **changes)
-        with pytest.raises(UsageError, match="were not made alike"):
-            measured.comparison("scaling", directory=tmp_path)
+    samples.keep(store, other, options=other.recorded() | {"lr": 0.5})
+    with pytest.raises(UsageError, match="were not made alike"):
+        measured.comparison("scaling", directory=tmp_path)
     samples.keep(store, other)
     assert len(measured.comparison("scaling", directory=tmp_path).runs) == 2
+    elsewhere = Runs(tmp_path, "param_server")
+    elsewhere.facts["machine"] = samples.MACHINE | {"torch": "3.0"}
+    samples.keep(elsewhere, DECLARED["cnn-param_server-3-b128-all-s0"])
+    with pytest.raises(UsageError, match="were not made alike"):
+        measured.comparison("scaling", "param_server", directory=tmp_path)
 
 
 def test_results_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
@@ -182,18 +177,6 @@ def test_results_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
             load(directory=tmp_path)
     with pytest.raises(UsageError, match="no experiment is complete"):
         report.complete(tmp_path)
-
-
-def test_spread_and_ratios_are_of_seeds() -> None:
-    assert measured.spread([1.0, 2.0, 6.0], 1) == "3.0 ± 2.6"
-    assert measured.spread([0.5], 0, 100) == "50 (n=1)"
-    assert measured.spread([], 1) == measured.spread([float("nan")], 1) == "-"
-    ours, peer = Setup("param_server", 3), Setup("param_server_builtin", 2)
-    rates = {ours: {0: 10.0, 1: 30.0}, peer: {0: 5.0, 1: 10.0, 2: 1.0}}
-    rows = [{**asdict(setup), "seed": k, "samples_per_s": v} for setup, of in rates.items() for k, v in of.items()]
-    empty = pd.DataFrame()
-    results = measured.Results(pd.DataFrame(rows), empty, empty, empty, empty, {})
-    assert measured.ratio_to(results, ours, peer).to_dict() == {0: 2.0, 1: 3.0}
 
 
 # What is shown
@@ -264,22 +247,11 @@ def test_a_table_of_the_readmes_shows_the_committed_results(path: Path) -> None:
     assert report.with_table(edited, results, report.TABLES[path]) == text != edited
 
 
-def test_a_run_that_diverged_is_called_so() -> None:
-    servers = of_family()
-    table = tables.grid_table(servers.grid, {"server": "server"}, servers.rates)
-    assert table[0][-1] == "0.4"
-    assert {row[0]: row[-1].strip() for row in table[1:]}["staleness bound 2"] == "diverged"
-    assert all(sum("*" in cell for cell in row) == 1 for row in table[1:])
-    assert "**Diverged** with 0.4: staleness bound 2, Downpour, every 4 (" in sentences.grid(servers)
-    (axes,) = draw_family.grid(servers).axes
-    assert "diverged" in {text.get_text() for text in axes.texts}
-
-
 def test_what_shows_an_experiment_that_is_not_complete_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in KEPT.iterdir():
-        if path.name not in (RING_TRACE, "whole_family.csv"):
+        if path.name != RING_TRACE and path.stem != WHOLE:
             (tmp_path / path.name).symlink_to(path)
     assert report.complete(tmp_path) == [name for name in EXPERIMENTS if name not in ("ring_all_reduce", WHOLE)]
     said = capsys.readouterr().err
@@ -288,7 +260,7 @@ def test_what_shows_an_experiment_that_is_not_complete_is_left_alone(
 
 
 def test_the_timeline_of_the_asynchronous_server_shows_the_stalest_gradient() -> None:
-    name = Family(FAMILY).grid(quick=False)[-1].run_name
+    name = Family(FAMILY).grid()[-1].run_name
     versions = applied(load_events(KEPT / str(name)))[["version_read", "version_applied"]]
     read, reached = versions.loc[(versions["version_applied"] - versions["version_read"]).idxmax()]
     (axes,) = draw_comparisons.stale_timeline(KEPT).axes

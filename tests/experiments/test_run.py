@@ -13,14 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import draw_whole, lost_updates, measured, report, run, simulated, store
+from experiments import draw_whole, lost_updates, measured, real, report, run, simulated
 from experiments.cases import FAMILY, LOST_UPDATES, TIMELINES, Comparison, Family
 from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
+from experiments.real import Runs as Kept
 from experiments.simulated import Case, Rows, Simulated
-from experiments.store import Store
 from experiments.virtual_cases import CODED, METHODS
 from records.errors import RunFailed, UsageError
-from records.machine import machine
 from tests.experiments import samples
 from tests.ranks import LIMIT, wait_until
 from training import Options
@@ -28,7 +27,7 @@ from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 
 ROOT = Path(__file__).parent.parent.parent
-DECLARED = Comparison("scaling").finals(None, quick=True)
+DECLARED = Comparison("scaling", quick=True).finals(None)
 
 
 def counts(output: str) -> list[int]:
@@ -49,13 +48,13 @@ class Runs(list[str]):
         path = Path(options.results_dir) / str(options.run_name)
         path.parent.mkdir()
         samples.epochs_of(options).to_csv(f"{path}.csv", index=False)
-        Path(f"{path}.json").write_text(json.dumps(samples.metadata_of(options, machine=machine())))
+        Path(f"{path}.json").write_text(json.dumps(samples.metadata_of(options)))
         Path(f"{path}.events.csv.gz").touch()
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.setattr(store, "run", runs := Runs())
+    monkeypatch.setattr(real, "run", runs := Runs())
     return runs
 
 
@@ -69,9 +68,9 @@ def test_what_is_there_is_not_made_again_not_for_another_experiment_either(tmp_p
     run.main(settings(tmp_path))
     assert tried == [one.run_name for one in DECLARED]
     assert not list(tmp_path.glob(".*"))
-    kept = Store(tmp_path, "scaling")
-    kept.metadata.pop(str(DECLARED[3].run_name))
-    samples.keep(kept, DECLARED[0], machine=machine())
+    kept = Kept(tmp_path, "scaling")
+    kept.runs.pop(str(DECLARED[3].run_name))
+    samples.keep(kept, DECLARED[0])
     tried.clear()
     run.main(settings(tmp_path))
     assert tried == [DECLARED[3].run_name]
@@ -80,7 +79,7 @@ def test_what_is_there_is_not_made_again_not_for_another_experiment_either(tmp_p
     assert shared not in tried
     assert tried[-1] == drawn
     assert (tmp_path / f"{drawn}.events.csv.gz").exists()
-    both = [Store(tmp_path, name).rows(shared).reset_index(drop=True) for name in ("param_server", "scaling")]
+    both = [Kept(tmp_path, name).rows(shared).reset_index(drop=True) for name in ("param_server", "scaling")]
     assert both[0].equals(both[1])
     with pytest.raises(UsageError, match="EXPERIMENT_RESULTS"):
         report.complete(tmp_path)  # quick results are for notebooks
@@ -102,7 +101,7 @@ def test_a_failed_run_is_reported_and_the_others_are_made(
     said = capsys.readouterr()
     assert f"failed: {names[1]}: rank 1 (worker) was killed by SIGKILL" in said.err
     assert counts(said.out) == [len(names) - 1, 0, 1]
-    assert set(Store(tmp_path, "scaling").metadata) == set(names) - {names[1]}
+    assert set(Kept(tmp_path, "scaling").runs) == set(names) - {names[1]}
 
 
 def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_none(
@@ -115,14 +114,14 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
     monkeypatch.setattr(Family, "files", {LOST_UPDATES: lambda path: path.touch()})
     with pytest.raises(RunFailed):
         run.main(settings(tmp_path, FAMILY))
-    grid = Family(FAMILY).grid(quick=True)
+    grid = Family(FAMILY, quick=True).grid()
     diverged = {str(one.run_name) for one in grid if one.lr == 0.2}
-    assert set(Store(tmp_path, FAMILY).metadata) == diverged
+    assert set(Kept(tmp_path, FAMILY).runs) == diverged
     assert counts(capsys.readouterr().out) == [len(diverged) + 1, 0, len(grid) - len(diverged)]
 
 
 def test_results_of_another_machine_are_not_mixed_with_those_of_this(tmp_path: Path, tried: Runs) -> None:
-    samples.keep(Store(tmp_path, "scaling"), DECLARED[0])
+    samples.keep(Kept(tmp_path, "scaling"), DECLARED[0])
     with pytest.raises(UsageError, match=r"was measured with another .*cpu.*; name another folder"):
         run.main(settings(tmp_path))
     assert tried == []
@@ -182,21 +181,21 @@ def test_runs_in_virtual_time_continue_where_they_were_interrupted(
 
     monkeypatch.setattr(simulated, "cores", lambda: nullcontext(SimpleNamespace(map=map)))  # in this process
     monkeypatch.setattr(Simulated, "rows", rows)
-    experiment = EXPERIMENTS[CLUSTER]
+    experiment = measured.of_size(quick=True)[CLUSTER]
     with pytest.raises(KeyboardInterrupt):
         run.main(settings(tmp_path, CLUSTER))
     assert Rows(tmp_path, CLUSTER).cases == set(made)
     with pytest.raises(RunFailed, match="1 of"):
         run.main(settings(tmp_path, CLUSTER))
-    assert len(experiment.missing(tmp_path, quick=True)) == 1, "the grid lacks one, and so the rest is not made"
+    assert len(experiment.missing(tmp_path)) == 1, "the grid lacks one, and so the rest is not made"
     n = len(made)
     capsys.readouterr()
     run.main(settings(tmp_path, CLUSTER))
     assert len(made) == len(set(made))
-    assert experiment.missing(tmp_path, quick=True) == []
+    assert experiment.missing(tmp_path) == []
     assert counts(capsys.readouterr().out) == [len(made) - n, n, 0]
     with pytest.raises(UsageError, match="of another size; delete it, or name another --results_dir"):
-        experiment.missing(tmp_path, quick=False)
+        EXPERIMENTS[CLUSTER].missing(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "decodings"), [("topk", 2), ("DGS", 1)])  # on a ring the other rank's too
@@ -242,7 +241,8 @@ def command(*arguments: str) -> subprocess.Popen[str]:
 def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
     tmp_path: Path, experiment: str, number: signal.Signals | None
 ) -> None:
-    one, arguments = EXPERIMENTS[experiment], (experiment, "--results_dir", str(tmp_path))
+    quick = measured.of_size(quick=True)
+    one, arguments = quick[experiment], (experiment, "--results_dir", str(tmp_path))
     there = 0
     if number:
         process = command(*arguments)
@@ -254,21 +254,21 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
         assert "Traceback" not in said
         assert run.FINISHED in said
         assert not list(tmp_path.glob(".*.csv"))
-        there = len(Store(tmp_path, experiment).metadata)
+        there = len(Kept(tmp_path, experiment).runs)
     files = sum((tmp_path / name).exists() for name in one.files)
     process = command(*arguments)
     printed, said = process.communicate(timeout=20 * LIMIT)
     assert process.returncode == 0, said
     assert "Traceback" not in said
-    kept, made = one.open(tmp_path, quick=True), 0
-    for needed in map(EXPERIMENTS.__getitem__, [METHODS, CODED] if experiment == CODED else [experiment]):
-        rates = needed.tuned(needed.open(tmp_path, quick=True), quick=True)
-        made += len(needed.grid(quick=True)) + len(needed.finals(rates, quick=True)) + len(needed.files)
+    kept, made = one.open(tmp_path), 0
+    for needed in map(quick.__getitem__, [METHODS, CODED] if experiment == CODED else [experiment]):
+        rates = needed.tuned(needed.open(tmp_path))
+        made += len(needed.grid()) + len(needed.finals(rates)) + len(needed.files)
     assert counts(printed) == [made - there - files, there, 0]
-    assert one.missing(tmp_path, quick=True) == []
+    assert one.missing(tmp_path) == []
     if experiment == "ring_all_reduce":
-        learned = [entry["test_accuracy"] for name, entry in kept.metadata.items() if name.startswith("cnn")]
-        assert min(learned) > 0.6, "a quick run teaches something"
+        learned = kept.table[kept.table["run"].str.startswith("cnn")].groupby("run")["test_accuracy"].last()
+        assert learned.min() > 0.6, "a quick run teaches something"
     if experiment == WHOLE:  # its notebook is of 64 workers too
         for draw in (draw_whole.summary, draw_whole.slow, draw_whole.axis, draw_whole.distances, draw_whole.meters):
             draw(measured.simulated(WHOLE, tmp_path)).draw_without_rendering()

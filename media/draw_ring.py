@@ -1,7 +1,7 @@
-"""The ring all-reduce as an animation, from the recorded events of a real run of 4 processes.
+"""Draw the ring all-reduce from the recorded events of a real run of 4 processes: media/ring_all_reduce.gif.
 
-`run.py` records it, `report.py` has it drawn. Nothing of the algorithm is computed here: which chunk a message carried,
-its value, and what became of it at the receiver are read from the trace.
+`experiments/run.py` records it, `experiments/report.py` has it drawn. Nothing of the algorithm is computed here: which
+chunk a message carried, its value, and what became of it at the receiver are read from the trace.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
 from records.atomic import AnyPath, write_atomically
-from records.errors import UsageError
+from records.errors import UsageError, one_line
 from records.recorder import Recorder
 from strategies.collectives import ring_all_reduce
 from training import launch
@@ -90,29 +90,23 @@ def load(path: AnyPath) -> tuple[np.ndarray, pd.DataFrame]:
     of its tag between the two. Raises OSError if the file cannot be read, UsageError if it is not such a trace.
     """
     try:
-        trace = pd.read_csv(path, dtype=TYPES, na_filter=False)
-    except ValueError as error:
-        raise UsageError(f"{path}: not a trace: {' '.join(str(error).split())}") from error
-    if list(trace.columns) != list(TYPES) or set(trace["rank"]) != set(range(N)):
-        raise UsageError(f"{path}: not a trace of {N} ranks")
+        trace = pd.read_csv(path, dtype=TYPES, na_filter=False)[list(TYPES)]
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{path}: not a trace: {one_line(error)}") from error
     ranks = trace.groupby("rank")[VALUES]
-    changed = trace[VALUES] != ranks.shift().fillna(trace[VALUES])
-    if not np.isfinite(trace[VALUES]).all(axis=None) or (changed.sum(axis=1) != (trace["op"] == "recv")).any():
-        raise UsageError(f"{path}: damaged: a receipt changes one element, nothing else changes any")
-
+    changed = trace[VALUES] != ranks.shift().fillna(trace[VALUES])  # by a receipt one element, by all else none
     trace["chunk"] = changed.to_numpy().argmax(axis=1)
+    trace["value"] = trace[VALUES].to_numpy()[np.arange(len(trace)), trace["chunk"]]
     trace["k"] = trace.groupby(["rank", "op", "peer", "tag"]).cumcount()  # of one peer and tag, they arrive in order
     sends = trace[trace["op"] == "send"].rename(columns={"rank": "src", "peer": "dst"})
     receipts = trace[trace["op"] == "recv"].rename(columns={"peer": "src", "rank": "dst", "t1_us": "received_us"})
-    hops = receipts.merge(sends, on=["src", "dst", "tag", "k"], suffixes=("", "_sent"))
+    hops = receipts.rename(columns={"value": "after"}).drop(columns=VALUES)
+    hops = hops.merge(sends[["src", "dst", "tag", "k", *VALUES]], on=["src", "dst", "tag", "k"])
     steps = hops.groupby(["tag", "k"])
-    whole = dict(steps["dst"].nunique()) == {(tag, k): N for tag in RULES for k in range(N - 1)}
-    whole = whole and len(hops) == len(sends) == len(receipts) and hops["bytes"].nunique() == 1
-    if not whole or ranks.last().nunique().max() > 1:
-        raise UsageError(f"{path}: not the trace of one whole ring all-reduce")
-    row = np.arange(len(hops))
-    hops["after"] = hops[VALUES].to_numpy()[row, hops["chunk"]]
-    hops["value"] = hops[[f"{name}_sent" for name in VALUES]].to_numpy()[row, hops["chunk"]]
+    whole = len(hops) == len(receipts) == len(sends) == 2 * N * (N - 1) and steps.ngroups == 2 * (N - 1)
+    if not whole or (changed.sum(axis=1) != (trace["op"] == "recv")).any() or ranks.last().nunique().max() > 1:
+        raise UsageError(f"{path}: damaged: not the trace of one whole ring all-reduce of {N} ranks")
+    hops["value"] = hops[VALUES].to_numpy()[np.arange(len(hops)), hops["chunk"]]
     hops["step"] = steps["received_us"].transform("min")
     columns = ["src", "dst", "tag", "k", "chunk", "value", "after", "bytes", "received_us"]
     return ranks.first().to_numpy(), hops.sort_values(["step", "received_us"])[columns].reset_index(drop=True)

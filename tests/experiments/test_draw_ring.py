@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments.cases import RING_TRACE
 from experiments.measured import KEPT
-from experiments.ring_animation import animate, load, record
+from media.draw_ring import animate, load, record
 from records.errors import UsageError
 
 

@@ -1,11 +1,11 @@
 """Network namespaces of Linux, one a rank, joined by a bridge; the kernel shapes each link in both directions.
 
 A rank sends through the `tbf` of its own device and receives through the `tbf` of its port of the bridge. Both count
-whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in 200 microseconds,
-at least two frames: so many bytes of a message pass for free (25 kB at 1 Gbit/s, 3 kB below 120 Mbit/s), and a timer
-that is later than that costs throughput. The kernel hands over 4 frames at once (`gso_max_segs`), 8 from 500 Mbit/s
-on, where frames are what the cores are busy with. A queue (`limit`) holds 50 milliseconds. TCP's congestion control is
-cubic.
+whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in a millisecond,
+at least two frames. So many bytes of a message pass for free (125 kB at 1 Gbit/s, 12.5 kB at 100 Mbit/s); with fewer,
+the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over 4 frames at
+once (`gso_max_segs`), 8 from 500 Mbit/s on, where frames are what the cores are busy with. A queue (`limit`) holds 50
+milliseconds. TCP's congestion control is cubic.
 
 What a killed run has left is removed by the next one.
 """
@@ -27,7 +27,7 @@ from transports.timing import now, sleep
 _PREFIX, _SWITCH = "gradwire-", "gradwire-switch"
 _LOCK = Path("/run/gradwire-namespaces")
 _FRAME = 1514
-_BURST_S, _QUEUE_S = 200e-6, 50e-3
+_BURST_S, _QUEUE_S = 1e-3, 50e-3
 DEVICE = "eth0"
 
 

@@ -215,7 +215,7 @@ class Transport(ABC):
             self.inbox.arrivals.append(message.src)
         message._receiver, message._t0 = self, here
         if message.tensor is not None:
-            if message.tensor.device != self.device:  # it lies on another GPU
+            if self._on_gpu:  # it may lie on another one
                 message.tensor = message.tensor.to(self.device)
         else:
             message.object = pickle.loads(message.object) if message.object else None
@@ -267,7 +267,8 @@ class Transport(ABC):
 
     def _note(self, message: Message, t0: float) -> None:
         """Record a received message: its span ends when its receipt is logged or it is released, being read so far."""
-        self._synchronize()
+        if self._on_gpu:
+            self._synchronize()
         if self.recorder.enabled:
             self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
 

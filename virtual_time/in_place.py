@@ -20,7 +20,7 @@ class InPlace(Work):
     def leave(self, at: float) -> None:
         """Note when its last byte has left its sender's card."""
         self._left = at
-        if self._sender.waits_for_release:
+        if (wanted := self._sender._wanted) and wanted[2] is not None:
             self._sender.wake(at)
 
     def release(self) -> None:
@@ -30,7 +30,7 @@ class InPlace(Work):
             self._read_from = self._message._t0
             self._message = None
         self._read_until = sender.ranks.transports[self._dst].clock
-        if sender.waits_for_release:
+        if (wanted := sender._wanted) and wanted[2] is not None:
             sender.wake(self._read_until)
 
     @property

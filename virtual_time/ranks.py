@@ -230,11 +230,6 @@ class Member(Transport):
             return f"the release of {released!r} by rank {src}"
         return f"{named(tags)} from {'anybody' if src == ANY else f'rank {src}'}"
 
-    @property
-    def waits_for_release(self) -> bool:
-        """Whether it waits until a message is released."""
-        return self._wanted is not None and self._wanted[2] is not None
-
     def catch_up(self) -> None:
         """Run all events until this rank's time."""
         self.world.turn(self.clock)

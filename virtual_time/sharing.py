@@ -96,11 +96,8 @@ class Fair(Sharing):
     def send(self, flow: Flow, at: float) -> None:
         """See Sharing."""
         if at > self._agenda.time:
-            self._agenda.at(at, partial(self._enter, flow))
-        else:
-            self._enter(flow)
-
-    def _enter(self, flow: Flow) -> None:
+            self._agenda.at(at, partial(self.send, flow, at))
+            return
         way = flow.way
         if way not in self._ways:
             self._ways[way] = None

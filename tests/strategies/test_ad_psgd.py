@@ -4,11 +4,9 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -215,42 +213,3 @@ def test_an_epoch_ends_when_all_together_have_its_samples(tmp_path: Path) -> Non
     assert samples[1] < samples[3], "the fast ones give more"
     assert facts["test_accuracy"] > 0.9
     assert not facts["replicas_identical"]
-
-
-# Resume
-
-
-def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int) -> tuple[Any, ...]:
-    """Where a rank begins when only rank 0 has a state; its steps of an epoch that ends with the sample `until`."""
-    if transport.rank == 0:
-        transport.recorder.epoch = 3
-    rank, strategy = Rank(transport, task), ADPSGD()
-    strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
-    apart = rank.replica.x if strategy.is_active else strategy.apart
-    descent = strategy.descent
-    found = transport.recorder.epoch, descent.samples, descent.version, rank.x().tolist(), apart.tolist()
-    descent.until, taken = until, []
-    for i in strategy.steps_of_epoch(0, 1):
-        taken.append(i)
-        transport.sleep(1.0)
-        strategy.begin_step(10)
-        rank.replica.g.zero_()
-        strategy.step(10)
-    strategy.finish()
-    return *found, taken
-
-
-@pytest.mark.parametrize(("until", "most"), [(50, 0), (51, 1)])
-def test_a_resumed_run_begins_where_rank_0_was_and_an_epoch_that_has_its_samples_has_no_step(
-    until: int, most: int
-) -> None:
-    task, x = Task(ADPSGD(), 3), torch.arange(66, dtype=torch.float64)
-    counts, others = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
-    optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
-    state = {
-        "x": x, "b": torch.zeros(0), "counts": counts, "others": others, "optimizer": optimizer, "version": 7,
-        "samples": 50, "processed": 50,
-    }  # fmt: skip
-    ranks = virtual_time(3).launch(resumed, 3, task, state, until)
-    assert [rank[:-1] for rank in ranks] == [(3, 50, 7, x.tolist(), x.tolist())] * 3
-    assert len(ranks[0][-1]) == most, "of rank 0, which knows"

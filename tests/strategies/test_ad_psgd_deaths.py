@@ -65,10 +65,3 @@ def test_an_active_rank_whose_partner_died_goes_on_with_another() -> None:
     assert [found[rank][1] for rank in (0, 2)] == [[3], [3]]
     x = torch.tensor([found[rank][0] for rank in (0, 2, 3)])
     assert (x - x.mean(0)).abs().max() < 1e-3, "they have come to one x, through rank 3"
-
-
-def test_an_active_rank_whose_partners_all_died_goes_on_alone() -> None:
-    task = Task(ADPSGD(), 4, "unit")
-    found = virtual_time(4, [Death(1, 0.1), Death(3, 0.2)]).launch(lose_a_partner, 4, task, expendable=[1, 2, 3])
-    assert [result is None for result in found] == [False, True, False, True]
-    assert [found[rank][1] for rank in (0, 2)] == [[], []]

@@ -30,13 +30,6 @@ def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tu
     assert (-x).tolist() == pytest.approx(g(*expected).tolist(), rel=1e-5)
 
 
-def test_the_bound_is_for_the_norm_that_is_told() -> None:
-    x, descent = make(clip_norm=1.0)
-    descent.optimize(x, norm=lambda part: part.norm() * 2)
-    descent.step(g(3, 4), 1)
-    assert (-x).norm().item() == pytest.approx(0.5, rel=1e-5)
-
-
 def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> None:
     asked: list[float] = []
 
@@ -50,15 +43,6 @@ def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> N
     descent.step(g(1), 10)
     assert asked == [5, 40, 75]
     assert x[0] == -1.5, "each at half of the learning rate, not at half of the one before"
-
-
-def test_what_is_counted() -> None:
-    _, descent = make()
-    descent.step(g(1), 10)
-    descent.step(g(1), 20, processed=30.5)
-    descent.count(5)
-    descent.count(1, 2)
-    assert (descent.version, descent.samples, descent.processed) == (4, 36, 47.5)
 
 
 def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:

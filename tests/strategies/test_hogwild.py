@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from checkpoints.folder import listed
-from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from strategies.single import Single
 from tests.ranks import LIMIT, launch
-from tests.strategies.loops import N_SAMPLES, OPTIMIZERS, Rank, Task
+from tests.strategies.loops import N_SAMPLES, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
 from transports.base import Transport
 
@@ -76,29 +75,6 @@ def test_no_count_is_lost_and_together_they_have_the_samples() -> None:
     assert 2 * N_SAMPLES <= sum(samples) < 2 * N_SAMPLES + 3 * 4, "nobody begins a step when all are done"
 
 
-def scheduled(transport: Transport) -> list[float]:
-    """What the schedule of the learning rate is told in this rank's steps; both take turns."""
-    strategy, seen = Hogwild(), list[float]()
-    replica = Replica(zeros(), transport)
-
-    def note(processed: float) -> float:
-        seen.append(processed)
-        return 1.0
-
-    strategy.start(replica, transport, OPTIMIZERS["unit"], schedule=note)
-    for turn in range(4):
-        if turn % 2 == transport.rank:
-            next(strategy.steps_of_epoch(0, 0))
-            strategy.step(10)
-        transport.barrier()
-    transport.owes = ""
-    return seen
-
-
-def test_the_schedule_counts_the_samples_of_all_ranks() -> None:
-    assert launch(scheduled, 2, timeout=LIMIT) == [[5.0, 25.0], [15.0, 35.0]]
-
-
 # Lost updates
 
 
@@ -153,33 +129,3 @@ def test_what_a_dead_rank_has_written_is_not_known() -> None:
     assert root[0] is not None
     assert root[1] is None
     assert root[2] is not None
-
-
-# A state
-
-
-def resumed(transport: Transport) -> tuple[set[float], list[list[int]], int, int]:
-    """Rank 0 begins with a state, the other without one: x, the counts, the epoch and the number of the first step."""
-    strategy, replica, state = Hogwild(), Replica(zeros(), transport), None
-    if transport.rank == 0:
-        transport.recorder.epoch = 3
-        state = {
-            "x": torch.full_like(replica.x, 5.0),
-            "b": replica.b,
-            "counts": replica.counts,
-            "others": replica.others,
-            "done": torch.tensor([[30, 20], [3, 2]]),
-            "optimizer": OPTIMIZERS["unit"](list(zeros().parameters())).state_dict(),
-            "version": 5,
-            "samples": 50,
-            "processed": 50.0,
-        }
-    strategy.start(replica, transport, OPTIMIZERS["unit"], state=state)
-    strategy.descent.until = 51
-    first = next(strategy.steps_of_epoch(0, 0))
-    return set(replica.x.tolist()), strategy.counts.tolist(), transport.recorder.epoch, first
-
-
-def test_the_others_begin_with_the_x_and_the_counts_of_rank_0() -> None:
-    counts = [[30, 20], [3, 2]]
-    assert launch(resumed, 2, timeout=LIMIT) == [({5.0}, counts, 3, 3), ({5.0}, counts, 3, 2)]

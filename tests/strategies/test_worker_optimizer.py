@@ -22,7 +22,6 @@ from strategies import STRATEGIES, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.single import Single
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.ranks import LIMIT, launch, virtual_time, wait_until
@@ -184,31 +183,3 @@ def test_a_worker_that_is_started_again_begins_with_the_epoch_of_the_server(tmp_
     found = launch(come_back, 3, str(tmp_path), timeout=LIMIT, **options)
     assert [began for began, _ in found] == [0, 1, 2]
     assert min(score for _, score in found) > 0.8
-
-
-# Gradients
-
-
-def gradients(transport: Transport) -> list[Any]:
-    model = make_model()
-    weight, bias = list(model.parameters())[:2]
-    bias.requires_grad = False
-    optimizer = WorkerOptimizer(model, transport, Single(), OPTIMIZERS["unit"])
-    before, seen = x_of(model), []
-    for set_to_none in (True, False):
-        for _ in range(2):
-            (weight * 3).sum().backward()
-        optimizer.zero_grad(set_to_none)
-        seen.append(None if weight.grad is None else weight.grad.abs().sum().item())
-        for _ in range(2):
-            (weight * 3).sum().backward()
-        optimizer.step(5)
-    moved = before - x_of(model)
-    optimizer.finish()
-    return [seen, moved[:35].tolist(), moved[35:].abs().sum().item(), optimizer.strategy.descent.samples]
-
-
-def test_gradients_add_up_until_they_are_forgotten() -> None:
-    seen, weight, others, samples = virtual_time(1).launch(gradients, 1)[0]
-    assert weight == pytest.approx([2 * 6.0] * 35)
-    assert (seen, others, samples) == ([None, 0.0], 0.0, 2 * 5)

@@ -45,25 +45,15 @@ def steps_with(scheduler: Any, model: nn.Module, optimizer: torch.optim.Optimize
     return seen
 
 
-def scheduled(
-    transport: Transport, strategy: Strategy, make: Make, parts: tuple[int, ...] = (6,), anew: bool = False
-) -> Found:
-    """The parameters after each step; if `anew`, each part has an optimizer and a scheduler that begin from states."""
-    model, seen = make_model(), Found()
-    begin = partial(WorkerOptimizer, transport=transport, strategy=strategy, optimizer=OPTIMIZERS["momentum"])
-    optimizer = begin(model)
+def scheduled(transport: Transport, strategy: Strategy, make: Make) -> Found:
+    """The parameters after each step."""
+    model = make_model()
+    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["momentum"])
     if optimizer.is_server:
         optimizer.serve()
         return []
-    scheduler = make(optimizer)
-    for number, n in enumerate(parts):
-        if number and anew:
-            state, of_scheduler, model = optimizer.state_dict(), scheduler.state_dict(), make_model()
-            optimizer = begin(model, state=state)
-            scheduler = make(optimizer)
-            scheduler.load_state_dict(of_scheduler)
-        seen += steps_with(scheduler, model, optimizer, n)
-        optimizer.finish()
+    seen = steps_with(make(optimizer), model, optimizer, 6)
+    optimizer.finish()
     return seen
 
 
@@ -83,12 +73,6 @@ def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, mak
     expected = steps_with(make(optimizer), model, optimizer, 6)
     for seen in virtual_time(n).launch(scheduled, n, strategy, make):
         torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_a_scheduler_continues_with_the_optimizer() -> None:
-    make = partial(STEP_LR, step_size=3)
-    whole, parts = (virtual_time(3).launch(scheduled, 3, ShardedRing(), make, (3, 4), anew) for anew in (False, True))
-    torch.testing.assert_close(parts, whole, rtol=0, atol=0)
 
 
 def test_where_workers_have_the_learning_rate_a_scheduler_changes_it() -> None:
@@ -231,9 +215,3 @@ def test_a_forgotten_finish_is_noticed(strategy: Strategy) -> None:
     n = fit(type(strategy), 3)
     with pytest.raises(RunFailed, match=r"rank \d ended after step\(\) without finish\(\), which sends what is unsent"):
         virtual_time(n).launch(loop, n, strategy, [2] * 3, False, False)
-
-
-@pytest.mark.parametrize("strategy", [ParamServer(), AsyncParamServer()], ids=NAME)
-def test_a_worker_that_does_not_finish_is_named(strategy: Strategy) -> None:
-    with pytest.raises(RunFailed, match=r"rank 1.* has closed its transport"):
-        launch(loop, 2, strategy, [0, 0], False, False, roles=strategy.roles(2), timeout=LIMIT)

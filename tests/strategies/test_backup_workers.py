@@ -1,7 +1,6 @@
 """Backup workers: whose gradients count, whose are dropped, and what the schedule goes by."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -9,10 +8,12 @@ import pytest
 from checkpoints import files
 from checkpoints.folder import listed
 from records.files import load_events
+from records.tables import applied
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import N_TRAIN, made, server_rows
+from tests.strategies.scripted import Scripted, epochs, start
 from transports.base import Transport
 
 
@@ -69,14 +70,9 @@ def test_a_late_worker_continues_with_the_current_step() -> None:
 
 
 def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> None:
-    server = BackupWorkers(n_backup=0)
-    server.transport = SimpleNamespace(peers=[1, 2, 3])  # type: ignore[assignment]
-    server.workers = SimpleNamespace(present={2, 3}, take_waiting=lambda ready: [])  # type: ignore[assignment]
-    closed: list[list[int]] = []
-    server.apply = lambda gradients, processed=1.0: closed.append(list(gradients))  # type: ignore[method-assign,arg-type]
-    server.on_time = {1: 11, 2: 22}  # type: ignore[dict-item]
-    server.close_step()
-    assert closed == [], "rank 3 is alive, and has not sent its gradient"
-    server.on_time[3] = 33  # type: ignore[assignment]
-    server.close_step()
-    assert closed == [[11, 22, 33]]
+    transport, server = Scripted(3, [("push", 1), ("die", 1), ("push", 2), ("push", 3)]), BackupWorkers(n_backup=0)
+    start(server, transport)
+    list(epochs(server, transport, 3))
+    updates = applied(transport.recorder.frame())
+    assert updates["peer"].tolist() == [1, 2, 3], "rank 3 is alive, and so its gradient is waited for"
+    assert set(updates["version_applied"]) == {0}

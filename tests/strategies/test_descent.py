@@ -52,35 +52,3 @@ def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     assert (x != 0).tolist() == [False, False, True, True, False, False]
     # two moments of two elements, and the count of steps
     assert 2 * 2 * 8 <= descent.state_bytes <= 2 * 2 * 8 + 8
-
-
-def test_a_state_continues_bit_for_bit() -> None:
-    def train(descent: Descent, steps: range) -> None:
-        for i in steps:
-            descent.step(torch.sin(torch.arange(N, dtype=torch.float64) + i), 3 + i)
-
-    def fresh() -> tuple[torch.Tensor, Descent]:
-        return make(partial(torch.optim.AdamW, lr=0.1), 0.5, lambda processed: 1 / (1 + processed))
-
-    x, descent = fresh()
-    train(descent, range(3))
-    kept = descent.state_dict()
-    at, counts = x.clone(), (descent.version, descent.samples, descent.processed)
-    train(descent, range(3, 6))
-    for _ in range(2):  # neither training on nor continuing changes what was kept
-        other_x, other = fresh()
-        other_x.copy_(at)
-        other.load_state_dict(kept)
-        assert (other.version, other.samples, other.processed) == counts
-        train(other, range(3, 6))
-        assert torch.equal(other_x, x)
-
-
-def test_the_update_of_a_part_is_told_as_such() -> None:
-    x, descent = make()
-    parts: list[tuple[str, float]] = []
-    descent._recorder.time_passes = lambda phase, part: parts.append((phase, part))
-    descent.step(g(1), 1)
-    descent.optimize(x[:2])
-    descent.step(g(1)[:2], 1)
-    assert parts == [("update", 1.0), ("update", pytest.approx(2 / N))]

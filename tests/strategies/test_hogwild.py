@@ -1,7 +1,5 @@
 """Hogwild: one x for all ranks, counts of which none is lost, and a meter of the updates that are."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,11 @@ import torch
 from torch import nn
 
 from checkpoints.folder import listed
+from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from strategies.single import Single
 from tests.ranks import LIMIT, launch
-from tests.strategies.loops import N_SAMPLES, Rank, Task
+from tests.strategies.loops import N_SAMPLES, OPTIMIZERS, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
 from transports.base import Transport
 
@@ -75,6 +74,29 @@ def test_no_count_is_lost_and_together_they_have_the_samples() -> None:
     assert 2 * N_SAMPLES <= sum(samples) < 2 * N_SAMPLES + 3 * 4, "nobody begins a step when all are done"
 
 
+def scheduled(transport: Transport) -> list[float]:
+    """What the schedule of the learning rate is told in this rank's steps; both take turns."""
+    strategy, seen = Hogwild(), list[float]()
+    replica = Replica(zeros(), transport)
+
+    def note(processed: float) -> float:
+        seen.append(processed)
+        return 1.0
+
+    strategy.start(replica, transport, OPTIMIZERS["unit"], schedule=note)
+    for turn in range(4):
+        if turn % 2 == transport.rank:
+            next(strategy.steps_of_epoch(0, 0))
+            strategy.step(10)
+        transport.barrier()
+    transport.owes = ""
+    return seen
+
+
+def test_the_schedule_counts_the_samples_of_all_ranks() -> None:
+    assert launch(scheduled, 2, timeout=LIMIT) == [[5.0, 25.0], [15.0, 35.0]]
+
+
 # Lost updates
 
 
@@ -107,25 +129,3 @@ def colliding(transport: Transport) -> float | None:
 
 def test_an_update_that_another_overwrites_is_counted_as_lost() -> None:
     assert launch(colliding, 2, timeout=LIMIT) == [1 / 3, None]
-
-
-def with_a_death(transport: Transport) -> list[float | None]:
-    """The meter after each of three epochs; rank 2 dies in the second, when it has written."""
-    rank = Rank(transport, Task(Hogwild(count_lost=True), 3, "unit"), zeros())
-    found = []
-    for number in range(3):
-        rank.constant_step(1.0, 1)
-        if transport.rank == 2 and number == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rank.strategy.finish()
-        found.append(rank.transport.recorder.meters.get("lost_updates"))
-    return found
-
-
-def test_what_a_dead_rank_has_written_is_not_known() -> None:
-    root, other, dead = launch(with_a_death, 3, expendable=[1, 2], timeout=LIMIT)
-    assert dead is None
-    assert other == [None] * 3
-    assert root[0] is not None
-    assert root[1] is None
-    assert root[2] is not None

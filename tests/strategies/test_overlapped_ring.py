@@ -148,8 +148,3 @@ def test_it_hides_what_it_can_and_says_how_much(tmp_path: Path) -> None:
     assert shares[3e6] < 20 / 71
     assert shares[3e6] < shares[1e7] < 1
     assert load_table(tmp_path / "ring 1e+07.csv")["hidden_communication"].isna().all()
-
-
-def test_one_rank_has_nothing_to_hide(tmp_path: Path) -> None:
-    train(small(tmp_path, OverlappedRing(), n_gpus=1), quiet=True)
-    assert load_table(tmp_path / "run.csv")["hidden_communication"].isna().all()

@@ -2,23 +2,10 @@
 
 from typing import Any
 
-import torch
-
-from strategies.common.served import Mean
 from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from transports.base import Transport
-
-
-def test_a_single_gradient_is_left_where_it_is_and_several_are_not_changed() -> None:
-    out, first, second = torch.zeros(2), torch.ones(2), torch.full((2,), 4.0)
-    mean = Mean(out)
-    mean.add(first, 2)
-    assert mean.g is first
-    mean.add(second, 1)
-    assert mean.g.data_ptr() == out.data_ptr()
-    assert (out.tolist(), first.tolist(), second.tolist()) == ([2, 2], [1, 1], [4, 4])
 
 
 def messages(transport: Transport, task: Task) -> tuple[int, list[tuple[Any, ...]]]:

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Codec
-from compression.dgc import DGC
-from compression.powersgd import PowerSGD
 from compression.topk import TopK
 from records.errors import RunFailed
 from strategies import STRATEGIES, Strategy
@@ -23,7 +21,7 @@ from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.single import Single
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import LIMIT, launch, outcome, virtual_time
+from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
 from tests.strategies.loops import OPTIMIZERS, X, Y, fit, make_model
 from tests.strategies.test_worker_optimizer import NAME, Found, train, x_of
@@ -135,12 +133,8 @@ def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: d
         (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
         (3, BackupWorkers(n_backup=2), None, {}, "n_backup=2: must be fewer than the 2 workers"),
         (2, Downpour(), TopK(), {}, "codec=topk: strategy downpour cannot carry it (gathered: codes go to"),
-        (2, ParamServer(), TopK(density=0.0), {}, "density=0.0: must be above 0"),
         (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
-        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope=vector: powersgd codes"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
-        (3, ParamServer(), DGC(), {"momentum": 0.9, "optimizer": OPTIMIZERS["momentum"]},
-         "optimizer: momentum=0.9: dgc carries the momentum, and the optimizer has none"),
         (2, RingAllReduce(), None, {"optimizer": by_shape}, "optimizer: it asks a parameter for its shape"),
         (2, RingAllReduce(), None, {"optimizer": in_groups}, "optimizer: it makes 2 parameter groups"),
     ],
@@ -200,11 +194,6 @@ def test_a_rank_that_takes_fewer_steps_than_the_others_is_told(strategy: Strateg
             virtual_time(3).launch(loop, 3, strategy, steps, True, norm)
         assert "in a loop of your own every rank must take the same number of steps" in str(caught.value)
         assert "Traceback" not in str(caught.value)
-
-
-def test_it_is_told_at_once() -> None:
-    with pytest.raises(RunFailed, match=r"rank 2 took 2 steps before finish\(\), and rank 0 has begun 3: in a loop of"):
-        launch(loop, 3, RingAllReduce(), [3, 3, 2], True, True, timeout=LIMIT)
 
 
 FORGETFUL = [RingAllReduce(), ParamServer(), BackupWorkers(), AsyncParamServer(), Downpour(), Single()]

@@ -222,7 +222,7 @@ def test_after_an_epoch_all_ranks_show_the_same_model(kind: Kind) -> None:
 # A state continues
 
 
-def begun_with_the_state_of_rank_0(transport: Transport, task: Task) -> list[tuple[list[float], int, float]]:
+def begun_with_the_state_of_rank_0(transport: Transport, task: Task) -> list[tuple[Any, ...]]:
     """The x, epoch and samples of a rank after an epoch, and those it begins with when rank 0 alone has its state."""
     rank = Rank(transport, task)
     rank.epoch(3)

@@ -155,14 +155,6 @@ def test_a_wrong_option_is_refused(codec: Codec, message: str) -> None:
 # Those whose codes can be added
 
 
-def test_no_codec_copies_nothing_and_checks_nothing() -> None:
-    end = started(NoCodec(), MIXED)
-    vector = torch.full((MIXED.n,), math.nan)
-    data = end.encode(vector).data
-    assert data is vector
-    assert end.decode(data).data_ptr() == vector.data_ptr()
-
-
 @pytest.mark.parametrize(("codec", "rounded"), [(Float16(), torch.float16), (BFloat16(), torch.bfloat16)], ids=str)
 @settings(deadline=None, max_examples=30)
 @given(elements=st.lists(st.floats(-65504, 65504, width=32), min_size=1, max_size=20), dtype=DTYPES)

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression import selection
 from compression.selection import FEW, LONG, above, top
 
 KINDS = ("normal", "heavy tails", "sorted", "constant", "zeros", "almost all zero", "few values", "scales", "periodic")
@@ -66,25 +65,6 @@ def test_the_k_largest_are_found_in_a_long_vector_and_by_a_sampled_threshold_hal
         assert (indices.diff() > 0).all()
         left = torch.ones(len(vector), dtype=torch.bool).index_fill_(0, indices, False)
         assert vector[indices].abs().min() >= vector[left].abs().max(), "the largest"
-
-
-def test_the_exact_choice_is_among_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    partitioned: list[int] = []
-    kth = selection.kth
-    monkeypatch.setattr(selection, "kth", lambda m, k: partitioned.append(len(m)) or kth(m, k))  # type: ignore[func-returns-value]
-    for kind in ("normal", "heavy tails", "sorted", "constant", "zeros", "almost all zero", "scales"):
-        vector = sample(kind, LONG, seed=4)
-        for k in (100, 10_000):
-            partitioned.clear()
-            top(vector, k)
-            assert max(partitioned) < LONG / 20, (kind, k)
-
-
-@pytest.mark.parametrize("find", [top, above])
-def test_all_or_none_of_the_elements_can_be_asked_for(find) -> None:  # type: ignore[no-untyped-def]
-    assert find(torch.tensor([0.0]), 1).tolist() == [0]
-    assert find(torch.zeros(0), 0).tolist() == []
-    assert find(torch.tensor([1.0, 0.0, 3.0]), 3).tolist() == [0, 1, 2]
 
 
 @pytest.mark.gpu

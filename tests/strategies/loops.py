@@ -107,7 +107,9 @@ class Task:
 class Rank:
     """One rank of a task."""
 
-    def __init__(self, transport: Transport, task: Task, model: nn.Module | None = None) -> None:
+    def __init__(
+        self, transport: Transport, task: Task, model: nn.Module | None = None, state: dict[str, Any] | None = None
+    ) -> None:
         self.transport, self.task, self.plan = transport, task, task.plan
         self.is_server = task.roles[transport.rank] == "server"
         self.worker = transport.rank - task.roles.index("worker")
@@ -119,7 +121,7 @@ class Rank:
             self.strategy.start(self.replica, transport, *arguments)
         else:
             arguments = (task.suited_optimizer, task.clip_norm)
-            self.strategy.start(self.replica, transport, *arguments, task.schedule, codec=task.make_codec)
+            self.strategy.start(self.replica, transport, *arguments, task.schedule, state, codec=task.make_codec)
         self.module = self.replica.module
 
     def x(self) -> torch.Tensor:

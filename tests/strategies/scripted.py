@@ -25,7 +25,7 @@ class Scripted(Transport):
     "close": it closes its transport without a word. After the last act workers push in turn, so that epochs end.
     """
 
-    rest = ("push", "return")  # what is done after the script
+    rest: tuple[str, ...] = ("push", "return")  # what is done after the script
 
     def __init__(self, workers: int, acts: Iterable[Act] = ()) -> None:
         super().__init__(SERVER, workers + 1, torch.device("cpu"), 60.0, Recorder(SERVER))

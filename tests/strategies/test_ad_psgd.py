@@ -1,4 +1,4 @@
-"""AD-PSGD: exchanges in pairs that keep the mean, whoever is slow; a passive rank answers while it computes."""
+"""AD-PSGD: exchanges in pairs that keep the mean, whoever is slow or dies; who is passive answers as it computes."""
 
 import random
 from collections import defaultdict
@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from tests.strategies.loops import Rank, Task, X, Y
 from tests.strategies.test_every_strategy_virtual import simulated
 from tests.virtual_time.test_dry_run import steps_of
 from transports.base import Message, Transport
-from virtual_time.launcher import VirtualTime
+from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
 
 Pair = tuple[int, int]  # an active and a passive rank
@@ -137,6 +136,37 @@ def test_many_exchanges_at_any_pace_keep_the_mean(
         assert samples == ranks[0][3] >= 100 + sum(steps), "all know of all samples"
 
 
+# Deaths
+
+
+def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[float], list[Any]]:
+    rank, pace = Rank(transport, task), Pace(transport, scales[transport.rank], 0)
+    for number in range(1, task.epochs + 1):
+        rank.epoch(number, pace.spend)
+    return rank.strategy.model().tolist(), transport.recorder.deaths
+
+
+MOMENTS = st.floats(0.0, 0.3, allow_nan=False)
+
+
+@settings(deadline=None, max_examples=4)
+@given(st.integers(2, 6), st.lists(st.tuples(st.integers(1, 5), MOMENTS), min_size=1, max_size=5), st.data())
+def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int, float]], data: st.DataObject) -> None:
+    deaths = [Death(rank, moment) for rank, moment in dict(dead).items() if rank < n]
+    scales = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 2e-2]), min_size=n, max_size=n))
+    found = []
+    for _ in range(2):
+        time = VirtualTime(OneSwitch(n, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
+        found.append(time.launch(timed, n, Task(ADPSGD(), n), scales, expendable=range(1, n)))
+    assert found[0] == found[1], "the same bits"
+    alive = [result for result in found[0] if result is not None]
+    assert len({str(model) for model, _ in alive}) == 1
+    gone = {rank for rank, result in enumerate(found[0]) if result is None}
+    said = [death["rank"] for death in found[0][0][1]]
+    assert len(said) == len(set(said))
+    assert set(said) <= gone <= {death.rank for death in deaths}
+
+
 # While it computes
 
 
@@ -215,42 +245,3 @@ def test_an_epoch_ends_when_all_together_have_its_samples(tmp_path: Path) -> Non
     assert samples[1] < samples[3], "the fast ones give more"
     assert facts["test_accuracy"] > 0.9
     assert not facts["replicas_identical"]
-
-
-# Resume
-
-
-def resumed(transport: Transport, task: Task, state: dict[str, Any], until: int) -> tuple[Any, ...]:
-    """Where a rank begins when only rank 0 has a state; its steps of an epoch that ends with the sample `until`."""
-    if transport.rank == 0:
-        transport.recorder.epoch = 3
-    rank, strategy = Rank(transport, task), ADPSGD()
-    strategy.start(rank.replica, transport, task.suited_optimizer, state=state if transport.rank == 0 else None)
-    apart = rank.replica.x if strategy.is_active else strategy.apart
-    descent = strategy.descent
-    found = transport.recorder.epoch, descent.samples, descent.version, rank.x().tolist(), apart.tolist()
-    descent.until, taken = until, []
-    for i in strategy.steps_of_epoch(0, 1):
-        taken.append(i)
-        transport.sleep(1.0)
-        strategy.begin_step(10)
-        rank.replica.g.zero_()
-        strategy.step(10)
-    strategy.finish()
-    return *found, taken
-
-
-@pytest.mark.parametrize(("until", "most"), [(50, 0), (51, 1)])
-def test_a_resumed_run_begins_where_rank_0_was_and_an_epoch_that_has_its_samples_has_no_step(
-    until: int, most: int
-) -> None:
-    task, x = Task(ADPSGD(), 3), torch.arange(66, dtype=torch.float64)
-    counts, others = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
-    optimizer = task.suited_optimizer([torch.nn.Parameter(x.clone())]).state_dict()
-    state = {
-        "x": x, "b": torch.zeros(0), "counts": counts, "others": others, "optimizer": optimizer, "version": 7,
-        "samples": 50, "processed": 50,
-    }  # fmt: skip
-    ranks = virtual_time(3).launch(resumed, 3, task, state, until)
-    assert [rank[:-1] for rank in ranks] == [(3, 50, 7, x.tolist(), x.tolist())] * 3
-    assert len(ranks[0][-1]) == most, "of rank 0, which knows"

@@ -14,7 +14,7 @@ from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.synchronous_server.param_server import ParamServer
-from tests.strategies.runs import N_TRAIN, applied, made, server_rows
+from tests.strategies.runs import applied, made
 from tests.strategies.scripted import Act, Scripted, epochs, staleness, start
 
 STRAGGLING: dict[str, Any] = {"slow": ("2:4",), "jitter": 1.0, "epochs": 6}
@@ -59,13 +59,6 @@ def test_m_gradients_make_one_update_in_the_order_of_ranks(tmp_path: Path) -> No
     assert (sizes == 1).sum() <= 4, "only what is left at the end of an epoch"
     for _, peers in updates.groupby("version_applied")["peer"]:
         assert peers.tolist() == sorted(peers)
-
-
-def test_an_update_of_an_epochs_gradients_ends_each_epoch(tmp_path: Path) -> None:
-    made(tmp_path, "run", AsyncParamServer(aggregate=12), epochs=6)
-    server = server_rows(tmp_path, "run")
-    assert server["step"].diff().dropna().between(0, 2).all()
-    assert server["samples"].sum() >= 6 * N_TRAIN
 
 
 def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> None:
@@ -132,19 +125,6 @@ def test_one_that_died_ahead_begins_when_the_slowest_has_caught_up() -> None:
     acts: list[Act] = [*again(1), ("push", 1), ("push", 1), ("push", 2), ("push", 1), ("push", 2)]
     transport = serve_scripted(0, 3, [*acts, ("push", 3), ("push", 1)], samples=6)
     assert [k for k, _ in staleness(transport)][:4] == [1, 2, 3, 1]
-
-
-def test_one_that_died_behind_begins_with_the_slowest_at_once() -> None:
-    others: list[Act] = [("push", 2), ("push", 3)]
-    transport = serve_scripted(1, 3, [("die", 1), *others * 4, ("return", 1), ("push", 1)], samples=9)
-    assert [k for k, _ in staleness(transport)][8] == 1
-    assert transport.positions[-1] == (1, (1, 8, 4)), "epoch, samples, steps"
-
-
-def test_where_nobody_lives_it_begins_with_the_greatest_clock() -> None:
-    alone: list[Act] = [("die", 1), *[("push", 2)] * 7, ("die", 2), ("return", 1), ("push", 1), ("return", 2)]
-    transport = serve_scripted(0, 2, alone, samples=12)
-    assert [k for k, _ in staleness(transport)][7:] == [1, 1, 2, 1, 2], "the other does not wait for seven steps"
 
 
 def test_one_that_asks_too_late_for_an_epoch_begins_in_the_next() -> None:

@@ -1,8 +1,6 @@
 """Backup workers: whose gradients count, whose are dropped, and what the schedule goes by."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -10,15 +8,14 @@ import pytest
 from checkpoints import files
 from checkpoints.folder import listed
 from records.files import load_events
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from records.tables import applied
 from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import N_TRAIN, made, server_rows
-from training.report import samples_unused, unused_line
+from tests.strategies.scripted import Scripted, start
 from transports.base import Transport
-from workloads.batches import BatchPlan
+from transports.messages import WaitTimeout
 
 
 def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_path: Path) -> None:
@@ -74,29 +71,11 @@ def test_a_late_worker_continues_with_the_current_step() -> None:
 
 
 def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> None:
-    server = BackupWorkers(n_backup=0)
-    server.transport = SimpleNamespace(peers=[1, 2, 3])  # type: ignore[assignment]
-    server.workers = SimpleNamespace(present={2, 3}, take_waiting=lambda ready: [])  # type: ignore[assignment]
-    closed: list[list[int]] = []
-    server.apply = lambda gradients, processed=1.0: closed.append(list(gradients))  # type: ignore[method-assign,arg-type]
-    server.on_time = {1: 11, 2: 22}  # type: ignore[dict-item]
-    server.close_step()
-    assert closed == [], "rank 3 is alive, and has not sent its gradient"
-    server.on_time[3] = 33  # type: ignore[assignment]
-    server.close_step()
-    assert closed == [[11, 22, 33]]
-
-
-def test_what_a_dead_worker_does_not_give_is_told_apart_from_what_came_too_late() -> None:
-    options: Any = SimpleNamespace(
-        strategy=BackupWorkers(), resume=None, epochs=2, roles=["server", "worker", "worker", "worker"],
-        plan=lambda n: BatchPlan(n, 3, 12, seed=0),
-    )  # fmt: skip
-    table = pd.DataFrame({"role": ["server", "worker"] * 2, "samples": [40, 13, 20, 9]})
-    found = samples_unused(options, table, 47, [{"rank": 2, "step": 5}])
-    # in the second epoch worker 2 has a part of the first step only; each of its parts is of 4 samples
-    assert found == {"samples_unused": 7 + 27, "samples_unused_of_dead_workers": 4 + 4 + 4}
-    assert "34 of 94, 12 of them the parts of dead workers" in unused_line(found, 94)
-    for other in (ParamServer(), AsyncParamServer()):
-        options.strategy = other
-        assert set(samples_unused(options, table, 47, []).values()) == {None}
+    transport, server = Scripted(3, [("push", 1), ("die", 1), ("push", 2), ("push", 3)]), BackupWorkers(n_backup=0)
+    start(server, transport)
+    transport.until, transport.rest = 1, ("push",)  # one step, and nobody returns
+    with pytest.raises(WaitTimeout):  # these workers say no goodbye
+        server.serve()
+    updates = applied(transport.recorder.frame())
+    assert updates["peer"].tolist() == [1, 2, 3], "rank 3 is alive, and so its gradient is waited for"
+    assert set(updates["version_applied"]) == {0}

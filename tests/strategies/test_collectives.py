@@ -142,26 +142,6 @@ def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle_and_
             assert rank["broadcast", length]["bytes"] == [one * length * 8 for one in heard]
 
 
-def among_some(transport: Transport, ranks: list[int]) -> tuple[list[float], int, list[float], list[int]]:
-    """Only `ranks` add, and hear the vector of the last of them."""
-    added, told, n = first(transport.rank, 3), first(transport.rank, 3), 0
-    if transport.rank in ranks:
-        n = gather_and_add(added, transport, 7 + transport.rank, ranks)
-        broadcast(told, transport, "any", ranks[-1], ranks)
-    return added.tolist(), n, told.tolist(), [transport.messages_sent[k] for k in range(transport.world_size)]
-
-
-def test_some_ranks_add_and_hear_and_the_others_take_no_part() -> None:
-    ranks = [0, 2, 3]
-    found = virtual_time(5).launch(among_some, 5, ranks)
-    total = first(0, 3) * 3 + 5000.0
-    for rank in ranks:
-        sent = [int(peer in ranks and peer != rank) * (1 + (rank == 3)) for peer in range(5)]
-        assert found[rank] == (total.tolist(), 7 + 9 + 10, first(3, 3).tolist(), sent)
-    for rank in (1, 4):
-        assert found[rank] == (first(rank, 3).tolist(), 0, first(rank, 3).tolist(), [0] * 5)
-
-
 # The order of a sum
 
 

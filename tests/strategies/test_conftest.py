@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strategies import STRATEGIES
-from tests.selection import chosen_strategy, keep_those_of
+from tests.selection import keep_those_of
 from tests.strategies import conftest
 from tests.strategies.test_every_strategy import test_it_takes_the_same_steps_as_one_process as same_steps
 
@@ -68,8 +68,3 @@ def test_kept_are_those_with_its_name_or_class_of_its_source_of_its_file_and_of_
     items = [item(other), *wanted, item("gossip"), item(other()), item()]
     keep_those_of(kind, config_of(""), items)
     assert items == wanted
-
-
-def test_what_is_no_strategy_is_one_line() -> None:
-    with pytest.raises(pytest.UsageError, match=r"did you mean downpour\?"):
-        chosen_strategy(config_of("downpur"))

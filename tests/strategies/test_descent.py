@@ -30,13 +30,6 @@ def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tu
     assert (-x).tolist() == pytest.approx(g(*expected).tolist(), rel=1e-5)
 
 
-def test_the_bound_is_for_the_norm_that_is_told() -> None:
-    x, descent = make(clip_norm=1.0)
-    descent.optimize(x, norm=lambda part: part.norm() * 2)
-    descent.step(g(3, 4), 1)
-    assert (-x).norm().item() == pytest.approx(0.5, rel=1e-5)
-
-
 def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> None:
     asked: list[float] = []
 
@@ -52,15 +45,6 @@ def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> N
     assert x[0] == -1.5, "each at half of the learning rate, not at half of the one before"
 
 
-def test_what_is_counted() -> None:
-    _, descent = make()
-    descent.step(g(1), 10)
-    descent.step(g(1), 20, processed=30.5)
-    descent.count(5)
-    descent.count(1, 2)
-    assert (descent.version, descent.samples, descent.processed) == (4, 36, 47.5)
-
-
 def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     x, descent = make(partial(torch.optim.Adam, lr=0.1))
     descent.optimize(x[2:4])
@@ -68,35 +52,3 @@ def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     assert (x != 0).tolist() == [False, False, True, True, False, False]
     # two moments of two elements, and the count of steps
     assert 2 * 2 * 8 <= descent.state_bytes <= 2 * 2 * 8 + 8
-
-
-def test_a_state_continues_bit_for_bit() -> None:
-    def train(descent: Descent, steps: range) -> None:
-        for i in steps:
-            descent.step(torch.sin(torch.arange(N, dtype=torch.float64) + i), 3 + i)
-
-    def fresh() -> tuple[torch.Tensor, Descent]:
-        return make(partial(torch.optim.AdamW, lr=0.1), 0.5, lambda processed: 1 / (1 + processed))
-
-    x, descent = fresh()
-    train(descent, range(3))
-    kept = descent.state_dict()
-    at, counts = x.clone(), (descent.version, descent.samples, descent.processed)
-    train(descent, range(3, 6))
-    for _ in range(2):  # neither training on nor continuing changes what was kept
-        other_x, other = fresh()
-        other_x.copy_(at)
-        other.load_state_dict(kept)
-        assert (other.version, other.samples, other.processed) == counts
-        train(other, range(3, 6))
-        assert torch.equal(other_x, x)
-
-
-def test_the_update_of_a_part_is_told_as_such() -> None:
-    x, descent = make()
-    parts: list[tuple[str, float]] = []
-    descent._recorder.time_passes = lambda phase, part: parts.append((phase, part))
-    descent.step(g(1), 1)
-    descent.optimize(x[:2])
-    descent.step(g(1)[:2], 1)
-    assert parts == [("update", 1.0), ("update", pytest.approx(2 / N))]

@@ -56,12 +56,6 @@ def test_the_servers_copy_is_the_workers_model_bit_for_bit(downlink: bool, per_t
     assert {(k, number): w for k, number, w in server} == of_workers
 
 
-def test_with_all_elements_the_worker_has_the_servers_model() -> None:
-    server, worker = virtual_time(2).launch(trajectories, 2, [Task(DGS(density=1.0), 2, "soft")])
-    for epoch, x in enumerate(server[0], start=1):
-        assert torch.allclose(torch.tensor(worker[0][epoch * N_STEPS - 1]), torch.tensor(x), rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("clip_norm", [0.0, 0.05])
 @pytest.mark.parametrize("optimizer", ["soft", "decayed"])
 def test_one_worker_with_all_elements_is_momentum_sgd(optimizer: str, clip_norm: float) -> None:

@@ -2,13 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
 
-from strategies import Replica
 from strategies.asynchronous_server.downpour import Downpour
-from strategies.common.workers import SERVER
 from tests.ranks import virtual_time
-from tests.strategies.loops import OPTIMIZERS, Rank, Task
+from tests.strategies.loops import Rank, Task
 from transports.base import Transport
 
 
@@ -60,19 +57,3 @@ def fetched_between_pushes(transport: Transport) -> list[float]:
 def test_a_fetch_does_not_clear_what_is_not_pushed_yet() -> None:
     _, seen = virtual_time(2).launch(fetched_between_pushes, 2)
     assert seen == pytest.approx([0, -2, -2, -4])
-
-
-def steps_that_the_server_knows(transport: Transport) -> dict[int, int]:
-    strategy = Downpour(n_push=4, n_fetch=2)
-    strategy.start(Replica(nn.Linear(2, 1), transport), transport, OPTIMIZERS["sgd"])
-    if transport.rank == SERVER:
-        strategy.serve()
-    else:
-        for _ in range(4):
-            strategy.step(1)
-    strategy.finish()
-    return dict(strategy.workers.steps) if transport.rank == SERVER else {}
-
-
-def test_the_server_knows_steps_not_fetches_for_who_is_started_again_or_resumed() -> None:
-    assert virtual_time(3).launch(steps_that_the_server_knows, 3)[SERVER] == {1: 4, 2: 4}

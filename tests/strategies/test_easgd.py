@@ -3,9 +3,8 @@
 import pytest
 
 from strategies.asynchronous_server.easgd import ElasticAveraging
-from strategies.single import Single
 from tests.ranks import virtual_time
-from tests.strategies.loops import Rank, Task, trajectories
+from tests.strategies.loops import Rank, Task
 from transports.base import Transport
 
 
@@ -56,11 +55,3 @@ def test_what_leaves_a_worker_comes_to_the_centre(tau: int) -> None:
     for rate, _, centers in ranks:
         assert rate == pytest.approx(0.9 / 3)
         assert centers == ranks[0][2]
-
-
-def test_with_hardly_any_force_a_worker_is_alone() -> None:
-    ranks = virtual_time(2).launch(trajectories, 2, [Task(ElasticAveraging(alpha=1e-300, tau=3), 2)])
-    ((alone,),) = virtual_time(1).launch(trajectories, 1, [Task(Single(), 1, epochs=6)])
-    x = ranks[1][0]
-    assert 12 <= len(x) <= len(alone)
-    assert x == alone[: len(x)]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from compression import CODECS, DENSE, LINEAR, Codec, Layout, Setting
+from compression import CODECS, DENSE, LINEAR, Codec
 from compression.dgc import DGC
 from compression.random_k import RandomK
 from compression.topk import TopK
@@ -253,12 +253,3 @@ def test_codec_of_a_run_is_recorded_and_cannot_change(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"was made with --codec topk, not fp16, which cannot change"):
         made(tmp_path, "other", RingAllReduce(), codec=CODECS["fp16"](), n_gpus=2,
              resume=str(tmp_path / "kept.checkpoints"))  # fmt: skip
-
-
-def test_setting_names_all_that_a_codec_is_told() -> None:
-    options = resolve(Options(strategy=ParamServer(), codec=TopK(), n_gpus=4, momentum=0.5, codec_scope="vector"))
-    make = options.make_codec()
-    assert make is not None
-    codec = make(Layout(("a",), ((3,),)), torch.zeros(3), 2, False)
-    assert codec.setting == Setting("vector", seed=0, rank=2, sends=False, workers=3, momentum=0.5)
-    assert codec.nbytes == 0, "who only receives keeps nothing"

@@ -19,6 +19,7 @@ from torch import nn
 
 from strategies import Strategy
 from strategies.common import forms
+from strategies.lock_free.hogwild import Hogwild
 from tests.runs import ROOT
 from tests.strategies.loops import (
     BATCH,
@@ -58,12 +59,7 @@ def test_the_class_is_found_by_its_name_and_its_files_are_its_source(kind: Kind)
 def test_its_first_line_describes_it(kind: Kind) -> None:
     assert "__doc__" in vars(kind)
     assert not forms.describe(kind).startswith(f"{kind.__name__}("), "a docstring of its own, not that of dataclasses"
-    lines, first = inspect.getsourcelines(kind)
-    at = first + next(i for i, line in enumerate(lines) if '"""' in line)
-    where = f"{inspect.getsourcefile(kind)}:{at}: the docstring of {kind.__name__}"
-    assert re.fullmatch(r".{20,119}\.", forms.describe(kind)), (
-        f"{where}: 21 to 120 characters and a full stop at the end"
-    )
+    assert re.fullmatch(r".{20,119}\.", forms.describe(kind)), "21 to 120 characters and a full stop at the end"
 
 
 def _lineage(kind: Kind) -> list[type]:
@@ -224,6 +220,30 @@ def test_after_an_epoch_all_ranks_show_the_same_model(kind: Kind) -> None:
 
 
 # A state continues
+
+
+def begun_with_the_state_of_rank_0(transport: Transport, task: Task) -> list[tuple[Any, ...]]:
+    """The x, epoch and samples of a rank after an epoch, and those it begins with when rank 0 alone has its state."""
+    rank = Rank(transport, task)
+    rank.epoch(3)
+    found = [(rank.x().tolist(), transport.recorder.epoch, rank.strategy.descent.samples)]
+    transport.barrier()
+    state = rank.strategy.state_dict() if transport.rank == 0 else None
+    transport.recorder.epoch = 3 if state else 0
+    again = Rank(transport, task, state=state)
+    found.append((again.x().tolist(), transport.recorder.epoch, again.strategy.descent.samples))
+    again.stop()
+    rank.close()
+    return found
+
+
+def test_whoever_has_no_state_begins_with_that_of_rank_0(served: Kind) -> None:
+    if issubclass(served, Hogwild):  # whose clusters have an x each, and whose counts are shared: test_hogwild_pp.py
+        return
+    task = Task(served(), fit(served, 4), "plain")
+    (saved, begun), *others = start(served, begun_with_the_state_of_rank_0, len(task.roles), task)
+    assert begun == saved
+    assert all(other == saved for _, other in others)
 
 
 def resumed_in_the_middle(transport: Transport, task: Task) -> bool:

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from strategies.common.forms import closed_form, predict
+from strategies.common.forms import closed_form
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
 from strategies.single import Single
 from tests.ranks import virtual_time
 from tests.strategies.loops import Rank, Task, trajectories
-from tests.virtual_time.test_dry_run import STEPS, on, steps_of
 from transports.base import Transport
-from transports.units import PAYLOAD
-from virtual_time.steps import Sizes
 
 
 def mixed(
@@ -115,18 +112,6 @@ def test_one_rank_is_one_process_and_sends_nothing() -> None:
 
 
 # What is said of it
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 8])
-@pytest.mark.parametrize("topology", ["ring", "exponential"])
-def test_what_it_sends_and_how_long_that_takes_is_said(topology: str, n: int) -> None:
-    strategy = Gossip(topology=topology)
-    messages, nbytes = closed_form(strategy, strategy.cost().worker, n, 4000)
-    for sent in on("meta", strategy, n, Sizes(1000))[0]:
-        assert (sent.messages, sent.nbytes) == pytest.approx((STEPS * messages, STEPS * nbytes))
-    for parameters in (1e3, 1e8):
-        predicted = predict(strategy, n, int(4 * parameters), compute=0.3, bandwidth=125e6 * PAYLOAD, latency=1e-3)
-        assert steps_of(strategy, n, parameters).seconds == pytest.approx(predicted, rel=1e-3)
 
 
 def test_the_average_is_in_the_type_of_the_model() -> None:

@@ -1,7 +1,5 @@
 """Hogwild: one x for all ranks, counts of which none is lost, and a meter of the updates that are."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -131,55 +129,3 @@ def colliding(transport: Transport) -> float | None:
 
 def test_an_update_that_another_overwrites_is_counted_as_lost() -> None:
     assert launch(colliding, 2, timeout=LIMIT) == [1 / 3, None]
-
-
-def with_a_death(transport: Transport) -> list[float | None]:
-    """The meter after each of three epochs; rank 2 dies in the second, when it has written."""
-    rank = Rank(transport, Task(Hogwild(count_lost=True), 3, "unit"), zeros())
-    found = []
-    for number in range(3):
-        rank.constant_step(1.0, 1)
-        if transport.rank == 2 and number == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        rank.strategy.finish()
-        found.append(rank.transport.recorder.meters.get("lost_updates"))
-    return found
-
-
-def test_what_a_dead_rank_has_written_is_not_known() -> None:
-    root, other, dead = launch(with_a_death, 3, expendable=[1, 2], timeout=LIMIT)
-    assert dead is None
-    assert other == [None] * 3
-    assert root[0] is not None
-    assert root[1] is None
-    assert root[2] is not None
-
-
-# A state
-
-
-def resumed(transport: Transport) -> tuple[set[float], list[list[int]], int, int]:
-    """Rank 0 begins with a state, the other without one: x, the counts, the epoch and the number of the first step."""
-    strategy, replica, state = Hogwild(), Replica(zeros(), transport), None
-    if transport.rank == 0:
-        transport.recorder.epoch = 3
-        state = {
-            "x": torch.full_like(replica.x, 5.0),
-            "b": replica.b,
-            "counts": replica.counts,
-            "others": replica.others,
-            "done": torch.tensor([[30, 20], [3, 2]]),
-            "optimizer": OPTIMIZERS["unit"](list(zeros().parameters())).state_dict(),
-            "version": 5,
-            "samples": 50,
-            "processed": 50.0,
-        }
-    strategy.start(replica, transport, OPTIMIZERS["unit"], state=state)
-    strategy.descent.until = 51
-    first = next(strategy.steps_of_epoch(0, 0))
-    return set(replica.x.tolist()), strategy.counts.tolist(), transport.recorder.epoch, first
-
-
-def test_the_others_begin_with_the_x_and_the_counts_of_rank_0() -> None:
-    counts = [[30, 20], [3, 2]]
-    assert launch(resumed, 2, timeout=LIMIT) == [({5.0}, counts, 3, 3), ({5.0}, counts, 3, 2)]

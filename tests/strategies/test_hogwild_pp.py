@@ -28,15 +28,6 @@ def vectors(*values: float) -> list[torch.Tensor]:
 # The exchange
 
 
-def test_the_coefficients() -> None:
-    assert coefficients(2) == pytest.approx((BETA, LAMBDA), rel=1e-15)
-    for C in range(2, 20):
-        beta, lam = coefficients(C)
-        assert 0 < beta < 1
-        assert beta**C + beta == pytest.approx(1, rel=1e-15)
-        assert lam == pytest.approx(1 - beta ** (C - 1), rel=1e-15)
-
-
 def test_the_exchange_has_the_values_computed_by_hand() -> None:
     x, u, following = vectors(10.0, 6.0, 2.0)  # d = 4
     added = exchange(x, u, following, beta=0.5, lam=0.25, tol=1.0)
@@ -58,12 +49,6 @@ def test_what_has_moved_no_more_than_the_tolerance_waits_for_more() -> None:
     assert following.item() == 2 + 0.5 * 5, "with what has come since"
 
 
-def test_each_element_is_judged_by_itself_and_by_its_size() -> None:
-    x, u, following = torch.tensor([3.0, 0.1, -3.0]), torch.zeros(3), torch.zeros(3)
-    exchange(x, u, following, beta=0.5, lam=0.5, tol=1.0)
-    assert following.tolist() == [1.5, 0.0, -1.5]
-
-
 @settings(deadline=None)
 @given(st.integers(2, 6), st.lists(st.floats(-1e3, 1e3).filter(lambda d: abs(d) > 1e-3), min_size=1, max_size=5))
 def test_an_impulse_that_has_gone_once_round_the_ring_has_come_back_whole(C: int, impulse: list[float]) -> None:
@@ -77,21 +62,6 @@ def test_an_impulse_that_has_gone_once_round_the_ring_has_come_back_whole(C: int
 
 
 # Clusters and their token
-
-
-def test_clusters_are_ranks_that_follow_each_other() -> None:
-    assert launch(clusters, 5, timeout=LIMIT)[0] == [[0, 1], [2, 3], [4]]
-
-
-def clusters(transport: Transport) -> list[list[int]]:
-    """The ranks that share an x: each adds to it, and sees who has."""
-    strategy = HogwildPP(cluster_size=2)
-    strategy.start(Replica(zeros(), transport), transport, OPTIMIZERS["unit"])
-    for rank in range(transport.world_size):
-        if rank == transport.rank:
-            strategy.replica.x.add_(2.0**rank)
-        transport.barrier()
-    return [[rank for rank in range(5) if int(x_i[0]) >> rank & 1] for x_i in strategy.xs]
 
 
 def stepped(transport: Transport, strategy: Hogwild, order: list[int], gradient: float) -> list[dict[str, Any]]:
@@ -136,12 +106,6 @@ def test_the_holder_exchanges_when_it_gets_the_token_and_passes_it_on_after_its_
         assert end["model"] == pytest.approx([(BETA + 5) / 2] * 6)
         assert end["communicated"] == 1
     assert ranks[0][-1]["meters"] == {"replica_distance": pytest.approx((BETA + 1) / (BETA + 5))}
-
-
-def test_who_has_not_got_the_token_exchanges_nothing() -> None:
-    ranks = launch(stepped, 2, HogwildPP(cluster_size=1), [1, 1, 1], -1.0, timeout=LIMIT, record=True)
-    assert [found["x"] for found in ranks[0][:-1]] == [[0, 1], [0, 2], [0, 3]]
-    assert [rank[-1]["communicated"] for rank in ranks] == [0, 0]
 
 
 def test_the_updates_of_all_its_ranks_count_before_a_cluster_passes_the_token() -> None:

@@ -64,11 +64,6 @@ def test_its_rounds_are_those_of_a_plain_program(H: int, lr: float, momentum: fl
     torch.testing.assert_close(taken(strategy), expected, rtol=1e-9, atol=1e-11)
 
 
-def test_its_default_outer_step_is_dilocos() -> None:
-    given = LocalSGD(local_steps=2, outer_optimizer="nesterov", outer_lr=0.7, outer_momentum=0.9)
-    assert torch.equal(taken(LocalSGD(local_steps=2, outer_optimizer="nesterov")), taken(given))
-
-
 def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     """This rank's x after so many steps, the model, and what was measured."""
     rank = Rank(transport, Task(LocalSGD(local_steps=H), N, "plain"))

@@ -94,29 +94,6 @@ def test_without_notice_all_is_sent_after_it() -> None:
     assert run("shared_memory", during_the_backward_pass, N, False) == [[0, 0, 0, 0]] * N
 
 
-def begun(transport: Transport) -> tuple[list[int], list[int]]:
-    """The buckets that have begun after each gradient, which come in another order on every rank; all at the end."""
-    rank = Rank(transport, Task(OverlappedRing(bucket_mb=8e-5), N, "plain"), Watched())
-    strategy = rank.strategy
-    assert isinstance(strategy, OverlappedRing)
-    strategy.begin_step(1)
-    order, counts = list(range(8)), []
-    for i in order[transport.rank :] + order[: transport.rank]:
-        strategy.take_gradient(i)
-        flags = [bucket.has_begun for bucket in strategy.buckets]
-        assert flags == sorted(flags, reverse=True), "the last layer's first, and none before it"
-        counts.append(sum(flags))
-    strategy.step(1)
-    rank.stop()
-    return counts, [sum(bucket.has_begun for bucket in strategy.buckets)]
-
-
-def test_buckets_begin_in_one_order_on_every_rank() -> None:
-    for rank, (counts, ended) in enumerate(run("simulated", begun, N)):
-        assert counts[:-1] == [0] * 7 if rank == 0 else max(counts[:-1]) > 0
-        assert (counts[-1], ended) == (4, [4])
-
-
 def test_gradients_that_never_come_hold_up_nothing() -> None:
     ranks = run("simulated", with_an_idle_layer, N)
     assert all(x == ranks[0] for x in ranks)
@@ -171,8 +148,3 @@ def test_it_hides_what_it_can_and_says_how_much(tmp_path: Path) -> None:
     assert shares[3e6] < 20 / 71
     assert shares[3e6] < shares[1e7] < 1
     assert load_table(tmp_path / "ring 1e+07.csv")["hidden_communication"].isna().all()
-
-
-def test_one_rank_has_nothing_to_hide(tmp_path: Path) -> None:
-    train(small(tmp_path, OverlappedRing(), n_gpus=1), quiet=True)
-    assert load_table(tmp_path / "run.csv")["hidden_communication"].isna().all()

@@ -2,38 +2,10 @@
 
 from typing import Any
 
-import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
-from strategies.common.served import Mean
 from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import virtual_time
 from tests.strategies.loops import N_STEPS, Rank, Task
 from transports.base import Transport
-
-PARTS = st.lists(st.tuples(st.integers(1, 500), st.floats(-100, 100)), min_size=1, max_size=9)
-
-
-@given(PARTS)
-def test_the_mean_is_weighted_with_the_samples(parts: list[tuple[int, float]]) -> None:
-    mean = Mean(torch.zeros(3, dtype=torch.float64))
-    for n, value in parts:
-        mean.add(torch.full((3,), value, dtype=torch.float64), n)
-    expected = sum(n * value for n, value in parts) / sum(n for n, _ in parts)
-    assert mean.g.tolist() == pytest.approx([expected] * 3, rel=1e-12, abs=1e-10)
-    assert mean.n == sum(n for n, _ in parts)
-
-
-def test_a_single_gradient_is_left_where_it_is_and_several_are_not_changed() -> None:
-    out, first, second = torch.zeros(2), torch.ones(2), torch.full((2,), 4.0)
-    mean = Mean(out)
-    mean.add(first, 2)
-    assert mean.g is first
-    mean.add(second, 1)
-    assert mean.g.data_ptr() == out.data_ptr()
-    assert (out.tolist(), first.tolist(), second.tolist()) == ([2, 2], [1, 1], [4, 4])
 
 
 def messages(transport: Transport, task: Task) -> tuple[int, list[tuple[Any, ...]]]:

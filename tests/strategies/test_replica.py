@@ -59,26 +59,6 @@ def test_ties_frozen_parameters_and_buffers() -> None:
     }  # fmt: skip
 
 
-def collect_in_place(transport: Transport) -> dict[str, object]:
-    """What `collect_in_place` leaves after a backward pass that has made new gradients."""
-    model = Tied()
-    replica = Replica(model, transport)
-    replica.g.fill_(7)  # what was there before
-    replica.zero_grad()
-    model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]])).square().sum().backward()
-    made = [parameter.grad for parameter in replica.parameters]
-    replica.collected = False
-    replica.collect_in_place()
-    kept = [grad is p.grad for grad, p in zip(made, replica.parameters, strict=True) if grad is not None]
-    assert model.unused.grad is not None
-    return {"kept": kept, "unused": model.unused.grad.tolist(), "collected": replica.collected}
-
-
-def test_gradients_that_are_collected_in_place_are_not_copied_and_missing_ones_are_zero() -> None:
-    report = virtual_time(1).launch(collect_in_place, 1)[0]
-    assert report == {"kept": [True] * 3, "unused": [0.0, 0.0], "collected": True}
-
-
 def collect_after(transport: Transport) -> dict[str, list[float]]:
     """What `collect` finds after each way of treating `.grad`."""
     model = nn.Linear(2, 1, bias=False)
@@ -166,7 +146,7 @@ def adopt(transport: Transport, how: str) -> Any:
     return loss.item(), gradient, kept, replica.x is own
 
 
-@pytest.mark.parametrize("how", ["collect", "own", "nothing"])
+@pytest.mark.parametrize("how", ["collect", "own"])
 def test_the_senders_work_is_done_when_the_parameters_are_given_back(how: str) -> None:
     done, (loss, gradient, kept, is_own) = launch(adopt, 2, how, timeout=LIMIT)
     assert loss == 1 * 3 + 2 * 4

@@ -1,11 +1,8 @@
 """A strategy as an optimizer in a script: it is what the strategy does by hand, and says what is wrong."""
 
-import os
-import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +19,13 @@ from strategies import STRATEGIES, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.single import Single
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
-from tests.ranks import LIMIT, launch, virtual_time, wait_until
+from tests.ranks import virtual_time
 from tests.runs import IN_MEMORY
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, X, Y, accuracy, fit, make_model, start
 from transports.base import Transport
+from virtual_time.launcher import Death
 
 EPOCHS = 2
 NAME = attrgetter("name")
@@ -152,63 +149,24 @@ def test_it_continues_bit_for_bit_from_its_state(strategy: Strategy, codec: Code
 # A death, and a return
 
 
-def come_back(transport: Transport, folder: str) -> tuple[int, float]:
-    """Rank 2 dies in the second epoch, and comes back; the others wait for it. Return where it began, and how it ends.
-
-    A worker has a third of the samples, in batches of 5.
-    """
-    returned, began, epochs = Path(folder, "returned"), list[int](), 20
-
-    def on_step() -> None:
-        began.append(transport.recorder.epoch)
-        if transport.rejoined:
-            returned.touch()
-        elif transport.recorder.epoch == 2:
-            if transport.rank == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-            assert wait_until(returned.exists, LIMIT)
-
-    model = make_model()
+def come_back(transport: Transport) -> tuple[int, float]:
+    """Where a rank begins, and how it ends; each worker has half of the samples, in batches of 5 that take 10 ms."""
+    model, epochs = make_model(), 20
     optimizer = WorkerOptimizer(model, transport, AsyncParamServer(), OPTIMIZERS["plain"], codec=TopK(density=0.25))
+    began = optimizer.epoch
     if optimizer.is_server:
         optimizer.serve(epochs)
     else:
-        batches = torch.arange(transport.rank % 3, 45, 3).split(5)
-        for _ in range(optimizer.epoch, epochs + 1):
-            train(optimizer, model, batches, on_step)
-    return began[0] if began else 0, accuracy(x_of(model))
+        batches = torch.arange(transport.rank - 1, 45, 2).split(5)
+        for _ in range(began, epochs + 1):
+            train(optimizer, model, batches, lambda: transport.sleep(0.01))
+    return began, accuracy(x_of(model))
 
 
-def test_a_worker_that_is_started_again_begins_with_the_epoch_of_the_server(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"roles": AsyncParamServer().roles(3), "expendable": [1, 2], "restarts": 1}
-    found = launch(come_back, 3, str(tmp_path), timeout=LIMIT, **options)
-    assert [began for began, _ in found] == [0, 1, 2]
+def test_a_worker_that_is_started_again_begins_with_the_epoch_of_the_server() -> None:
+    time = virtual_time(3, [Death(2, 0.2, 0.3)])
+    found = time.launch(come_back, 3, roles=AsyncParamServer().roles(3), expendable=[1, 2])
+    began = [epoch for epoch, _ in found]
+    assert began[:2] == [1, 1]
+    assert 1 < began[2] < 20
     assert min(score for _, score in found) > 0.8
-
-
-# Gradients
-
-
-def gradients(transport: Transport) -> list[Any]:
-    model = make_model()
-    weight, bias = list(model.parameters())[:2]
-    bias.requires_grad = False
-    optimizer = WorkerOptimizer(model, transport, Single(), OPTIMIZERS["unit"])
-    before, seen = x_of(model), []
-    for set_to_none in (True, False):
-        for _ in range(2):
-            (weight * 3).sum().backward()
-        optimizer.zero_grad(set_to_none)
-        seen.append(None if weight.grad is None else weight.grad.abs().sum().item())
-        for _ in range(2):
-            (weight * 3).sum().backward()
-        optimizer.step(5)
-    moved = before - x_of(model)
-    optimizer.finish()
-    return [seen, moved[:35].tolist(), moved[35:].abs().sum().item(), optimizer.strategy.descent.samples]
-
-
-def test_gradients_add_up_until_they_are_forgotten() -> None:
-    seen, weight, others, samples = virtual_time(1).launch(gradients, 1)[0]
-    assert weight == pytest.approx([2 * 6.0] * 35)
-    assert (seen, others, samples) == ([None, 0.0], 0.0, 2 * 5)

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Codec
-from compression.dgc import DGC
-from compression.powersgd import PowerSGD
 from compression.topk import TopK
 from records.errors import RunFailed
 from strategies import STRATEGIES, Strategy
@@ -23,7 +21,7 @@ from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.single import Single
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import LIMIT, launch, outcome, virtual_time
+from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
 from tests.strategies.loops import OPTIMIZERS, X, Y, fit, make_model
 from tests.strategies.test_worker_optimizer import NAME, Found, train, x_of
@@ -45,25 +43,15 @@ def steps_with(scheduler: Any, model: nn.Module, optimizer: torch.optim.Optimize
     return seen
 
 
-def scheduled(
-    transport: Transport, strategy: Strategy, make: Make, parts: tuple[int, ...] = (6,), anew: bool = False
-) -> Found:
-    """The parameters after each step; if `anew`, each part has an optimizer and a scheduler that begin from states."""
-    model, seen = make_model(), Found()
-    begin = partial(WorkerOptimizer, transport=transport, strategy=strategy, optimizer=OPTIMIZERS["momentum"])
-    optimizer = begin(model)
+def scheduled(transport: Transport, strategy: Strategy, make: Make) -> Found:
+    """The parameters after each step."""
+    model = make_model()
+    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["momentum"])
     if optimizer.is_server:
         optimizer.serve()
         return []
-    scheduler = make(optimizer)
-    for number, n in enumerate(parts):
-        if number and anew:
-            state, of_scheduler, model = optimizer.state_dict(), scheduler.state_dict(), make_model()
-            optimizer = begin(model, state=state)
-            scheduler = make(optimizer)
-            scheduler.load_state_dict(of_scheduler)
-        seen += steps_with(scheduler, model, optimizer, n)
-        optimizer.finish()
+    seen = steps_with(make(optimizer), model, optimizer, 6)
+    optimizer.finish()
     return seen
 
 
@@ -83,12 +71,6 @@ def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, mak
     expected = steps_with(make(optimizer), model, optimizer, 6)
     for seen in virtual_time(n).launch(scheduled, n, strategy, make):
         torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_a_scheduler_continues_with_the_optimizer() -> None:
-    make = partial(STEP_LR, step_size=3)
-    whole, parts = (virtual_time(3).launch(scheduled, 3, ShardedRing(), make, (3, 4), anew) for anew in (False, True))
-    torch.testing.assert_close(parts, whole, rtol=0, atol=0)
 
 
 def test_where_workers_have_the_learning_rate_a_scheduler_changes_it() -> None:
@@ -151,12 +133,8 @@ def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: d
         (2, Single(), None, {}, "2 ranks: single is at most 1; launch fewer"),
         (3, BackupWorkers(n_backup=2), None, {}, "n_backup=2: must be fewer than the 2 workers"),
         (2, Downpour(), TopK(), {}, "codec=topk: strategy downpour cannot carry it (gathered: codes go to"),
-        (2, ParamServer(), TopK(density=0.0), {}, "density=0.0: must be above 0"),
         (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
-        (2, RingAllReduce(), PowerSGD(), {"scope": "vector"}, "scope=vector: powersgd codes"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
-        (3, ParamServer(), DGC(), {"momentum": 0.9, "optimizer": OPTIMIZERS["momentum"]},
-         "optimizer: momentum=0.9: dgc carries the momentum, and the optimizer has none"),
         (2, RingAllReduce(), None, {"optimizer": by_shape}, "optimizer: it asks a parameter for its shape"),
         (2, RingAllReduce(), None, {"optimizer": in_groups}, "optimizer: it makes 2 parameter groups"),
     ],
@@ -218,11 +196,6 @@ def test_a_rank_that_takes_fewer_steps_than_the_others_is_told(strategy: Strateg
         assert "Traceback" not in str(caught.value)
 
 
-def test_it_is_told_at_once() -> None:
-    with pytest.raises(RunFailed, match=r"rank 2 took 2 steps before finish\(\), and rank 0 has begun 3: in a loop of"):
-        launch(loop, 3, RingAllReduce(), [3, 3, 2], True, True, timeout=LIMIT)
-
-
 FORGETFUL = [RingAllReduce(), ParamServer(), BackupWorkers(), AsyncParamServer(), Downpour(), Single()]
 
 
@@ -231,9 +204,3 @@ def test_a_forgotten_finish_is_noticed(strategy: Strategy) -> None:
     n = fit(type(strategy), 3)
     with pytest.raises(RunFailed, match=r"rank \d ended after step\(\) without finish\(\), which sends what is unsent"):
         virtual_time(n).launch(loop, n, strategy, [2] * 3, False, False)
-
-
-@pytest.mark.parametrize("strategy", [ParamServer(), AsyncParamServer()], ids=NAME)
-def test_a_worker_that_does_not_finish_is_named(strategy: Strategy) -> None:
-    with pytest.raises(RunFailed, match=r"rank 1.* has closed its transport"):
-        launch(loop, 2, strategy, [0, 0], False, False, roles=strategy.roles(2), timeout=LIMIT)

@@ -37,7 +37,7 @@ def is_locked(path: Path) -> bool:
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return False
     except OSError:  # it is locked; or it is another user's
         return True

@@ -133,8 +133,8 @@ def _command_line(default: Options, more: type[Any]) -> type[Any]:
 
 
 def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
-    kind = Annotated[type(options), OmitArgPrefixes, arg(name=title)]  # type: ignore[misc]
-    return name, kind, dataclasses.field(default_factory=lambda: options)
+    kind: Any = type(options)
+    return name, Annotated[kind, OmitArgPrefixes, arg(name=title)], dataclasses.field(default_factory=lambda: options)
 
 
 def _about(default: Options) -> str:

@@ -9,7 +9,7 @@ import pytest
 from records.errors import UsageError
 from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import SMALL, metadata, said
-from training.names import make_strategy, owners_of
+from training.names import make_strategy
 
 HEAD = """
 from dataclasses import dataclass
@@ -48,11 +48,6 @@ def test_a_strategy_is_made_by_name_with_its_options() -> None:
         make_strategy("single", n_push=4)
     with pytest.raises(UsageError, match=r"^none has no option n_push; it has none$"):
         make_strategy("none", n_push=4)
-
-
-def test_owners_are_all_that_have_the_option() -> None:
-    assert owners_of("aggregate") == ["async_param_server", "inconsistent_reads"]
-    assert owners_of("lr") == []
 
 
 def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(

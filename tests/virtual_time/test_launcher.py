@@ -156,6 +156,22 @@ def test_every_rank_may_have_a_file_beside_those_that_are_open(tmp_path: Path) -
         assert virtual_time(200).launch(hold_a_file, 200, str(tmp_path)) == [0] * 200
 
 
+def return_soon(transport: Transport) -> Any:
+    """Rank 0 sends to both lives of rank 1; the first message, of a second, is on its way when the first life ends."""
+    if transport.rank == 1:
+        return transport.recv(0, "x").vector.tolist()[0]
+    own = transport.allocate(1_000_000).fill_(1)
+    work = transport.isend(own.view(torch.uint8)[:1_000_000], 1, "x")
+    admit_its_second_life(transport)
+    work.wait()  # nobody reads it
+    transport.isend(torch.full((3,), 2.0), 1, "x")
+    return transport.now()
+
+
+def test_what_was_sent_to_the_first_life_does_not_reach_the_second() -> None:
+    assert virtual_time(2, [Death(1, 0.5, 0.6)]).launch(return_soon, 2, expendable=[1]) == [pytest.approx(1.0), 2.0]
+
+
 def read_for_long(transport: Transport) -> float:
     if transport.rank == 0:
         work = transport.isend(transport.allocate(1000), 1, "x")
@@ -170,3 +186,26 @@ def read_for_long(transport: Transport) -> float:
 
 def test_who_wants_memory_that_is_being_read_waits_until_it_has_been() -> None:
     assert virtual_time(2).launch(read_for_long, 2) == pytest.approx([5.005, 5.005])
+
+
+def end_after_ones_death(transport: Transport, returns: bool) -> Any:
+    """The first life of rank 1 has come to its end, at 1 s of its clock, when it dies at 0.5 s."""
+    if transport.rank == 1:
+        if not transport.rejoined:
+            transport.sleep(1.0)
+            return "first life"
+        transport.recv(0, "talk to me")
+        return "second life"
+    if not returns:
+        return outcome(transport.recv, 1, "x")
+    admit_its_second_life(transport)
+    transport.sleep(1.0)
+    assert transport.recv(ANY, "x", timeout=0) is None  # so that what happens until now has happened
+    transport.isend(None, 1, "talk to me")
+    return transport.is_gone(1)
+
+
+def test_who_would_have_ended_later_has_died_and_leaves_once() -> None:
+    for again, results in ((0.6, [False, "second life"]), (None, [("PeerLost", 1), None])):
+        time = virtual_time(2, [Death(1, 0.5, again)])
+        assert time.launch(end_after_ones_death, 2, again is not None, expendable=[1]) == results

@@ -58,6 +58,18 @@ def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
     torch.testing.assert_close(x.std(), torch.tensor(1.0), atol=1e-3, rtol=0)
 
 
+@pytest.mark.exhaustive
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits  # slow to load, and needed nowhere else
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
+    with np.load(PROJECT / "workloads" / "digits.npz") as kept:
+        for name, part in zip(("train_x", "test_x", "train_y", "test_y"), parts, strict=True):
+            assert np.array_equal(kept[name], part)
+
+
 def test_train_size_takes_a_fixed_choice_whatever_the_seed() -> None:
     small, larger = load("digits", "", train_size=10, seed=1), load("digits", "", train_size=20, seed=2)
     assert (small.n_train, small.n_test) == (10, 360)

@@ -140,7 +140,8 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     """Run once in virtual time, and write the records. Raises UsageError, RunFailed."""
     options, network, deaths, data = check(options, cluster)
     phases = clusters.phase_seconds(cluster, options, data)
-    facts = {"cluster": clusters.recorded(cluster, options, phases)}
+    card = {"bandwidth": options.bandwidth, "latency": options.latency}
+    facts = {"cluster": {**card, **dataclasses.asdict(cluster), "phase_seconds": phases}}
     time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts, **cluster.machine())
     table = run(options, quiet, time.launcher())
     step = sum(seconds for name, seconds in phases.items() if name not in ("encode", "decode"))

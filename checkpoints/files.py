@@ -46,8 +46,6 @@ def save(
     need not. Raises OSError, PeerLost, WaitTimeout.
     """
     ranks = sorted(range(transport.world_size) if ranks is None else ranks)
-    if transport.rank not in ranks:
-        return
     content = io.BytesIO()  # to a file, torch.save turns a full disk into an error that says nothing of it
     torch.save(state, content)
     if transport.rank != 0 and not transport.same_machine:

@@ -121,4 +121,4 @@ def _is_in(lock: IO[str], folder: Path) -> bool:
 
 def _is_running(folder: Path) -> bool:
     """Return whether the run of this folder is alive, or cannot be known to be dead."""
-    return is_locked(folder / _LOCK)
+    return folder.exists() and is_locked(folder / _LOCK)

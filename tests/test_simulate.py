@@ -30,8 +30,6 @@ def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path
     facts = json.loads((tmp_path / "run.json").read_text())
     assert facts["transport"] == "simulated"
     assert facts["cluster"]["bandwidth"] == "1gbit"
-    help_text = said(tmp_path, "--help")[1]
-    assert all(f"--{name}" in help_text for name in [*facts["cluster"].keys() - {"phase_seconds"}, "sweep"])
     assert facts["cluster"]["phase_seconds"] == {"forward": pytest.approx(0.001), "backward": pytest.approx(0.002)}
 
 
@@ -83,14 +81,12 @@ def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> Non
 
 
 TRAINED: list[tuple[tuple[str, ...], str]] = [
-    (("--bandwidth", "fast"), "--bandwidth fast: write a bandwidth such as 1gbit"),
     (("--device", "cuda"), "--device cuda: a simulation computes on the CPU"),
     (("--strategy", "async_param_server", "--restarts", "1"), "--restarts: in virtual time give --kill"),
     (("--strategy", "inconsistent_reads", "--n_gpus", "3"), "--strategy inconsistent_reads: needs shared memory"),
-    (("--sweep", "n_gpus=2,,4"), "--sweep n_gpus=2,,4: must be NAME=VALUE,VALUE,..."),
     (("--strategy", "param_server", "--sweep", "n_gpus=1,2"), "--sweep, at n_gpus=1: --n_gpus 1: param_server"),
+    (("--sweep", "n_gpus=2,,4"), "--sweep n_gpus=2,,4: must be NAME=VALUE,VALUE,..."),
     (("--sweep", "sweep=a=1"), "--sweep sweep=a=1: sweep cannot be varied"),
-    (("--sweep", "n_gpus=2", "--sweep", "n-gpus=3"), "--sweep n-gpus=3: n_gpus is given twice"),
     (("--sweep", "train_size=64,99999999"), "--sweep, at train_size=99999999: --train_size"),
     (("--run_name", "one", "--sweep", "n_gpus=2,3"), "--run_name: every run of a sweep has files of its own"),
     (("--kill", "1@1ms"), "--kill: ring_all_reduce cannot lose a worker"),

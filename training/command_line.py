@@ -133,11 +133,8 @@ def _command_line(default: Options, more: type[Any]) -> type[Any]:
 
 
 def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
-    return name, _titled(type(options), title), dataclasses.field(default_factory=lambda: options)
-
-
-def _titled(kind: type[Any], title: str) -> Any:
-    return Annotated[kind, OmitArgPrefixes, arg(name=title)]
+    kind: Any = type(options)
+    return name, Annotated[kind, OmitArgPrefixes, arg(name=title)], dataclasses.field(default_factory=lambda: options)
 
 
 def _about(default: Options) -> str:

@@ -46,8 +46,7 @@ def shares_of(model: nn.Module, x: torch.Tensor) -> tuple[float, ...]:
         n = sum(p.numel() for p in own)
         for p in own:
             weights[id(p)] += counts.get(f"{type(model).__name__}.{name}", 0) * p.numel() / n
-    total = sum(weights.values())
-    if not total:
+    if not any(weights.values()):
         weights = {id(p): float(p.numel()) for p in trained(model)}
-        total = sum(weights.values())
+    total = sum(weights.values())
     return tuple(weight / total for weight in weights.values())

@@ -1,8 +1,8 @@
 """The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from records import tables
@@ -67,11 +67,9 @@ class ClusterOptions:
             if self.rack_bandwidth is not None:
                 raise UsageError("--rack_bandwidth: one rack has no uplink; give --racks too")
             return OneSwitch(world_size, card, latency, **shared)
-        uplink = (
-            card
-            if self.rack_bandwidth is None
-            else PAYLOAD * read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
-        )
+        uplink = card
+        if self.rack_bandwidth is not None:
+            uplink = PAYLOAD * read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
         return Racks(world_size, card, latency, self.racks, uplink, **shared)
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
@@ -100,10 +98,16 @@ class ClusterOptions:
             deaths.append(Death(int(rank), death, *returns))
         return deaths
 
-    @property
-    def of_coding(self) -> dict[str, float]:
-        """The seconds of the phases of coding that are given."""
-        return {} if self.coding is None else dict.fromkeys(("encode", "decode"), seconds(self.coding))
+    def given_seconds(self, count: Callable[[], dict[str, float]]) -> dict[str, float] | None:
+        """Return the seconds of each phase of a step, where they are given; `count` the operations of its passes."""
+        if self.compute is not None:
+            step = seconds(self.compute)
+            phases = {"forward": step / 3, "backward": step * 2 / 3}
+        elif self.flops is not None:
+            phases = {name: flops / self.flops for name, flops in count().items()}
+        else:
+            return None
+        return phases | ({} if self.coding is None else dict.fromkeys(("encode", "decode"), seconds(self.coding)))
 
     def machine(self) -> dict[str, Any]:
         """Return what ranks share of a machine, as VirtualTime takes it."""
@@ -134,13 +138,8 @@ class ClusterOptions:
 
 def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict[str, float]:
     """Return the seconds of each phase of a step, on a rank that is not slow. Raises UsageError, RunFailed."""
-    if cluster.compute is not None:
-        step = seconds(cluster.compute)
-        return {"forward": step / 3, "backward": step * 2 / 3, **cluster.of_coding}
-    if cluster.flops is not None:
-        passes = {name: flops / cluster.flops for name, flops in count_flops(options, data).items()}
-        return passes | cluster.of_coding
-    return calibrated(options, data)
+    given = cluster.given_seconds(lambda: count_flops(options, data))
+    return calibrated(options, data) if given is None else given
 
 
 class Compute:
@@ -190,9 +189,3 @@ def busiest(cards: Sequence[tuple[Card, float]]) -> str:
         [card.name, tables.number(card.nbytes, scale=1e-6), tables.number(percent)] for card, percent in cards[:_SHOWN]
     ]
     return tables.aligned(rows, left=1) if len(rows) > 1 else "busiest cards  nothing was sent"
-
-
-def recorded(cluster: ClusterOptions, options: Options, phases: dict[str, float]) -> dict[str, Any]:
-    """Return the cluster as it is written into the records."""
-    card = {"bandwidth": options.bandwidth, "latency": options.latency}
-    return {**card, **asdict(cluster), "phase_seconds": phases}

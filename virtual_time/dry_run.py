@@ -21,7 +21,6 @@ from training.checks import resolve
 from training.options import Options
 from transports.card import Card
 from transports.timing import at_intervals
-from transports.units import seconds
 from virtual_time.cluster import ClusterOptions, Compute, busiest
 from virtual_time.launcher import VirtualTime
 from virtual_time.meta_models import count_flops, sizes_of
@@ -63,17 +62,19 @@ class DryRun:
     @property
     def steps(self) -> float:
         """How many steps were taken, on average over the workers."""
-        roles = self.options.roles
-        taken = [len(one.ends) for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        taken = [len(one.ends) for one in self._of_workers]
         return sum(taken) / len(taken)
+
+    @property
+    def _of_workers(self) -> list[Steps]:
+        return [one for one, role in zip(self.results, self.options.roles, strict=True) if role == "worker"]
 
     @property
     def is_typical(self) -> bool:
         """Whether one step is like all: nothing is random, all have one pace, and all workers end it together."""
         if self.options.jitter or self.options.strategy.traits.asynchronous:
             return False
-        roles = self.options.roles
-        ends = [one.ended for one, role in zip(self.results, roles, strict=True) if role == "worker"]
+        ends = [one.ended for one in self._of_workers]
         return max(ends) - min(ends) <= 0.001 * self.seconds
 
     def figures(self) -> dict[str, Any]:
@@ -181,8 +182,6 @@ def _check_optimizer(options: Options) -> None:
     x.grad = torch.zeros_like(x)
     try:
         options.make_optimizer()([x]).step()
-    except UsageError:
-        raise
     except Exception as error:
         raise UsageError(
             f"--optimizer {options.optimizer}: takes no step on the meta device ({one_line(error)}); take another"
@@ -209,12 +208,9 @@ def dry_run(
 
 def phases_of(options: Options, cluster: ClusterOptions, parameters: float | None) -> dict[str, float]:
     """Return the seconds of the two passes of a step. Raises UsageError."""
-    if cluster.compute is not None:
-        step = seconds(cluster.compute)
-        return {"forward": step / 3, "backward": step * 2 / 3, **cluster.of_coding}
-    assert cluster.flops is not None
-    flops = count_flops(options, parameters, samples_of_a_worker(options))
-    return {name: count / cluster.flops for name, count in flops.items()} | cluster.of_coding
+    phases = cluster.given_seconds(lambda: count_flops(options, parameters, samples_of_a_worker(options)))
+    assert phases is not None, "`check` has refused it"
+    return phases
 
 
 def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:

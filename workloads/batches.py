@@ -21,7 +21,7 @@ class BatchPlan:
     remainder smaller than `workers` joins the batch before it, so that no part is ever empty.
 
     A single process that trains on whole batches reads the same plan, as worker None. Raises UsageError if there are
-    fewer samples than workers, a batch smaller than the number of workers, or no worker at all.
+    fewer samples than workers, or a batch smaller than the number of workers.
     """
 
     n_samples: int  # of the training set
@@ -30,8 +30,6 @@ class BatchPlan:
     seed: int  # of the permutations
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise UsageError(f"--n_gpus: {self.workers} workers cannot train; take at least 1")
         if self.n_samples < self.workers:
             raise UsageError(
                 f"--n_gpus: {self.workers} workers cannot share {self.n_samples} samples; "

@@ -47,25 +47,20 @@ def seeded(name: str, data: Data, seed: int, dtype: torch.dtype) -> nn.Module:
 
 
 def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: int) -> None:
-    """Verify, in evaluation mode, that `model` maps 2 samples of `input_shape` to (2, n_classes); its modes are kept.
+    """Verify that `model`, left in evaluation mode, maps 2 samples of `input_shape` to (2, n_classes).
 
     Raises UsageError, naming `--model name`, if it raises or gives anything else.
     """
     if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
         raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")
     parameter = next(p for p in model.parameters() if p.dtype.is_floating_point)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
         with torch.no_grad():
-            output = model(torch.zeros(2, *input_shape, dtype=parameter.dtype, device=parameter.device))
+            output = model.eval()(torch.zeros(2, *input_shape, dtype=parameter.dtype, device=parameter.device))
     except Exception as error:
         raise UsageError(
             f"--model {name}: raised {one_line(error)} on samples of shape {input_shape}; make it take them"
         ) from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     given = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
     if given != (2, n_classes):
         raise UsageError(

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,21 +48,6 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     assert not [path for path in folder.iterdir() if path.name.startswith(".step")]
     run(options(tmp_path, epochs=epochs, run_name="whole", checkpoint_every=0), quiet=True)
     assert parameters(tmp_path) == parameters(tmp_path, "whole")
-
-
-class InterruptedPopen(subprocess.Popen[bytes]):
-    """A Popen that Ctrl-C hits when the process has begun."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_an_interrupt_of_its_start_ends_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("checkpoints.evaluator.subprocess.Popen", InterruptedPopen)
-    with pytest.raises(KeyboardInterrupt), Evaluator(True, tmp_path, LIMIT) as evaluator:
-        evaluator.start()
-    assert evaluators() == []
 
 
 @pytest.mark.slow

@@ -56,13 +56,9 @@ def test_a_record_that_was_changed_is_refused_in_one_line(results: Path, tmp_pat
         assert "\n" not in str(refused.value), text
 
 
-def test_other_parameters_are_told_with_what_differs(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_parameters_are_told_with_what_differs(results: Path, tmp_path: Path) -> None:
     record = json.loads((results / "downpour.json").read_text())
     name = str(results / "downpour")
-    replay.compare(name, record["parameter_hash"]["0"], quiet=False)
-    assert "bit for bit" in capsys.readouterr().out
     with pytest.raises(RunFailed, match=r"other parameters .*the code or the data are not the same"):
         replay.compare(name, "another", quiet=True)
     record["machine"]["torch"] = "0.1"

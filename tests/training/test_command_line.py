@@ -71,14 +71,6 @@ def test_help_shows_the_options_of_every_run_and_those_of_the_strategy(name: str
         assert at == str(default)
 
 
-def test_help_has_a_panel_for_each_kind_of_options() -> None:
-    assert re.findall(r"╭─ (.*?) ─+╮", help_of("downpour")) == [
-        "options", "this strategy's options", "run options", "data and model options", "record options",
-        "checkpoint options",
-    ]  # fmt: skip
-    assert "this strategy's" not in help_of("ring_all_reduce"), "it has none"
-
-
 def test_every_option_is_explained_and_stands_in_one_panel() -> None:
     fields = [option for panel in PANELS for option in dataclasses.fields(panel)]
     assert sorted(option.name for option in fields) == sorted(set(NAMES) - {"strategy", "codec"})
@@ -142,11 +134,9 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
 
 # What is wrong
 
-
 LONG = "x" * 300
 WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
-    ("--n_gpus 1000", "at most 100"),
     ("--strategy param_server --n_gpus 1", "param_server needs at least 2"),
     ("--strategy single --n_gpus 2", "--workers_like"),
     ("--strategy ring", "--strategy ring: unknown; did you mean ring_all_reduce?"),
@@ -155,23 +145,13 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--optimizer_options lr=3", "--optimizer_options lr=3: must be NAME=VALUE, each once, of sgd's: momentum,"),
     ("--replay /nowhere/run", "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
     ("--resume /nowhere", "--resume /nowhere: no checkpoint there"),
-    ("--optimizer sdg", "did you mean sgd?"),
-    ("--dataset digit", "did you mean digits?"),
     ("--batchsize 3", "did you mean --batch_size?"),
     ("--lr -0.1", "--lr -0.1: must be a positive number"),
-    ("--momentum 1", "--momentum 1.0"),
     ("--epochs 1.5", "--epochs"),
-    ("--timeout inf", "--timeout inf"),
     ("--optimizer_options nesterov=yes", "'yes' is no number"),
-    ("--optimizer_options momentum=-1", "Invalid momentum"),
-    ("--lr_schedule cosin", "did you mean cosine?"),
     ("--warmup 11", "--warmup 11.0: must be from 0 to the number of epochs, 10"),
-    ("--seed -1", "--seed -1"),
     ("stray", "stray"),
-    ("--n_gpus 90 --train_size 80", "--train_size"),
     ("--global_batch_size 1 --n_gpus 2", "--global_batch_size"),
-    ("--train_size 100000", "--train_size"),
-    ("--dataset mnist --data_dir /nowhere", "--download"),
     ("--dataset tests.workload:linear", "--dataset tests.workload:linear"),
     ("--model tests.workload:moons", "--model tests.workload:moons"),
     ("--dataset tests.workload:not_picklable", "define transforms as functions of a module"),
@@ -185,10 +165,8 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--save /dev/null/model.pt", "--save: cannot write"),
     ("--evaluator", "--evaluator: needs checkpoints to score; give --checkpoint_every"),
     ("--save .", "--save"),
-    ("--replay ", "--replay"),
     (f"--resume {LONG}", "cannot be read (File name too long); give another"),
     (f"--checkpoint_dir {LONG} --checkpoint_every 5", "has a name of more than 255 bytes"),
-    ("--data_dir a\x00b", "--data_dir"),
 ]
 
 

@@ -9,9 +9,6 @@ from records.errors import UsageError
 from tests.engines import LIMIT
 from tests.runs import made, small, strategy_of
 from training import run
-from training.checks import resolve
-from training.options import Options
-from transports.units import PAYLOAD
 
 
 def test_a_run_on_a_link_has_the_same_result_later(tmp_path: Path) -> None:
@@ -22,16 +19,6 @@ def test_a_run_on_a_link_has_the_same_result_later(tmp_path: Path) -> None:
     steps, one_after_the_other = 4, 4
     assert held["seconds"] > steps * one_after_the_other * 2e-3, "every message takes its latency"
     assert held["options"]["bandwidth"] == "100mbit"
-
-
-def test_one_of_the_two_is_enough() -> None:
-    link = resolve(Options(bandwidth="1gbit")).link
-    assert link is not None
-    assert (link.bandwidth, link.latency) == (125e6 * PAYLOAD, 0.0)
-    link = resolve(Options(latency="50us")).link
-    assert link is not None
-    assert (link.seconds(10**9), link.latency) == (0.0, pytest.approx(50e-6))
-    assert resolve(Options()).link is None
 
 
 @pytest.mark.parametrize(

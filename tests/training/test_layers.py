@@ -12,23 +12,12 @@ from training.layers import choose_threads, shares_of
 from transports.base import Transport
 
 
-def test_a_share_is_that_of_the_operations() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.Flatten(), nn.Linear(2 * 16, 8, bias=False))
-    convolution, linear = 16 * 2 * 9, 32 * 8  # products for one picture of 4 x 4
-    found = shares_of(model, torch.zeros(3, 1, 4, 4))
-    assert found == pytest.approx([convolution / (convolution + linear), linear / (convolution + linear)])
-
-
-def test_a_modules_operations_are_split_over_its_own_parameters() -> None:
-    found = shares_of(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1)), torch.zeros(2, 3))
-    assert found == pytest.approx([0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6])
-
-
-def test_frozen_parameters_have_none_and_what_is_not_counted_is_split_by_size() -> None:
+def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    assert shares_of(model, torch.zeros(2, 3)) == pytest.approx([0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6])
     model[0].requires_grad_(False)
     assert shares_of(model, torch.zeros(2, 3)) == pytest.approx([5 / 6, 1 / 6])
-    assert shares_of(nn.LayerNorm(4), torch.zeros(2, 4)) == (0.5, 0.5)
+    assert shares_of(nn.LayerNorm(4), torch.zeros(2, 4)) == (0.5, 0.5), "what is not counted is split by size"
 
 
 def test_it_leaves_the_model_as_it_was() -> None:

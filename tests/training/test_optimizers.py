@@ -1,7 +1,6 @@
 """Any optimizer of torch on one vector, and which of them may see it in parts."""
 
 from copy import deepcopy
-from functools import partial
 
 import pytest
 import torch
@@ -34,25 +33,6 @@ def test_every_optimizer_of_torch_is_known_for_what_it_is(name: str) -> None:
     else:
         assert name in (*ELEMENTWISE, *WHOLE), "a new one of torch's: say which it is"
         assert is_elementwise(made(name)) is (name in ELEMENTWISE)
-
-
-def test_the_options_of_the_optimizer_count_too() -> None:
-    assert is_elementwise(factory("adam", 0.1, 0.9, 0.01, ("amsgrad=True", "eps=1e-3")))
-    assert is_elementwise(factory("sgd", 0.1, 0.9, 0.01, ("nesterov=True",)))
-
-
-class Normed(torch.optim.SGD):
-    """Looks at the norm of the whole gradient, as LARS does."""
-
-    def step(self, closure: object = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad /= parameter.grad.norm()
-        super().step()
-
-
-def test_an_optimizer_that_looks_at_the_norm_is_found_out() -> None:
-    assert not is_elementwise(partial(Normed, lr=0.1))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -11,7 +11,7 @@ import pytest
 from compression.none import NoCodec
 from records.errors import UsageError
 from strategies import STRATEGIES
-from tests.runs import KINDS, N_TRAIN, n_gpus_of, small, strategy_of
+from tests.runs import KINDS, n_gpus_of, small, strategy_of
 from tests.strategies.loops import other_value
 from training import Options
 from training.checks import resolve
@@ -33,16 +33,6 @@ def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) 
         assert getattr(pickle.loads(pickle.dumps(given)), option) == value
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_resolved_options_say_who_does_what(tmp_path: Path, name: str) -> None:
-    options = resolve(small(tmp_path, name, n_gpus=n_gpus_of(name, 3)))
-    assert options.roles == KINDS[name]().roles(options.n_gpus or 0)
-    assert options.world_size == len(options.roles)
-    assert options.device == "cpu"
-    assert resolve(dataclasses.replace(options)) == options, "nothing is left to resolve"
-    assert options.plan(N_TRAIN).workers == options.strategy.count_workers(options.n_gpus or 0)
-
-
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> None:
     kind = STRATEGIES[name]
@@ -58,12 +48,9 @@ def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"strategy": "absent_strategy"}, "--strategy absent_strategy: unknown"),
         ({"n_push": "many"}, "has 'many' for --n_push"),
-        ({"lr": "0.1"}, "has '0.1' for --lr"),
         ({"seed": True}, "has True for --seed"),
         ({"slow": "1:2"}, "has '1:2' for --slow"),
-        ({"slow": [1]}, "has \\(1,\\) for --slow"),
     ],
 )
 def test_options_of_another_type_were_not_written_here(changes: dict[str, Any], said: str) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from launchers.failures import failure_of
-from records.errors import RunFailed, one_line
 from records.interrupts import INTERRUPTS
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
@@ -82,15 +80,6 @@ def test_closed_standard_streams_are_opened_before_another_file_takes_their_numb
     assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=LIMIT, check=False).returncode == 1
 
 
-def test_an_error_that_cannot_say_what_it_is_has_a_name() -> None:
-    class Silent(Exception):
-        def __str__(self) -> str:
-            raise ValueError
-
-    assert one_line(Silent()) == "Silent"
-    assert failure_of(Silent(), []).message.startswith("Silent")
-
-
 def test_what_an_interrupt_ends_is_not_interrupted_by_the_next(capsys: pytest.CaptureFixture[str]) -> None:
     ended = []
 
@@ -106,24 +95,6 @@ def test_what_an_interrupt_ends_is_not_interrupted_by_the_next(capsys: pytest.Ca
     assert ended == [True]
     assert capsys.readouterr().err == "\nerror: ended by SIGINT; nothing was written\n"
     signal.raise_signal(signal.SIGINT)  # nor is the end of the program
-
-
-class InterruptedOutput(io.StringIO):
-    """A stream that is interrupted whenever something is written to it."""
-
-    def write(self, text: str) -> int:
-        """See TextIO."""
-        signal.raise_signal(signal.SIGTERM)
-        return super().write(text)
-
-
-def test_what_is_said_of_a_failure_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work() -> None:
-        raise RunFailed("rank 1 failed")
-
-    monkeypatch.setattr(sys, "stderr", errors := InterruptedOutput())
-    assert guarded(work) == 1
-    assert errors.getvalue() == "error: rank 1 failed\n"
 
 
 def test_an_interrupt_that_was_lost_does_not_make_deaf() -> None:

@@ -41,24 +41,6 @@ def test_the_fork_server_is_started_before_anything_large_is_loaded() -> None:
         assert f"'{large}'" not in modules
 
 
-FAILS = """
-import runpy
-import launchers
-from records.errors import RunFailed
-
-def fail():
-    raise RunFailed("no process can be started")
-
-launchers.warm_up = fail
-runpy.run_path("train.py", run_name="__main__")
-"""
-
-
-def test_what_fails_before_anything_is_loaded_is_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", FAILS], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: no process can be started\n")
-
-
 @pytest.mark.slow
 def test_neither_a_launcher_nor_a_rank_loads_what_a_usual_run_has_no_use_for() -> None:
     modules = loaded_by(UP_TO_A_STEP)

@@ -10,22 +10,17 @@ import pandas as pd
 import pytest
 import torch
 
-from launchers import find_launcher
 from records import files, tables
 from records.errors import RunFailed, UsageError
 from records.events import EVALUATE
 from records.files import load_events, load_table
 from records.tables import ledger
 from records.unfinished import claimed
-from strategies import STRATEGIES, Strategy
-from strategies.local_models.local_sgd import LocalSGD
-from strategies.synchronous_server.sharded_param_server import ShardedParamServer
+from strategies import STRATEGIES
 from tests.runs import IN_MEMORY, N_TRAIN, metadata, n_gpus_of, said, small, strategy_of
 from tests.strategies.runs import BATCH_NORM
 from tests.strategies.runs import made as made_virtually
 from training import run
-from training.checks import resolve
-from training.report import remarks
 from virtual_time.cluster import Compute
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
@@ -106,13 +101,6 @@ def test_batch_norm_statistics_are_averaged_before_they_are_saved(tmp_path: Path
     assert metadata(tmp_path)["replicas_identical"] is True
 
 
-@pytest.mark.parametrize("strategy", [LocalSGD(), ShardedParamServer()], ids=["local_sgd", "two servers"])
-def test_what_is_sent_to_show_the_model_is_not_counted(tmp_path: Path, strategy: Strategy) -> None:
-    alone = made_virtually(tmp_path, "alone", strategy)
-    shown = made_virtually(tmp_path, "shown", strategy, checkpoint_every=1, save=str(tmp_path / "model.pt"))
-    assert shown["bytes_sent"] == alone["bytes_sent"] > 0
-
-
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in IN_MEMORY])
 def test_every_byte_that_a_transport_sends_is_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -154,17 +142,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_its_place(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("torchrun", "said"), [(True, True), (False, False)])
-def test_that_no_worker_may_die_under_torchrun_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchrun: bool, said: bool
-) -> None:
-    if torchrun:
-        for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "3"), ("RANK", "0")):
-            monkeypatch.setenv(name, value)
-    found = remarks(resolve(small(tmp_path, "async_param_server", n_gpus=3)), find_launcher())
-    assert any("Under torchrun the death of any process ends the run" in remark for remark in found) is said
-
-
 # What an interrupt leaves, and what is said of it
 
 
@@ -174,15 +151,10 @@ def interrupt(*_: object, **__: object) -> None:
 
 def single(folder: Path, *more: str) -> tuple[int, str]:
     """Run one process on the command line; return the exit code and the last line."""
-    code, text = all_of_single(folder, *more)
+    code, text = said("--strategy", "single", "--dataset", "tests.workload:moons", "--model", "tests.workload:linear",
+                      "--epochs", "1", "--device", "cpu", "--results_dir", str(folder), "--run_name", "run",
+                      *more)  # fmt: skip
     return code, text.splitlines()[-1]
-
-
-def all_of_single(folder: Path, *more: str) -> tuple[int, str]:
-    """As `single`, but with all that was said."""
-    return said("--strategy", "single", "--dataset", "tests.workload:moons", "--model", "tests.workload:linear",
-                "--epochs", "1", "--device", "cpu", "--results_dir", str(folder), "--run_name", "run",
-                *more)  # fmt: skip
 
 
 @pytest.mark.parametrize(("amid", "code", "name"), [(True, 130, "SIGINT"), (False, 143, "SIGTERM")])
@@ -210,13 +182,6 @@ def test_an_interrupt_before_the_records_names_the_checkpoints(tmp_path: Path, m
     assert os.listdir(tmp_path) == [folder.name]
 
 
-@pytest.mark.parametrize(("every", "told"), [(1, False), (10**6, True)])
-def test_that_no_checkpoint_was_written_is_said(tmp_path: Path, every: int, told: bool) -> None:
-    code, text = all_of_single(tmp_path, "--checkpoint_every", str(every))
-    assert code == 0
-    assert ("\nno checkpoint was written: no rank that writes them came to step 1000000\n" in text) == told
-
-
 def test_a_name_that_is_taken_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,12 +194,3 @@ def test_a_name_that_is_taken_is_refused_before_anything_starts(
     (tmp_path / "run.csv").unlink()
     with claimed(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
         run(one, quiet=True)
-
-
-def test_an_asynchronous_run_says_what_its_accuracy_is_compared_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for strategy, expected in (("async_param_server", True), ("param_server", False)):
-        run(small(tmp_path, strategy, n_gpus=3, run_name=strategy))
-        shown = capsys.readouterr().out
-        assert ("compare with   --strategy single --workers_like 2:" in shown) == expected

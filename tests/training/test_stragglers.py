@@ -62,17 +62,6 @@ def test_a_factor_sleeps_for_what_is_missing(time: Time, factor: float, slept: l
     assert time.slept == slept
 
 
-def test_a_pass_can_be_interrupted_and_is_slow_up_to_there(time: Time) -> None:
-    slow = straggler(5.0, 0.0, 0, time)
-    with slow.stretched():
-        time.time += 1.0
-        with slow.interrupted():
-            assert time.slept == [4.0], "whoever looks in sees the pass as late as it is"
-            time.time += 3.0  # which is no part of the pass
-        time.time += 2.0
-    assert time.slept == [4.0, 8.0]
-
-
 def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
     whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
     slow, taken = straggler(1.0, 0.5, 7, time), []
@@ -102,12 +91,6 @@ def test_jitter_only_lengthens_and_follows_its_seed(time: Time) -> None:
     assert both == pytest.approx([3 * times for times in taken])
 
 
-def test_jitter_leaves_the_random_numbers_of_the_training_alone(time: Time) -> None:
-    state = torch.get_rng_state()
-    stretches(time, straggler(2.0, 1.0, 0, time), 5)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     time, queued = Time("cuda"), list[float]()
 
@@ -119,12 +102,6 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
     with straggler(3.0, 0.0, 0, time).stretched():
         queued.append(2.0)
     assert time.slept == [4.0]
-
-
-def test_a_pass_that_fails_is_not_stretched(time: Time) -> None:
-    with pytest.raises(ZeroDivisionError), straggler(5.0, 0.0, 0, time).stretched():
-        raise ZeroDivisionError
-    assert time.slept == []
 
 
 # In runs

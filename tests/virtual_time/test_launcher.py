@@ -132,13 +132,6 @@ def test_ranks_on_one_machine_share_its_cores_and_copy_what_they_send(
     assert time.launch(send_what_is_copied, 3) == pytest.approx(ends)
 
 
-@pytest.mark.parametrize(("sharing", "cores"), [("fair", None), ("in_order", 2)])
-def test_copying_takes_a_part_of_cores_that_are_shared(sharing: str, cores: int | None) -> None:
-    time = VirtualTime(OneSwitch(2, 1e6, 0.0, sharing=sharing), lambda *_: 0.0, cores=cores, copying=1e-9)
-    with pytest.raises(ValueError, match="copying: a part of cores"):
-        time.launch(rank_of, 2)
-
-
 def rank_of(transport: Transport) -> int:
     return transport.rank
 

@@ -1,14 +1,12 @@
 """Networks of numbers: what a message takes alone, and what it shares."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.card import Card
 from transports.units import bytes_per_second, seconds
-from virtual_time.network import Network, OneSwitch, Racks
+from virtual_time.network import OneSwitch, Racks
 
 # Units
 
@@ -22,13 +20,12 @@ NO_TIMES = ["", "5", "us", "-1s", "1m", "nans", "1 MS"]
 def test_a_bandwidth_and_a_time() -> None:
     assert {text: bytes_per_second(text) for text in BANDWIDTHS} == pytest.approx(BANDWIDTHS)
     assert {text: seconds(text) for text in TIMES} == pytest.approx(TIMES)
-
-
-@pytest.mark.parametrize(("read", "texts"), [(bytes_per_second, NO_BANDWIDTHS), (seconds, NO_TIMES)])
-def test_what_is_neither(read: Callable[[str], float], texts: list[str]) -> None:
-    for text in texts:
-        with pytest.raises(ValueError, match=r"such as (1gbit|50us)"):
-            read(text)
+    for text in NO_BANDWIDTHS:
+        with pytest.raises(ValueError, match="such as 1gbit"):
+            bytes_per_second(text)
+    for text in NO_TIMES:
+        with pytest.raises(ValueError, match="such as 50us"):
+            seconds(text)
 
 
 # Cards
@@ -48,10 +45,6 @@ def test_a_card_is_never_faster_than_it_is_and_keeps_the_order(messages: list[tu
     assert card.busy == pytest.approx(card.nbytes / 1e6)
 
 
-def test_a_message_leaves_a_fast_card_no_earlier_than_its_last_byte_has_come() -> None:
-    assert Card("fast", 1e9).take(1000, 5.0, 7.0) == (5.0, 7.0)
-
-
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_network_needs_a_bandwidth(bandwidth: float) -> None:
     with pytest.raises(ValueError, match="bytes a second: must be finite, and above 0"):
@@ -59,20 +52,6 @@ def test_a_network_needs_a_bandwidth(bandwidth: float) -> None:
 
 
 # Ways
-
-
-@pytest.mark.parametrize(
-    "network", [OneSwitch(6, 1e6, 0.5), Racks(6, 1e6, 0.5, racks=2, rack_bandwidth=5e5)], ids=["switch", "racks"]
-)
-def test_a_way_begins_at_its_sender_and_ends_at_its_receiver(network: Network) -> None:
-    for src in range(6):
-        for dst in range(6):
-            way = network.path(src, dst)
-            assert way[0] is network.sends[src]
-            assert way[-1] is network.receives[dst]
-            assert all(any(card is one for one in network.cards()) for card in way)
-    names = [card.name for card in network.cards()]
-    assert len(set(names)) == len(names)
 
 
 def test_only_what_leaves_its_rack_passes_the_uplinks() -> None:

@@ -55,21 +55,6 @@ def racks(uplink: float, sharing: str) -> Racks:
         (FAIRLY, [(0, 1), (0, 1), (0, 2)], 1000, {1: [3 * MS, 4 * MS], 2: [3 * MS]}),
         (racks(0.5e6, FAIR), CROSS, 1000, {2: [5 * MS], 3: [5 * MS]}),
     ],
-    ids=[
-        "empty",
-        "a byte",
-        "alone",
-        "one receives",
-        "one sends",
-        "uplink",
-        "slow uplink",
-        "empty, fairly",
-        "alone, fairly",
-        "one receives fairly",
-        "one sends fairly",
-        "one connection",
-        "a fair uplink",
-    ],
 )
 def test_a_message_takes_its_latency_its_bytes_and_turns_on_cards_and_its_sender_does_not_wait(
     network: Network, ways: list[tuple[int, int]], nbytes: int, times: dict[int, list[float]]
@@ -83,24 +68,6 @@ def test_a_message_takes_its_latency_its_bytes_and_turns_on_cards_and_its_sender
         assert [card.nbytes for card in counted] == [nbytes * [way[end] for way in ways].count(r) for r in range(4)]
     assert time.now() == pytest.approx(max(chain(*times.values())))
     assert network.receives[0].busy == pytest.approx(network.receives[0].nbytes * US)
-
-
-def a_late_message_behind_an_early_one(transport: Transport) -> list[str]:
-    """Rank 1's card is busy with a message to rank 3 first; so rank 2's, sent later, is first at rank 0."""
-    if transport.rank == 1:
-        transport.isend(torch.zeros(5000, dtype=torch.uint8), 3, "x")
-        transport.isend(torch.zeros(1000, dtype=torch.uint8), 0, "x")
-    if transport.rank == 2:
-        transport.sleep(2 * MS)
-        transport.isend(torch.zeros(1000, dtype=torch.uint8), 0, "x")
-    if transport.rank == 0:
-        return [f"{transport.recv(ANY, 'x').src} at {transport.now():.3f}" for _ in range(2)]
-    return []
-
-
-def test_a_card_takes_messages_in_the_order_in_which_they_come_not_in_that_of_sending() -> None:
-    time = VirtualTime(OneSwitch(4, 1e6, MS, sharing=IN_ORDER), lambda *_: 0.0)
-    assert time.launch(a_late_message_behind_an_early_one, 4)[0] == ["2 at 0.004", "1 at 0.007"]
 
 
 # Whose turn it is
@@ -134,20 +101,6 @@ def test_the_same_happens_every_time_and_no_clock_runs_backwards(seed: int, N: i
         assert times == sorted(times)
 
 
-def poll_for_it(transport: Transport) -> float:
-    if transport.rank == 0:
-        transport.sleep(1.0)
-        transport.isend(None, 1, "x")
-        return 0.0
-    while transport.recv(0, "x", timeout=0) is None:
-        transport.sleep(0.1)
-    return transport.now()
-
-
-def test_who_polls_sees_a_message_when_it_has_arrived() -> None:
-    assert virtual_time(2).launch(poll_for_it, 2)[1] == pytest.approx(1.1, abs=1e-4)
-
-
 def wait_for_what_never_comes(transport: Transport) -> None:
     """Rank 0 waits for its memory, of which rank 1 keeps a slice; rank 1 for rank 2, which waits for rank 0."""
     if transport.rank == 0:
@@ -171,22 +124,6 @@ def test_a_deadlock_is_told_as_what_it_is() -> None:
 
 
 # Memory
-
-
-def change_it(transport: Transport) -> list[float]:
-    if transport.rank == 0:
-        own = transport.allocate(3).fill_(1)
-        work = transport.isend(own, 1, "x")
-        work.wait()  # nobody has received it yet
-        own.fill_(2)
-        transport.isend(own, 1, "x").wait()
-        return [transport.now()]
-    transport.sleep(1.0)
-    return [transport.recv(0, "x").vector.sum().item() for _ in range(2)]
-
-
-def test_memory_is_the_senders_again_when_the_last_byte_has_left() -> None:
-    assert virtual_time(2).launch(change_it, 2) == [[pytest.approx(24 * US)], [3.0, 6.0]]
 
 
 # What a process would have of its own

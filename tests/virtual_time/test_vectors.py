@@ -13,7 +13,7 @@ from training.options import Options
 from virtual_time import transport
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run
-from virtual_time.vectors import Hollow, hollow
+from virtual_time.vectors import hollow
 
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
 CODED = [codec for codec in CODECS.values() if codec.on_meta and not codec.tensors_only]
@@ -67,14 +67,3 @@ def test_what_does_not_fit_is_torchs_error() -> None:
                 getattr(vector, method)(wrong)
     assert vector.copy_(hollow(3, torch.float64)).dtype == torch.float32
     assert vector.shape == (3,)
-
-
-def test_a_parameter_is_an_object_of_its_own() -> None:
-    vector = hollow(3, torch.float32)
-    parameter = torch.nn.Parameter(vector)
-    parameter.grad = vector
-    assert isinstance(parameter, Hollow)
-    assert isinstance(parameter, torch.nn.Parameter)
-    assert vector is hollow(3, torch.float32)
-    assert vector.grad is None
-    assert not vector.requires_grad

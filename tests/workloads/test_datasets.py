@@ -1,4 +1,3 @@
-import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,21 +40,12 @@ def write_mnist(directory: Path, n_train: int = 12, n_test: int = 4) -> None:
             (directory / f"{prefix}-{what}-ubyte").write_bytes(header + array.tobytes())
 
 
-def accuracy_of_a_linear_fit(data: Data) -> float:
-    x, y = data.fetch(torch.arange(data.n_train))
-    x, targets = x.flatten(1), torch.nn.functional.one_hot(y).float()
-    solution = torch.linalg.solve(x.T @ x + 1000 * torch.eye(x.shape[1]), x.T @ targets)
-    test_x, test_y = data.fetch(torch.arange(data.n_test), "test")
-    return float(((test_x.flatten(1) @ solution).argmax(1) == test_y).float().mean())
-
-
 def test_synthetic_is_made_from_the_seed_and_can_be_learned() -> None:
     data, again, other = (load("synthetic", "", seed=seed) for seed in (1, 1, 2))
     assert (data.n_train, data.n_test, data.n_classes, data.input_shape) == (2048, 512, 10, (1, 28, 28))
     indices = torch.arange(100)
     assert torch.equal(data.fetch(indices)[0], again.fetch(indices)[0])
     assert not torch.equal(data.fetch(indices)[0], other.fetch(indices)[0])
-    assert accuracy_of_a_linear_fit(data) > 0.5
 
 
 def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
@@ -66,7 +56,6 @@ def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
     x, _ = data.fetch(torch.arange(data.n_train))
     torch.testing.assert_close(x.mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
     torch.testing.assert_close(x.std(), torch.tensor(1.0), atol=1e-3, rtol=0)
-    assert accuracy_of_a_linear_fit(data) > 0.8
 
 
 @pytest.mark.exhaustive
@@ -94,7 +83,6 @@ def test_train_size_takes_a_fixed_choice_whatever_the_seed() -> None:
         ("digits", {"train_size": 1438}, ("1437",)),
         ("fashion_mist", {}, ("did you mean fashion_mnist?", "imagefolder")),
         ("not_there:make", {}, ("no module not_there",)),
-        ("module:", {}, ("yourmodule:name",)),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, options: dict[str, Any], told: tuple[str, ...]) -> None:
@@ -115,30 +103,16 @@ def test_mnist_is_read_in_torchvisions_layout_and_normalised(tmp_path: Path) -> 
 
 
 def test_cifar_and_svhn_put_channels_first_and_scale_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what torchvision reads: N x H x W x 3 and targets of CIFAR, N x 3 x H x W and labels of SVHN."""
     datasets = pytest.importorskip("torchvision.datasets")
-    scipy_io = pytest.importorskip("scipy.io")
     image = np.arange(3 * 32 * 32, dtype=np.uint8).reshape(3, 32, 32)  # each channel differs
     image += np.array([0, 50, 100], np.uint8)[:, None, None]
-
-    cifar = tmp_path / "cifar-10-batches-py"
-    cifar.mkdir()
-    batch = {"data": np.stack([image, image]).reshape(2, -1), "labels": [0, 9]}
-    for name in ("data_batch_1", "test_batch"):
-        (cifar / name).write_bytes(pickle.dumps(batch))
-    (cifar / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
-    monkeypatch.setattr(datasets.CIFAR10, "train_list", [["data_batch_1", None]])
-    monkeypatch.setattr(datasets.CIFAR10, "test_list", [["test_batch", None]])
-    monkeypatch.setitem(datasets.CIFAR10.meta, "md5", None)
-
-    (tmp_path / "SVHN").mkdir()
-    mat = {"X": np.stack([image, image]).transpose(2, 3, 1, 0), "y": np.array([[10], [9]])}
-    for split in ("train", "test"):
-        scipy_io.savemat(tmp_path / "SVHN" / f"{split}_32x32.mat", mat)
-    files = {split: ["", f"{split}_32x32.mat", None] for split in ("train", "test")}
-    monkeypatch.setattr(datasets.SVHN, "split_list", files)
-
+    images, labels = np.stack([image, image]), [0, 9]
+    read = {"CIFAR10": Mock(data=images.transpose(0, 2, 3, 1), targets=labels, spec_set=["data", "targets"])}
+    read["SVHN"] = Mock(data=images, labels=np.array(labels), spec_set=["data", "labels"])
     for name, mean, std in (("cifar10", 0.4465, 0.2616), ("svhn", 0.4728, 0.1970)):
-        data = load(name, tmp_path)
+        monkeypatch.setattr(datasets, name.upper(), Mock(return_value=read[name.upper()]))
+        data = load(name, tmp_path, download=True)
         x, y = data.fetch(torch.tensor([0, 1]), "test")
         assert y.tolist() == [0, 9]
         expected = (torch.from_numpy(image[2]).float() / 255 - mean) / std
@@ -164,11 +138,8 @@ def test_files_that_are_not_there_or_corrupt_name_place_and_cure(
     assert "corrupt" in message
 
 
-@pytest.mark.parametrize("error", ["ImportError('absent')", "RuntimeError('operator torchvision::nms does not exist')"])
-def test_a_missing_or_mismatched_torchvision_is_told(
-    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "torchvision.py").write_text(f"raise {error}")
+def test_a_mismatched_torchvision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     for name in ("cifar10", "imagefolder"):
@@ -181,17 +152,6 @@ def test_imagefolder_refuses_bad_folders(tmp_path: Path) -> None:
     write_pictures(tmp_path)
     (tmp_path / "val" / "class 1").rename(tmp_path / "val" / "c")
     assert "differ in classes (c, class 1)" in refusal("imagefolder", tmp_path)
-
-
-def test_shared_data_can_be_pickled_and_fetched_in_half_precision() -> None:
-    data = load("synthetic", "")
-    assert isinstance(data.train, InMemory)
-    data.train.share_memory_()
-    assert data.train.x.is_shared()
-    assert data.train.y.is_shared()
-    x, y = pickle.loads(pickle.dumps(data)).fetch(torch.arange(3), dtype=torch.bfloat16)
-    assert (x.dtype, y.dtype) == (torch.bfloat16, torch.int64)
-    torch.testing.assert_close(x, data.fetch(torch.arange(3))[0].bfloat16())
 
 
 def test_a_users_arrays_are_taken(user_module: WriteModule) -> None:
@@ -227,19 +187,13 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
     [
         ("def make(): raise KeyError('oh')", "raised KeyError: 'oh'"),
         ("def other(): pass", "has no make; define it there"),
-        ("import not_there_at_all", "importing .* raised ModuleNotFoundError"),
         ("def make(): return None", "returned a NoneType"),
-        ("def make(): return 1, 2, 3", "returned 3 things"),
         ("def make(): return torch.ones(3, 2), [0], torch.ones(3, 2), [0]", "train_y is a list"),
         ("def make(): return (np.array([['a']]), np.ones(1, int)) * 2", "train_x is an array of <U1"),
         ("def make(): return (torch.ones(3, 2), torch.ones(4).long()) * 2", "train_x has 3 samples, train_y 4"),
-        ("def make(): return (torch.ones(3, 2), torch.ones(3)) * 2", "torch.float32; make it N integer labels"),
-        ("def make(): return (torch.ones(3, 2).long(), torch.ones(3).long()) * 2", "x is torch.int64"),
-        ("def make(): return (torch.ones(3, 2, 2), torch.ones(3).long()) * 2", "N x C x H x W"),
         ("def make(): return (torch.ones(0, 2), torch.ones(0).long()) * 2", "train set is empty"),
         ("def make(): return (torch.ones(3, 2), -torch.ones(3).long()) * 2", "labels go from -1 to -1"),
         ("def make(): y = torch.ones(3).long(); return torch.ones(3, 2), y, torch.ones(3, 4), y", "make them alike"),
-        ("def make(): return torch.ones(3, 2), torch.ones(3)", "the train set is a Tensor"),
         ("def make(): return [1], [1]", "item 0 is not a pair"),
         ("def make(): return ([(torch.ones(2, 2), 0)],) * 2", "C x H x W"),
     ],
@@ -250,14 +204,3 @@ def test_a_users_faults_are_told(user_module: WriteModule, body: str, told: str)
         load(name, "")
     assert str(caught.value).startswith(f"--dataset {name}: ")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("item", "told"), [("torch.ones(3), 0", r"item 1 of the train set is \(3,\)"), ("torch.ones(2), 7", "label 7")]
-)
-def test_a_bad_item_is_told_when_it_is_fetched(user_module: WriteModule, item: str, told: str) -> None:
-    name = user_module(
-        f"class Items(list):\n    classes = 'ab'\ndef make(): return (Items([(torch.ones(2), 0), ({item})]),) * 2"
-    )
-    with pytest.raises(UsageError, match=told):
-        load(name, "").fetch(torch.tensor([0, 1]))

@@ -14,7 +14,7 @@ from records.errors import UsageError
 from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE
 from workloads import datasets, sample_images
 from workloads.data import Data, Samples
-from workloads.images import Pictures, centre_cut, opened, random_cut
+from workloads.images import Pictures, opened, random_cut
 from workloads.options import DataOptions
 
 transforms = pytest.importorskip("torchvision.transforms")
@@ -83,11 +83,6 @@ def test_cuts_are_distributed_as_torchvisions() -> None:
     height, width, n = 375, 500, 4000
     draw = random.Random(0)
     cuts = [random_cut(draw, height, width, SIZE) for _ in range(n)]
-    for cut in cuts:
-        assert 0 <= cut.top <= height - cut.height
-        assert 0 <= cut.left <= width - cut.width
-        assert 0.07 < cut.height * cut.width / (height * width) <= 1
-        assert 0.74 < cut.width / cut.height < 1.35
     torch_cuts = []
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -109,15 +104,6 @@ def test_a_picture_into_which_nothing_fits_is_cut_at_its_centre(
 ) -> None:
     cuts = {random_cut(random.Random(seed), height, width, SIZE)[:4] for seed in range(50)}
     assert expected in cuts
-
-
-def test_a_centre_is_within_the_resized_picture() -> None:
-    for height in range(1, 60):
-        for width in (1, 20, 33, 59):
-            cut = centre_cut(height, width, SIZE)
-            assert min(cut.new_height, cut.new_width) == 27
-            assert 0 <= cut.y <= cut.new_height - SIZE
-            assert 0 <= cut.x <= cut.new_width - SIZE
 
 
 def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
@@ -153,5 +139,3 @@ def test_samples_can_be_written_and_read(tmp_path: Path) -> None:
     assert (data.n_train, data.n_test, data.n_classes) == (40, 10, 10)
     with pytest.raises(UsageError, match="--per_class 3: must be"):
         sample_images.write(sample_images.Settings(place, per_class=3))
-    with pytest.raises(UsageError, match="cannot be written"):
-        sample_images.write(sample_images.Settings(Path("/dev/null/x")))

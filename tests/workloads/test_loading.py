@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 from launchers.parent import die_with_parent
@@ -110,13 +109,6 @@ def test_every_loader_gives_the_plans_samples_in_every_step(folder: Path, name: 
         assert as_before, "random numbers and signals are the rank's"
 
 
-def test_pictures_of_other_files_differ_by_more_than_is_allowed(folder: Path) -> None:
-    x, _ = open_data(folder, False).fetch(torch.arange(21))
-    for i in range(21):
-        for j in range(i):
-            assert ((x[i] - x[j]).abs() * min(STD) * 255).mean() > 20
-
-
 @pytest.mark.parametrize(("name", "n"), [ONE, DALI])
 def test_what_comes_next_is_requested_beforehand_and_once(folder: Path, name: str, n: int) -> None:
     """The next pieces are requested beforehand, each once, and no more than some."""
@@ -196,16 +188,6 @@ def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: in
     bad.write_bytes(b"nonsense")
     said = failure(2, all_batches, open_data(tmp_path, True), name, n)
     assert f"cannot read {bad}" in said
-
-
-@pytest.mark.exhaustive
-@needs_dali
-def test_what_only_dali_cannot_read_is_told_in_one_line(tmp_path: Path) -> None:
-    odd = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"
-    Image.new("RGB", (40, 40), (9, 9, 9)).save(odd, format="GIF")
-    said = failure(1, all_batches, open_data(tmp_path, True), "dali", 1)
-    assert "DALI failed: " in said
-    assert "--loader torch" in said
 
 
 def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

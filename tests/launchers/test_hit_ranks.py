@@ -36,14 +36,19 @@ def ranks_here() -> dict[int, int]:
     return {rank: named[name] for rank in range(3) if (name := f"rank {rank}") in named}
 
 
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 def hit(folder: Path, strategy: str, ranks: list[int], when: str, number: int = signal.SIGKILL, **changes: Any) -> str:
     """Start a run of 3 ranks that would last for hours, send the signal to `ranks`; return the run's error.
 
-    They are hit when all are "started", or "training": when there is a checkpoint.
+    They are hit when all are "started", "training", which a checkpoint shows, or when one is "evaluating".
     """
     is_so: dict[str, Callable[[], bool]] = {
         "started": lambda: len(ranks_here()) == 3,
         "training": lambda: bool(listed(folder / "c")),
+        "evaluating": lambda: "evaluating" in map(name_of, ranks_here().values()),
     }
 
     def send() -> None:
@@ -84,7 +89,7 @@ def test_a_stopped_rank_ends_the_run_by_name(tmp_path: Path, strategy: str) -> N
 
 def test_a_rank_killed_while_it_evaluates_is_what_the_others_waited_for(tmp_path: Path) -> None:
     slow: dict[str, Any] = {"batch_size": 5000, "model": "tests.workload:slow_to_evaluate"}  # an epoch is one step
-    text = hit(tmp_path, "param_server", [0], "training", **slow)
+    text = hit(tmp_path, "param_server", [0], "evaluating", **slow)
     assert text.startswith("rank 0 (server) was killed by SIGKILL")
     assert "rank 1 (worker) waited for 'evaluated' from rank 0" in text
 

@@ -69,11 +69,6 @@ def row(what: str, n: int, **values: Any) -> Row:
     return {**dict.fromkeys(COLUMNS, ""), "what": what, "elements": n, **values}
 
 
-def error(vector: torch.Tensor, decoded: torch.Tensor) -> float:
-    """Return ||v - decoded|| / ||v||."""
-    return float(torch.linalg.vector_norm(vector - decoded) / torch.linalg.vector_norm(vector))
-
-
 def started(name: str, vector: torch.Tensor) -> Any:
     """Return a codec for vectors of this length."""
     codec = CODECS[name](**DENSITIES.get(name, {}))
@@ -87,7 +82,7 @@ def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) ->
     codec.epoch = LATE
     out = torch.empty_like(vector)
     first = codec.encode(vector).data
-    lost = error(vector, codec.decode(first, out))
+    lost = torch.linalg.vector_norm(vector - codec.decode(first, out)) / torch.linalg.vector_norm(vector)
     times = []
     for _ in range(repeats):
         start = transport.now()
@@ -97,7 +92,7 @@ def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) ->
         times.append((middle - start, transport.now() - middle))
     encode, decode = 1e3 * np.array(times).T
     figures = figure("encode_ms", encode) | figure("decode_ms", decode)
-    return row(name, len(vector), **figures, percent=100 * first.nbytes / vector.nbytes, error=lost)
+    return row(name, len(vector), **figures, percent=100 * first.nbytes / vector.nbytes, error=float(lost))
 
 
 def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int, *both: Callable[[], Any]) -> Row:

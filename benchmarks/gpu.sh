@@ -48,7 +48,6 @@ dali = [one.version for one in importlib.metadata.distributions() if one.name.st
 print("DALI", *dali or ["is not installed; what needs it is left out"])'
 run nvidia-smi
 run python -m pytest -n 0 -v -m gpu tests
-run python benchmarks/loading.py --device cuda --repeats 3
 ranks=$(python -c 'import torch; print(max(2, torch.cuda.device_count()))')
 train train.py --strategy ring_all_reduce
 train ring_all_reduce_builtin.py

@@ -59,13 +59,11 @@ class Column:
     name: str
 
     def __format__(self, form: str) -> str:
-        """As usual, but for these: "times", a ratio with its quartiles; "range", the least and the greatest; "most"."""
+        """As usual; but "times" is a ratio with its quartiles."""
         values = [row[self.name] for row in self.rows]
         if form == "times":
             quartiles = [row[f"{self.name}_quartiles"] for row in self.rows]
             return ", ".join(f"{v:.3g} ({q[0]:.3g}-{q[1]:.3g})" for v, q in zip(values, quartiles, strict=True))
-        if form in ("range", "most"):
-            return f"{min(values):.3f}-{max(values):.3f}" if form == "range" else f"{max(values):.0f}"
         return ", ".join(format(value, form) for value in values)
 
 
@@ -100,12 +98,6 @@ def _startup(rows: Rows) -> Lines:
     return found
 
 
-def _memory(rows: Rows) -> Lines:
-    first, last = rows[0], rows[-1]
-    what = f"most memory of a rank after {last['steps']:,} steps, against {first['steps']:,}"
-    return [(what, f"{last['rank_mb']:.0f} MB, {first['rank_mb']:.0f} MB")]
-
-
 def _virtual_time(rows: Rows) -> Lines:
     message = "virtual time: a message of a ring of {ranks} ranks", "{us_a_message:.0f} µs"
     whole = "virtual time: a ring all-reduce of {ranks} ranks, {messages:,} messages", "{seconds:.1f} s"
@@ -136,14 +128,6 @@ def _compression(rows: Rows) -> Lines:
     codes = [row for row in rows if row["elements"] == middle and row["encode_ms"] != ""]
     line = "`{what}`", "{encode_ms:.1f} ms, {decode_ms:.1f} ms, {percent:.3g} %, {error:.3g}"
     return [*found, *lines_of(codes, line, by=("what",))]
-
-
-def _loading(rows: Rows) -> Lines:
-    names = {"torch": "worker processes", "dali": "threads of DALI"}
-    others = [row | {"loader": names[row["loader"]]} for row in rows[1:]]
-    alone = "JPEG files of 500 pixels, cut to 224, one rank by itself", "{images_per_s:.0f} images/s"
-    with_help = "the same with {workers} {loader}", "{images_per_s:.0f} images/s; {ratio:times}"
-    return [*lines_of(rows[:1], alone), *lines_of(others, with_help, by=("loader",))]
 
 
 def _overlap(rows: Rows) -> Lines:
@@ -194,15 +178,9 @@ TABLE: dict[str, tuple[str, Show]] = {
         by=("mode", "server"), of=lambda rows: [row for row in rows if not row["server"].endswith("param_server")],
     )),
     "startup": ("startup", _startup),
-    "memory": ("memory", _memory),
     "virtual_time": ("virtual_time", _virtual_time),
-    "link": ("link", shown(
-        ("held back by {gbit:g} Gbit/s, `{transport}`, 10 to {expected_ms:most} ms",
-         "{ratio:range} times what the link takes"), by=("transport", "gbit"),
-    )),
     "prediction": ("prediction", _prediction),
     "compression": ("compression", _compression),
-    "loading": ("loading", _loading),
     "overlap": ("overlap", _overlap),
     "hogwild": ("hogwild", shown(
         ("`hogwild` against torch's own, {model}, {processes} processes", "{ratio:times}"),

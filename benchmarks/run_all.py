@@ -1,4 +1,4 @@
-"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: 20 minutes on 2 cores.
+"""Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: less than 20 minutes.
 
 python -m benchmarks.run_all      # with nothing else running; then: python -m benchmarks.report
 

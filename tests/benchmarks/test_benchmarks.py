@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, loading, networks, startup, under_mpirun
+from benchmarks import common, networks
 from compression import CODECS
-from records.errors import RunFailed, UsageError
+from records.errors import UsageError
 from strategies import STRATEGIES
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT
-from transports.base import Transport
 
 HEADS = "claim", "hardware", "n"
 Rows = list[dict[str, Any]]
@@ -87,7 +86,6 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
 
 SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),
            ("asynchronous", "async_param_server")]  # fmt: skip
-LOADING = "--repeats 1 --steps 1 --batch_size 10 --per_class 4 --side 40 --image_size 32"
 PREDICTED = [name for name, kind in STRATEGIES.items() if kind().cost().path and kind.traits.ranks[0] <= 2]
 SIZES = "--world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
 SUMS = [(3, 100000), (3, 1000000)]
@@ -95,10 +93,6 @@ SUMS = [(3, 100000), (3, 1000000)]
 
 CASES = {
     "all_reduce": Case(f"{SIZES} gloo", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
-    "memory": Case(
-        "--steps 1000 2000 --repeats 1", "steps", [(1000,), (2000,)],
-        lambda row: row["events_mb"] == pytest.approx((5 * row["steps"] + 1) * 80e-6),
-    ),
     "training": Case(
         "--n_gpus 2 --models mlp --repeats 2 --steps 2 --batch_size 8", "model n_gpus strategy peer",
         [("mlp", 2, "ring_all_reduce", "ring_all_reduce_builtin"), ("mlp", 2, "param_server", "gloo_reduce_broadcast")],
@@ -110,12 +104,6 @@ CASES = {
     "hogwild": Case(
         "--processes 1 2 --models small_cnn --steps 1 --batch_size 8 --repeats 2", "model processes",
         [("small_cnn", 1), ("small_cnn", 2)],
-    ),
-    "link": Case(
-        "--smallest --repeats 1", "transport from_to expected_ms",
-        [(transport, ranks, pytest.approx(expected)) for transport in ("shared_memory", "process_group")
-         for ranks, expected in (("1 to 1", 10.1), ("1 to 2", 20.1), ("2 to 1", 20.1))],
-        lambda row: row["ratio"] > 0.999,  # nothing arrives before its time
     ),
     "overlap": Case(
         "--repeats 1 --steps 1 --batch_size 4 --models deep --gbit 10 0", "gbit", [(10,), ("shared memory",)],
@@ -130,16 +118,11 @@ CASES = {
         "--workers 1 2 --repeats 1 --steps 2 --batch_size 4", "workers mode server",
         [(n, *row) for n in (1, 2) for row in SERVERS], is_right_server,
     ),
-    "loading": Case(
-        f"{LOADING} --workers 0 1", "loader workers device",
-        [("torch", 0, "cpu"), ("torch", 1, "cpu"), ("dali", 1, "cpu")],
-    ),
     "all_reduce, mpi": Case(f"{SIZES} gloo mpi", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
-    "loading, no dali": Case(f"{LOADING} --workers 0", "loader workers", [("torch", 0)], head="dali"),
 }  # fmt: skip
 MARKS = {
     "all_reduce, mpi": [pytest.mark.end_to_end, *NEEDS_MPI],
-    "overlap": [pytest.mark.exhaustive],  # its strategies and links are measured by `training` and `link`
+    "overlap": [pytest.mark.exhaustive],  # its strategies and links are measured by `training` and `prediction`
     "parameter_server": [pytest.mark.exhaustive],
 }
 
@@ -147,13 +130,7 @@ MARKS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=MARKS.get(name, [pytest.mark.end_to_end])) for name in CASES]
 )
-def test_a_small_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if name == "loading":
-        pytest.importorskip("nvidia.dali")
-    if name == "loading, no dali":
-        monkeypatch.setattr(loading, "has_dali", lambda: False)
+def test_a_small_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[name]
     rows = figures(tmp_path, capsys, name.split(",")[0], *case.arguments.split(), head=case.head)
     assert [tuple(row[column] for column in case.columns.split()) for row in rows] == case.expected
@@ -194,15 +171,6 @@ def test_a_ratio_is_the_median_of_what_its_quartiles_are_of() -> None:
     assert np.median(over) / np.median(under) == 0.75
 
 
-def test_startup_compares_to_the_first_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "seconds_to_first_step", lambda n_ranks: 1 + n_ranks / 10)
-    monkeypatch.setattr(startup, "seconds_of", lambda *command: 2.0 if "train.py" in command else 1.0)
-    rows = list(startup.measure(startup.StartupSettings(ranks=(2, 8), repeats=3)))
-    assert [row["what"] for row in rows] == ["import torch", "first run, to its end", "2 ranks ready", "8 ranks ready"]
-    assert [row["seconds"] for row in rows] == pytest.approx([1, 2, 1.2, 1.8])
-    assert [row["ratio"] for row in rows] == pytest.approx([1, 2, 1, 1.5])
-
-
 # What is not installed, and what is wrong
 
 
@@ -212,26 +180,10 @@ def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         run("all_reduce", "--peers", "mpi")
 
 
-def fail_on_rank_1(transport: Transport) -> None:
-    if transport.rank == 1:
-        raise ValueError("it is broken")
-    transport.recv(1, "never sent")
-
-
-@pytest.mark.end_to_end
-@NEEDS_MPI[0]
-@NEEDS_MPI[1]
-def test_a_failure_under_mpirun_is_told() -> None:
-    with pytest.raises(RunFailed, match=r"(?s)mpirun ended with exit code 1: .*ValueError: it is broken"):
-        under_mpirun.launch(fail_on_rank_1, 2)
-
-
 WRONG = """
 compression --elements 1001
 compression --codecs topk zip
 virtual_time --ranks 1
-loading --workers 1 2
-loading --device tpu
 overlap --gbit -1
 overlap --models vgg
 overlap --bucket_mb 0
@@ -240,7 +192,7 @@ all_reduce --peers nccl
 all_reduce --no_such_option
 parameter_server --workers 2 2
 startup --repeats 0
-memory --out /dev/null/figures.json
+virtual_time --out /dev/null/figures.json
 """
 
 

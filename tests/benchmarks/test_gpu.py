@@ -77,7 +77,6 @@ def test_with_one_it_writes_one_report_of_all_commands(tmp_path: Path) -> None:
     commands = re.findall(r"^\$ ", text, re.MULTILINE)
     _, summary = text.rsplit("exit code, seconds, command\n", 1)
     codes = re.findall(r"^(\d+), \d+, ", summary, re.MULTILINE)
-    assert len(codes) == len(commands) >= 8
+    assert len(codes) == len(commands) >= 7
     assert sorted(codes) == ["0"] * (len(codes) - 1) + ["3"]
-    assert "benchmarks/loading.py --device cuda" in summary
     assert f"report in {report}" in done.stdout

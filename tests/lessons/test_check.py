@@ -117,16 +117,10 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
 
 
 OTHER_WAY = "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N"
-MIRRORED = ("right, left = (r + 1) % N, (r - 1) % N", OTHER_WAY)
 
 
 def test_a_ring_that_goes_the_other_way_round_is_as_good() -> None:
-    assert judge_changed("ring", MIRRORED).points == 100
-
-
-def test_a_fault_in_a_ring_that_goes_the_other_way_round_is_found() -> None:
-    found = judge_changed("ring", MIRRORED, *MISTAKES["ring"]["begins_with_the_wrong_chunk"].changes)
-    assert "step 3: rank 0 sent chunk 0 to rank 2; expected chunk 1" in found.verdict
+    assert judge_changed("ring", ("right, left = (r + 1) % N, (r - 1) % N", OTHER_WAY)).points == 100
 
 
 def test_a_server_that_waits_before_it_sends_to_the_next_is_faster() -> None:
@@ -170,12 +164,6 @@ def test_a_function_of_a_notebook_is_judged() -> None:
     assert "2 (N - 1) P / N" in shown
     assert 'src="data:image/png;base64,' in shown
     assert str(found).splitlines()[0] == "ring: right, and as good as is known"
-
-
-@pytest.mark.parametrize(("stem", "same"), [("forgets_to_divide", True), ("hops_once", False)])
-def test_beside_the_picture_it_says_whether_the_messages_are_those_of_the_reference(stem: str, same: bool) -> None:
-    found = judge_changed("ring", *MISTAKES["ring"][stem].changes)
-    assert ("is as in the reference: look at what is computed" in found._repr_html_()) == same
 
 
 # The command

@@ -38,17 +38,13 @@ def body(text: str) -> str:
     [
         ("def all_reduce(transport, vector:\n    pass\n", "import", "cannot be imported: SyntaxError"),
         ("import no_such_module\n", "import", "No module named 'no_such_module', line 1 of mine.py"),
-        ("import sys\nsys.exit(0)\n", "import", "cannot be imported: SystemExit: 0, line 2 of mine.py"),
         ("def allreduce(transport, vector):\n    pass\n", "missing", "there is no function all_reduce"),
         ("def all_reduce(vector):\n    pass\n", "raised", "TypeError: all_reduce() takes 1 positional argument"),
-        (body("all_reduce(transport, vector)"), "raised", "RecursionError: maximum recursion depth exceeded"),
         (body("os.kill(os.getpid(), 9)"), "died", "its process was killed by SIGKILL"),
         (body("transport.isend(vector, transport.rank, 'x')"), "raised", "rank 0 cannot send to rank 0"),
-        (body("transport.isend(vector, 1 - transport.rank, 5)"), "raised", "the tag of a message is a string"),
         (body("vector.fill_(float('nan'))"), "wrong", "rank 0 ends with NaN or infinity"),
         (body("vector.data = vector.double()"), "damage", "its vector [12], float32, one that is [12], float64"),
         (body("yield vector"), "returned", "all_reduce returned a generator: with `yield` in it, a function does noth"),
-        (body("torch.linalg.inv(torch.zeros(2, 2, dtype=torch.half))"), "raised", "raised NotImplementedError: "),
         (body("if transport.rank == 0:\n    transport.recv(1, 'x')"), "deadlock",
          "rank 0 waits for 'x' from rank 1, which has returned without sending it"),
         (body("N, r = transport.world_size, transport.rank\ntransport.isend(vector, (r + 1) % N, 'a')\n"
@@ -68,11 +64,9 @@ def test_what_breaks_gets_one_line(tmp_path: Path, source: str, kind: str, text:
 ENDLESS = [
     (body("while True:\n    pass"), "of mine.py"),
     (body("while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"), "of mine.py"),
-    (body("while True:\n    print('still here')"), "of mine.py"),
     (body("while True:\n    transport.isend(None, 1 - transport.rank % 2, 'x')"), "an endless loop"),
     ("while True:\n    pass\n", "of mine.py"),
     (body("torch.randn(40_000, 40_000) @ torch.randn(40_000, 40_000)"), "of mine.py"),
-    (body("for i in range(19):\n    time.sleep(0.9)\n    print(i)"), "of mine.py"),
 ]
 
 

@@ -16,8 +16,6 @@ from lessons.labs.clusters import (
     Cluster,
     measure,
     predict,
-    seconds,
-    share_of,
 )
 from lessons.labs.links import Links
 from lessons.solutions import links
@@ -70,16 +68,6 @@ def test_each_choice_is_the_fastest_as_often_and_nothing_may_be_left_out() -> No
     assert all(others.count(other) == 1 for other in others), "each is told apart"
     for what, other in zip(estimates.WORLDS, others, strict=True):
         assert estimates.explain_choices(TO_CHOOSE, other).endswith(f"; you choose as if {what}")
-
-
-def test_a_choice_that_is_like_no_other_is_told_by_computing_and_messages() -> None:
-    chosen = [estimates.best_in_theory(one) for one in TO_CHOOSE]
-    i = chosen.index(SERVER)
-    chosen[i] = RING
-    computing, whole = share_of(RING, TO_CHOOSE[i]), measure(RING, TO_CHOOSE[i])
-    said = estimates.explain_choices(TO_CHOOSE, chosen)
-    assert f"you chose 'ring', {seconds(whole)} (computing {seconds(computing)}, messages " in said
-    assert said.endswith(f"messages {seconds(measure(SERVER, TO_CHOOSE[i]) - share_of(SERVER, TO_CHOOSE[i]))})")
 
 
 def test_parts_that_have_come_on_several_ways_are_told_by_what_a_mean_is_made_of() -> None:

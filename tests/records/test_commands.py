@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 import records.page.__main__ as page
 from records import compare, plot, staleness, timeline
 from records.files import EVENTS_SUFFIX, load_events
-from records.tables import COLUMNS
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
@@ -42,22 +41,18 @@ def damaged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     backwards = of_three.assign(t1=-1.0).to_csv(index=False).encode()
     made: dict[str, tuple[bytes, Any]] = {
         "torn": (events[:-20], facts),
-        "foreign": (gzip.compress(b"a,b\n1,2\n"), facts),
         "backwards": (gzip.compress(backwards), facts | {"roles": ["server", "worker", "worker"]}),
         "broken": (events, [1]),
         "fewer": (gzip.compress(of_three.to_csv(index=False).encode()), facts),
         "roleless": (events, {key: value for key, value in facts.items() if key != "roles"}),
-        **{f"deaths-{i}": (events, facts | {"deaths": deaths}) for i, deaths in enumerate(DEATHS)},
+        "deaths": (events, facts | {"deaths": [{"rank": "1"}]}),
     }
     for name, (content, metadata) in made.items():
         (folder / f"{name}{EVENTS_SUFFIX}").write_bytes(content)
         (folder / f"{name}.json").write_text(json.dumps(metadata))
     (folder / f"alone{EVENTS_SUFFIX}").write_bytes(events)
-    tables = {"binary": b"\xff\xfe\x00", "ragged": b"a,b\n1,2\n1,2,3\n", "list": csv,
-              "deep": csv, "unfinished": f"{','.join(COLUMNS)}\n".encode()}  # fmt: skip
-    for name, table in tables.items():
+    for name, table in {"ragged": b"a,b\n1,2\n1,2,3\n", "deep": csv}.items():
         (folder / f"{name}.csv").write_bytes(table)
-    (folder / "list.json").write_text(json.dumps(list(facts)))
     (folder / "deep.json").write_text("[" * 200_000)
     (folder / "single.1.trace.json").write_text('{"traceEvents": []}')
     (folder / "link.html").symlink_to("single.1.json")
@@ -67,37 +62,28 @@ def damaged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-DEATHS = (3, [1], {"rank": 1}, [{"rank": "1"}])
 WRONG: list[tuple[str, ...]] = [  # a command, and what its line says
     ("timeline missing", "missing", "no such run", "RESULTS_DIR/RUN_NAME"),
-    ("timeline .", "no such run"),
     ("timeline silent", "silent.events.csv.gz", "without events", "--no_events"),
     ("timeline torn", "torn.events.csv.gz", "damaged", "repeat"),
-    ("timeline foreign", "foreign.events.csv.gz", "other columns", "repeat"),
     ("timeline backwards", "backwards.events.csv.gz", "damaged", "repeat"),
     ("timeline alone", "alone.json", "No such file", "copy"),
     ("timeline broken", "broken.json", "repeat"),
     ("timeline fewer", "fewer.events.csv.gz", "same run", "fewer.json"),
     ("timeline roleless", "roleless.json", "roles"),
-    *((f"timeline deaths-{i}", f"deaths-{i}.json: its deaths are not a list of ranks") for i in range(len(DEATHS))),
+    ("timeline deaths", "deaths.json: its deaths are not a list of ranks"),
     ("timeline single.1 --step 99", "--step 99", "steps 1 to 24"),
-    ("timeline single.1 --steps 25", "--steps 25", "steps 1 to 24"),
-    ("timeline single.1 --steps 0", "--steps 0", "steps 1 to 24"),
     ("timeline single.1 --step two", "--step", "two", "--help"),
     ("page single.1 nothing", "nothing: no such run"),
     ("page single.1 --step 9999", "--step 9999 --steps 1: the run has the steps 1 to"),
     ("page single.1 --out no/where.html", "give another --out"),
     ("page single.1 --out single.1.json", "end it with .html"),
-    ("page single.1 --out silent.events.csv.gz", "end it with .html"),
     ("page single.1 --out link.html", "link.html: the name of a run's records"),
     ("staleness ring_all_reduce.1", "ring_all_reduce.1: ring_all_reduce recorded no versions"),
     ("compare single.1.csv missing.csv", "compare: missing.csv"),
     ("compare single.1.csv nothing*.json", "compare: nothing*.json"),
     ("compare single.1.csv broken.json", "compare: broken."),
-    ("compare single.1.csv binary.csv", "compare: binary.csv"),
     ("compare single.1.csv ragged.csv", "compare: ragged.csv"),
-    ("compare single.1.csv unfinished.csv", "compare: unfinished.csv"),
-    ("compare single.1.csv list.csv", "compare: list.json"),
     ("compare single.1.csv deep.csv", "compare: deep.json"),
     ("compare single.1.csv silent.events.csv.gz", "compare: silent.events.csv.gz"),
     ("compare single.1.csv --lats", "compare: unrecognized arguments: --lats; see --help"),

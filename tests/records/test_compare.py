@@ -80,25 +80,6 @@ def test_compare_shows_the_threads_and_the_options_that_differ(
     assert "--" not in printed(capsys, "a.json"), "one run has nothing to differ from"
 
 
-@pytest.mark.parametrize("width", [40, 200])
-def test_no_line_is_longer_than_the_terminal(
-    folder: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    names = ["n" * 150 + end + "n" * 60 for end in "123"]  # alike at both ends
-    for number, name in enumerate(names):
-        write(folder, name, options=OPTIONS | {"lr": number, "dataset": "d" * number * 70, "o" * 90: number})
-    text = printed(capsys, *(f"{name}.json" for name in names))
-    assert max(map(len, text.splitlines())) <= width
-    for table in text.strip().split("\n\n"):  # each with a name for each run
-        header, *lines = map(cells, table.splitlines())
-        assert header[0] == "run"
-        assert len({line[0] for line in lines}) == len(names)
-    if width == 200:
-        assert "--lr" in text
-        assert "d" * 9 + ".." + "d" * 9 in text
-
-
 def test_the_last_runs_are_those_that_ended_last(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, ended in (("a", "2026-01-03 10:00:00"), ("b", "2026-01-02 10:00:00"), ("c", "2026-01-01 10:00:00")):
         write(folder, name, ended=ended)

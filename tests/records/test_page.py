@@ -1,7 +1,6 @@
 """The page of a run: its data say what the events say, it is one file, and bad input gets one line."""
 
 import base64
-import dataclasses
 import gzip
 import json
 import os
@@ -23,7 +22,7 @@ from records.messages import with_messages
 from records.page.__main__ import main
 from records.page.columns import TYPES
 from strategies import STRATEGIES
-from tests.records.samples import loaded, long, simulated
+from tests.records.samples import loaded, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
 from training.names import make_strategy
 
@@ -238,13 +237,3 @@ def test_two_long_runs_have_a_page_together_only_if_it_is_not_too_large(
         page.make_page(runs)
     first, n = map(int, re.findall(r"--steps? (\d+)", str(refused.value)))
     assert len(page.make_page(runs, (first, n)).encode()) < size
-
-
-def test_the_largest_run_has_a_page_of_5_mb(results: Path) -> None:
-    """Of 50,000 events whose times are of real clocks: to the nanosecond, none like another."""
-    run = long(loaded(results, "ring_all_reduce.1"))
-    later = np.random.default_rng(0).random(50_000) * 1e-4
-    t0, t1 = (run.events["t0"] + later).round(9), (run.events["t1"] + later + 1e-5).round(9)
-    text = page.make_page([dataclasses.replace(run, events=run.events.assign(t0=t0, t1=t1))])
-    assert facts(text)["runs"][0]["n"] == 50_000
-    assert len(text.encode()) < 5e6

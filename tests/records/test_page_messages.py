@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records.messages import PARAMETERS, with_messages
-from records.page.columns import encode
 from records.recorder import Recorder
 from records.tables import applied, dropped
 from strategies.collectives import ring_all_reduce
 from tests.ranks import virtual_time
 from tests.records.samples import loaded, simulated
-from tests.records.test_page import unpacked
 from tests.runs import strategy_of
 from transports.base import Transport
 from virtual_time.launcher import Death
@@ -58,27 +56,6 @@ def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds:
         assert sorted(ends["op"]) == ["recv", "send"]
         assert ends["chunk"].nunique() == 1
         assert ends["bytes"].nunique() == 1
-
-
-RANK = st.integers(0, 2)
-
-
-@settings(deadline=None, max_examples=10)
-@given(st.lists(st.tuples(RANK, RANK, st.sampled_from("ab"), st.booleans()), max_size=40))
-def test_the_first_sent_is_the_first_received(messages: list[tuple[int, int, str, bool]]) -> None:
-    recorders = [Recorder(rank) for rank in range(3)]
-    queues: dict[tuple[int, int, str], list[int]] = {}
-    for t, (src, dst, tag, receive) in enumerate(messages):
-        recorders[src].add("communicate", t, t, "send", dst, tag, 1000 + t)
-        queues.setdefault((src, dst, tag), []).append(1000 + t)
-        if receive:
-            recorders[dst].add("communicate", t + 0.5, t + 0.5, "recv", src, tag, queues[src, dst, tag].pop(0))
-    events = with_messages(pd.concat([one.frame() for one in recorders], ignore_index=True), ["worker"] * 3)
-    assert events.loc[events["op"] == "send", "message"].is_unique
-    for _, ends in events.groupby("message"):
-        assert len(ends) <= 2
-        assert ends["bytes"].nunique() == 1, "the bytes tell which message it is"
-    assert (events["chunk"] == -1).all()
 
 
 SERVED = ("param_server", "async_param_server", "downpour", "easgd", "dgs", "backup_workers")
@@ -141,29 +118,3 @@ def test_messages_of_two_lives_are_not_taken_for_one(tmp_path: Path) -> None:
     alone = events[(events["peer"] == 3) & ~events["message"].isin(own["message"]) & (events["message"] >= 0)]
     assert len(alone) >= 3
     assert alone["t0"].max() < begins, "what has one end is of its first life"
-
-
-@settings(deadline=None, max_examples=10)
-@given(st.lists(st.integers(1, 3), max_size=12), st.integers(0, 12), st.integers(0, 12), st.booleans())
-def test_a_receipt_is_of_no_message_of_another_length(sizes: list[int], first: int, taken: int, died: bool) -> None:
-    """Of what rank 1 sent before its `first` message that is on record nothing is known."""
-    recorders = [Recorder(0), Recorder(1)]
-    for t, size in enumerate(sizes):
-        if t >= first:
-            recorders[1].add("communicate", t, t, "send", 0, "a", size)
-        if t < taken:
-            recorders[0].add("communicate", t + 0.5, t + 0.5, "recv", 1, "a", size)
-    both = pd.concat([one.frame() for one in recorders], ignore_index=True)
-    for _, ends in with_messages(both, ["worker"] * 2, [1] if died else []).groupby("message"):
-        assert ends["bytes"].nunique() == 1
-        assert not died or len(ends) == 1, "no server says when it has returned"
-
-
-def test_columns_take_what_a_long_run_has() -> None:
-    recorder = Recorder(0)
-    recorder.epoch = 1
-    recorder.add("communicate", 0.0, 1e8, "send", 1, "a", 2**40)
-    encoded = encode(with_messages(recorder.frame(), ["worker"] * 2))
-    columns = unpacked(encoded)
-    assert columns["bytes"][0] == 2**40
-    assert columns["t1"][0] == 1e8

@@ -79,14 +79,6 @@ def test_each_run_has_its_name_beside_the_panels_and_a_style_of_its_own(tmp_path
     assert len(styles) == plot.MOST
 
 
-def test_a_curve_that_another_hides_is_named_with_it(tmp_path: Path) -> None:
-    """In another time the same epochs hide it in some panels only."""
-    table = diverged(0.5)
-    alike = table.assign(epoch_s=table["epoch_s"] + table["epoch"])
-    names = legend(made(tmp_path, "first", table), made(tmp_path, "second", table), made(tmp_path, "third", alike))
-    assert names == ["first\n(under second)", "second\n(partly under third)", "third"]
-
-
 def test_the_picture_is_written_beside_the_runs_with_an_axis_that_shows_all_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,9 +51,3 @@ def test_lines_that_are_the_same_are_one_with_both_names(tmp_path: Path, drawn: 
     styles = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()[:4]}
     assert len(styles) == 4
     assert (tmp_path / "a.png").exists()
-
-
-def test_lines_that_are_equal_in_one_place_are_two(tmp_path: Path, drawn: list[Figure]) -> None:
-    speedup.draw(sweep(speedup=lambda strategy, _, workers: workers ** (0.5 + 0.1 * len(strategy))), NAMES,
-                 tmp_path / "a.png")  # fmt: skip
-    assert len(drawn[0].axes[0].get_lines()) == 1 + 6

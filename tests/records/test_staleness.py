@@ -104,9 +104,6 @@ def test_the_picture_has_one_panel_a_worker_with_all_its_gradients(top: int, bar
     assert [panel.get_title() for panel in figure.axes] == ["rank 1: 2 applied", "rank 2: 0 applied, 1 dropped"]
     (legend,) = figure.legends
     assert all(legend.get_window_extent().y1 <= panel.get_window_extent().y0 for panel in figure.axes)
-    many = picture(served([(1, worker, 1, False) for worker in range(1, 7)]), {"strategy": "any", "options": {}})
-    assert [bool(panel.get_xlabel()) for panel in many.axes] == [False, False, True, True, True, True]
-    assert not many.legends
 
 
 def test_a_table_from_before_there_were_versions_or_codes_is_read(tmp_path: Path) -> None:

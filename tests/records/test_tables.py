@@ -83,9 +83,6 @@ def test_the_summary_is_short_and_shows_the_numbers() -> None:
     assert rows["wait"] == ["-", "-", "3.00", "25.0"]  # server, then worker: 3 of 12 s
     assert "compress" not in rows, "a phase that no rank had"
     assert "time per rank  not recorded" in summary(unrecorded_table(), {})
-    short = rows_of(table.assign(**table[[name for name in table if name.endswith("_s")]] / 100))
-    assert short["seconds"] == ["0.1300"], "a short run with more decimals"
-    assert short["wait"] == ["-", "-", "0.0300", "25.0"]
     ranks = pd.concat([table.assign(rank=rank, bytes_sent=10**9) for rank in range(16)])
     assert rows_of(ranks)
     assert "15: 6000.0" in summary(ranks, {})

@@ -167,20 +167,6 @@ def test_the_picture_shows_all_ranks_and_for_whom_they_wait() -> None:
             assert path.vertices[:, 0].max() < 1000 + 1e-6, "clipped"
 
 
-def test_the_trace_leaves_out_what_is_unknown() -> None:
-    found = by_phase(trace(made_up(), ROLES))
-    assert not any("from formula" in str(event) for event in found["X"] + found["s"])
-    start, forward, wait, update = (
-        next(x for x in found["X"] if x["name"] == name) for name in ("communicate", "forward", "wait", "update")
-    )
-    assert start["args"] == {"epoch": 0, "peer": 1, "tag": "start", "bytes": 0}
-    assert not any("step" in x["args"] for x in found["X"] if x["args"]["epoch"] == 0), "the start is no step"
-    assert forward["args"] == {"epoch": 1, "step": 1}
-    assert wait["args"] == {"epoch": 1, "peer": 2, "tag": "gradient"}, "a server knows no step"
-    assert update["args"] == {"epoch": 1, "version_applied": 0}
-    assert (forward["ts"], forward["dur"]) == (1e6, 5e5)
-
-
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.floats(0, 1e-7)), max_size=20))
 def test_slices_nest_whatever_was_recorded(spans: list[tuple[int, int, float]]) -> None:
@@ -189,30 +175,3 @@ def test_slices_nest_whatever_was_recorded(spans: list[tuple[int, int, float]]) 
         recorder.add("communicate", start / 1e6 + more, (start + length) / 1e6 + 2 * more, "recv", 1, "a")
     found = by_phase(trace(recorder.frame(), ["worker"] * 2))
     assert len(found["X"]) == len(spans)
-
-
-def asynchronous(staleness: int) -> pd.DataFrame:
-    """Return one step of two workers, whose gradients a server applies; worker 2's is so many versions late."""
-    ranks = [Recorder(rank) for rank in range(3)]
-    for recorder in ranks:
-        recorder.epoch = 1
-    for worker in (1, 2):
-        ranks[worker].add("forward", 0.0, 0.2)
-        at, version = 0.05 * worker, 3 + staleness * (worker - 1)
-        ranks[0].add("update", at, at, peer=worker, version_read=3, version_applied=version)
-        ranks[0].add("wait", at, at + 0.02, peer=worker)
-    return pd.concat([recorder.frame() for recorder in ranks], ignore_index=True)
-
-
-def test_stale_gradients_are_labelled_with_their_versions_each_worker_at_its_height() -> None:
-    figure = Figure((9, 3), layout="constrained")
-    axes = figure.subplots()
-    phases = draw(axes, asynchronous(2), ROLES, 1, 1)
-    placed = {text.get_text(): text.get_position() for text in axes.texts}
-    assert {"3→3", "3→5"} <= set(placed)
-    assert placed["3→3"][1] < 0 < placed["3→5"][1], "worker 1 above worker 2, on the server's lane"
-    assert placed["3→3"][0] == pytest.approx(50)
-    legend(figure, phases, versions=True)
-    assert "applied to version 5" in figure.legends[0].get_title().get_text()
-    draw(fresh := Figure((9, 3)).subplots(), asynchronous(0), ROLES, 1, 1)
-    assert not [text for text in fresh.texts if "3→3" in text.get_text()], "where none is stale"

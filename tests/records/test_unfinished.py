@@ -100,15 +100,6 @@ def test_runs_beside_each_other_leave_each_other_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_nobody_can_look_into_is_left_alone(tmp_path: Path) -> None:
-    there = [folder_of(tmp_path, "foreign"), tmp_path / "foreign.csv"]
-    for path in there:
-        path.touch()
-    with claimed(tmp_path, "run"):
-        pass
-    assert sorted(tmp_path.iterdir()) == sorted(there)
-
-
 def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
     with ExitStack() as second:
         with claimed(tmp_path, "run"):
@@ -118,13 +109,3 @@ def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
             folder = second.enter_context(claimed(tmp_path, "run"))
         assert folder.exists()
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_name_is_taken_once(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"run{suffix}").mkdir()
-    taken = rf"^--run_name run: .*run{suffix} exists already; give another --run_name"
-    with pytest.raises(UsageError, match=taken), claimed(tmp_path, "run"):
-        pass
-    with claimed(tmp_path, "ru"):
-        assert (tmp_path / f"run{suffix}").exists()

@@ -45,15 +45,6 @@ MISTAKES = [
             ("total.add_(decompress(indices_k, values_k, len(g)))", "total[indices_k.long()] = values_k")),
     Mistake("rebinds_the_residual", "wrong", "the residual is as it was before, so what is not sent is lost",
             ("residual.add_(g)", "residual = residual + g")),
-    Mistake("replaces_the_residual", "wrong", "the residual has forgotten what it held before the step",
-            """def compress(g, residual, k):
-    came = residual + g
-    indices = came.abs().topk(min(k, len(came)), sorted=False).indices
-    values = came[indices]
-    residual.copy_(g)
-    residual[indices] = 0
-    return indices.to(torch.int32), values
-"""),
     Mistake("returns_long_indices", "returned", "rank 0: compress returned indices of int64; expected int32",
             ("indices.to(torch.int32)", "indices")),
     Mistake("sends_long_indices", "costly", "the indices travel as int64, 8 bytes each, where int32 has 4",

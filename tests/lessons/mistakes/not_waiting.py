@@ -90,17 +90,6 @@ MISTAKES = [
             ("                waiting.remove(k)\n                read[k] = version\n", ""),
             ("x.clone(), k,", "waiting.pop(k), k,")),
     Mistake("sends_x_itself", "damage", "or send a copy, x.clone(), so that nobody waits", ("x.clone()", "x")),
-    Mistake("stops_too_early", "wrong", "too small: with ",
-            """def largest_rate(curvature, tau):
-    small, large = 0.0, 3 / curvature
-    for _ in range(30):
-        rate = (small + large) / 2
-        if abs(descend(rate, curvature, tau, 50)[-1]) < 1e-3:
-            small = rate
-        else:
-            large = rate
-    return small
-"""),
     Mistake("updates_an_old_x", "wrong", "on version 0, though there had been ",
             ("while steps:", "old = {k: x.clone() for k in transport.peers}\n    while steps:"),
             ("with message:", "x.copy_(old[k])\n            with message:"),

@@ -11,16 +11,6 @@ MISTAKES = [
             ('transport.recv(left, "share-only").copy_to(chunks[(r - s) % N])',
              'with transport.recv(left, "share-only") as received:\n'
             "            chunks[(r - s) % N].add_(received.vector)")),
-    Mistake("adds_what_was_added", "wrong", "rank 0 ends with (rank 0 + rank 1 + 2 x rank 2) / 3 in chunk 0",
-            """def all_reduce(transport, vector):
-    N, r = transport.world_size, transport.rank
-    right, left = (r + 1) % N, (r - 1) % N
-    for _ in range(N - 1):
-        transport.isend(vector.clone(), right, "vector")
-        with transport.recv(left, "vector") as received:
-            vector.add_(received.vector)
-    vector.div_(N)
-"""),
     Mistake("begins_with_the_wrong_chunk", "wrong", "N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1",
             ("r + 1 - s", "r - s"), ("(chunks[(r - s) % N])", "(chunks[(r - s - 1) % N])")),
     Mistake("changes_what_it_sends", "damage", "changed it before rank 2 had received it: wait for its Work",

@@ -25,16 +25,6 @@ MISTAKES = [
             '        sent.append(transport.isend(g_chunks[(r + 1 - s) % N], right, "mean"))\n'
             '        transport.recv(left, "mean").copy_to(g_chunks[(r - s) % N])\n'
             "    own = (r + 1) % N  # whose sum is finished here")),
-    Mistake("gathers_gradients", "wrong", "its g holds the finished gradient there, but its optimizer has no state for",
-            ("own = (r + 1) % N  # whose sum is finished here",
-             "for s in range(N - 1):\n"
-            '        sent.append(transport.isend(g_chunks[(r + 1 - s) % N], right, "mean"))\n'
-            '        transport.recv(left, "mean").copy_to(g_chunks[(r - s) % N])\n'
-            "    own = (r + 1) % N  # whose sum is finished here"),
-            ("    for s in range(N - 1):\n"
-            '        sent.append(transport.isend(x_chunks[(r + 1 - s) % N], right, "parameters"))\n'
-            '        transport.recv(left, "parameters").copy_to(x_chunks[(r - s) % N])\n',
-             "")),
     Mistake("one_rank_updates", "costly", "the optimizer of rank 0 keeps 40,000 numbers, more than its share",
             """def step(transport, x, g, update):
     N, r = transport.world_size, transport.rank

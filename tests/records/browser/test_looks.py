@@ -1,8 +1,6 @@
 """A page fits its window, has its colours, and is drawn in time."""
 
-import colorsys
 import io
-import re
 from importlib import resources
 from pathlib import Path
 
@@ -11,9 +9,8 @@ import pytest
 from PIL import Image
 
 from records import page
-from records.timeline import COLOURS
 from tests.browser import Browser
-from tests.records.browser.helpers import MARKS, moment, open_page, press
+from tests.records.browser.helpers import MARKS, moment, open_page
 from tests.records.samples import loaded, long
 
 pytestmark = MARKS
@@ -53,20 +50,6 @@ def test_nothing_is_wider_than_the_window_and_on_a_phone_a_finger_meets_every_bu
     assert min(sizes) >= 44 or width > 390
 
 
-def test_no_chunk_has_the_hue_of_a_phase() -> None:
-    style = (Path(page.__file__).with_name("page.css")).read_text()
-    chunks = re.findall(r"--chunk-\d: (#\w{6})", style)
-    assert len(chunks) == 2 * 7
-
-    def hue_of(colour: str) -> tuple[float, float]:
-        hue, _, saturation = colorsys.rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
-        return 360 * hue, saturation
-
-    phases = [hue for hue, saturation in map(hue_of, COLOURS.values()) if saturation > 0.1]
-    for chunk in chunks:
-        assert all(20 <= abs(hue_of(chunk)[0] - hue) <= 340 for hue in phases), chunk
-
-
 @pytest.mark.parametrize(("name", "dark"), [("ring_all_reduce", False), ("both", True), ("async_param_server", False)])
 def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name: str, dark: bool) -> None:
     browser.open(pages / f"{name}.html", dark=dark)
@@ -92,14 +75,6 @@ def test_a_large_run_is_drawn_by_the_pixel(browser: Browser, pages: Path, tmp_pa
     width = browser.run("return page.lanes[0].width")
     assert 500 < bars <= 2 * 4 * width, "at most some for each pixel of a lane"
     assert 500 < arrows <= 4 * 4 * width
-    frames = browser.run("return page.drawn.frames")
-    for key in ("+", "+", "-", "-"):
-        press(browser, key)
-        browser.frame()
-    drawn = browser.run("return page.drawn.frames") - frames
-    assert 4 <= drawn <= 8, "a frame for each change, and none without one"
-    browser.frame()
-    assert browser.run("return page.drawn.frames") == frames + drawn
     browser.element("#last").click()
     assert moment(browser)[1] == 50_000
 

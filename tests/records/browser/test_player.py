@@ -42,15 +42,6 @@ def test_stepping_ends_one_step_before_the_next_begins(ring: Browser, pages: Pat
     assert moment(ring)[1] == told.index[start + 38] + 1
 
 
-def test_of_workers_that_do_not_keep_step_the_times_are_followed(browser: Browser, pages: Path) -> None:
-    browser.open(pages / "async_param_server.html")
-    assert browser.run("return page.walk.every((p, k) => p === k)")
-    browser.open(pages / "param_server.html")
-    steps = browser.run("const [run] = page.runs; return [...page.walk].map((p) => run.stepOf[page.which[p]])")
-    assert steps == sorted(steps), "of the server too"
-    assert {*steps} == {-1, *events_of(pages, "param_server").query("rank > 0")["step"]}
-
-
 def test_play_lets_time_pass_and_pause_stops_it(ring: Browser) -> None:
     before, _ = moment(ring)
     ring.element("#play").click()

@@ -49,7 +49,7 @@ def play_apart(lab: Lab, source: Source, seen: Seen, tell: Callable[[str], None]
     Raises Fault, RunFailed.
     """
 
-    def hear(_: int, news: Run | str) -> None:
+    def on_report(_: int, news: Run | str) -> None:
         if isinstance(news, str):
             seen.printed += news
             return
@@ -57,7 +57,7 @@ def play_apart(lab: Lab, source: Source, seen: Seen, tell: Callable[[str], None]
         seen.run = news
 
     try:
-        ((seen.run, fault),) = _launch(lab, source, hear)
+        ((seen.run, fault),) = _launch(lab, source, on_report)
     except Fault as ended:
         assert seen.run is not None
         raise Fault(ended.kind, f"{seen.run.case}: {ended}") from None
@@ -105,17 +105,17 @@ def play_on_processes(lab: Lab, source: Source) -> None:
     except Fault as fault:
         raise Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}") from None
     if lab.find_fault(run):
-        raise Fault("real", f"{begin} the results are others: is something changed that is still being sent, or kept "
+        raise Fault("real", f"{begin} the results differ: is something changed that is still being sent, or kept "
                             "after its release?")  # fmt: skip
 
 
-def _launch(lab: Lab, source: Source, hear: Callable[[int, Any], None], real: Run | None = None) -> list[Any]:
-    """Return what `_be` returns, in one process or one a rank. Raises Fault if one crashes or never ends, RunFailed."""
+def _launch(lab: Lab, source: Source, on_report: Callable[[int, Any], None], real: Run | None = None) -> list[Any]:
+    """Return what `_run` returns, in one process or one a rank. Raises Fault if one crashes or hangs, RunFailed."""
     n = real.case.n if real else 1
     with tempfile.NamedTemporaryFile(prefix="lesson-") as trace:
         try:
-            return launch(_be, n, (trace.name, _COMPUTING_S), lab.name, source, real,
-                          timeout=_SILENT_S, roles=[_NAME] * n, on_report=hear)  # fmt: skip
+            return launch(_run, n, (trace.name, _COMPUTING_S), lab.name, source, real,
+                          timeout=_SILENT_S, roles=[_NAME] * n, on_report=on_report)  # fmt: skip
         except RunFailed as error:
             text = trace.read().decode(errors="replace")
             how = str(error).partition("\n")[0].partition(f"({_NAME}) ")[2]
@@ -131,16 +131,16 @@ def _launch(lab: Lab, source: Source, hear: Callable[[int, Any], None], real: Ru
 # In the processes
 
 
-def _be(transport: Transport, report: Callable[[Any], None], limit: tuple[str, float], lab_name: str, source: Source,
+def _run(transport: Transport, report: Callable[[Any], None], limit: tuple[str, float], lab_name: str, source: Source,
         real: Run | None) -> Any:  # fmt: skip
-    """Be the process of all cases, or one rank of a real run. Ends itself if that takes too long."""
+    """Run all cases, or one rank of a real run; end this process if that takes too long."""
     torch.set_num_threads(1)  # for short vectors more of them cost more than they help
     lab, printed = LABS[lab_name], _Printed(report)
     with _limited(*limit), redirect_stdout(printed), redirect_stderr(printed):
-        return _be_rank(transport, lab, source, real) if real else play_cases(lab, source, report)
+        return _run_rank(transport, lab, source, real) if real else play_cases(lab, source, report)
 
 
-def _be_rank(transport: Transport, lab: Lab, source: Source, run: Run) -> Vectors | Fault:
+def _run_rank(transport: Transport, lab: Lab, source: Source, run: Run) -> Vectors | Fault:
     """Run one rank; return its results, or its Fault."""
     try:
         return lab.run(source.load(lab.functions), transport, run.case, run.inputs[transport.rank])

@@ -143,7 +143,7 @@ _MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
 }
 _PATHS = ("data_dir", "results_dir", "run_name", "save", "resume", "replay", "checkpoint_dir")
-_NAMES = ("run_name", "save")  # of files, which have longer names before they are whole
+_NAMES = ("run_name", "save")  # of files, whose names are longer until they are complete
 
 
 def _check_values(options: Options) -> None:

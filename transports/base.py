@@ -267,8 +267,7 @@ class Transport(ABC):
 
     def _note(self, message: Message, t0: float) -> None:
         """Record a received message: its span ends when its receipt is logged or it is released, being read so far."""
-        if self._on_gpu:
-            self._synchronize()
+        self._synchronize()
         if self.recorder.enabled:
             self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
 

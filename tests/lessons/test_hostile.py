@@ -86,7 +86,7 @@ def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> Non
 def test_what_differs_on_real_processes_is_told(tmp_path: Path) -> None:
     differs = "\n    if type(transport).__name__ != 'LabTransport':\n        {}\n"
     for code, text in (
-        ("vector.zero_()", "on 3 real processes the results are others"),
+        ("vector.zero_()", "on 3 real processes the results differ"),
         ("raise ValueError('not here')", "raised ValueError: not here"),
     ):
         found = judged(tmp_path, SOLVED.replace("    vector.div_(N)", "    vector.div_(N)" + differs.format(code)))

@@ -19,8 +19,8 @@ import pytest
 import torch.distributed as dist
 
 from launchers import Job, Launch, find_launcher
+from launchers.environment import die_with_parent
 from launchers.fork_server import start_context
-from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
 from tests.pools import NEEDS_MPI, Pool, rank_here
 from tests.ranks import LIMIT, left_in_shared_memory, virtual_time, wait_until

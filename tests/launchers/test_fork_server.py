@@ -18,9 +18,9 @@ import pytest
 from launchers import fork_server
 from records.errors import RunFailed
 from tests.ranks import launch, wait_until
+from tests.runs import ROOT
 from transports.base import Transport
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 100
 Report = Callable[[Any], None]
 Start = Callable[[], psutil.Process]

@@ -118,6 +118,14 @@ def test_a_rank_that_takes_no_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert str(failure(be_stuck, 3)).startswith("rank 1 (worker) raised ValueError: on purpose")
 
 
+def blocks_interrupts(transport: Transport) -> bool:
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_rank_leaves_ctrl_c_to_its_launcher() -> None:
+    assert launch(blocks_interrupts, 1) == [True]
+
+
 def close_the_terminal(transport: Transport) -> int:
     os.kill(os.getpid(), signal.SIGHUP)
     return transport.rank

@@ -122,17 +122,11 @@ def _as_a_member(work: Callable[..., Any], n: int, args: tuple[Any, ...], option
 ENGINES: dict[str, type[LauncherEngine]] = {
     "local": LauncherEngine, "virtual time": LauncherEngine, "torchrun": Members, "mpi": Members, "dask": Dask,
 }  # fmt: skip
-_MARKS: dict[str, list[pytest.MarkDecorator]] = {
-    "torchrun": [pytest.mark.xdist_group("torchrun")],
-    "mpi": list(NEEDS_MPI),
-    "dask": [
-        pytest.mark.xdist_group("dask"),
-        pytest.mark.skipif(
-            importlib.util.find_spec("distributed") is None,
-            reason="needs dask.distributed: pip install -e '.[dask]'",
-        ),
-    ],
-}
+NEEDS_DASK = (
+    pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs pip install -e '.[dask]'"),
+    pytest.mark.xdist_group("dask"),
+)
+_MARKS = {"torchrun": (pytest.mark.xdist_group("torchrun"),), "mpi": NEEDS_MPI, "dask": NEEDS_DASK}
 
 
 def params(*names: str) -> list[Any]:

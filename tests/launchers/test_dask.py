@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import re
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -102,21 +101,6 @@ def test_on_fewer_ranks_than_workers_which_get_their_random_state_and_their_thre
 
 
 # Whole runs: that they end as on shared memory is in `test_every_strategy.py`
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive),
-        pytest.param(signal.SIGINT, marks=pytest.mark.end_to_end),
-    ],
-)
-def test_nothing_is_left_when_the_client_is_ended(start: Start, number: signal.Signals) -> None:
-    victim = start("param_server", "--launcher", "dask")
-    victim.wait_until("training")
-    os.killpg(victim.process.pid, number) if number == signal.SIGINT else victim.process.send_signal(number)
-    assert f"ended by {number.name}" in victim.check_end() or number == signal.SIGKILL
 
 
 @pytest.mark.slow

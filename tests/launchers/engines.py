@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from launchers import Job, Launch, find_launcher
@@ -170,7 +171,8 @@ def of_process() -> dict[str, Any]:
 
 def of_worker(dask_worker: Any) -> dict[str, Any]:
     """The same of a worker of Dask."""
-    return of_process() | {"tasks": len(dask_worker.active_threads), "data": len(dask_worker.data)}
+    torchs = torch.get_num_threads(), torch.get_rng_state().numpy().tobytes()
+    return of_process() | {"torch's": torchs, "tasks": len(dask_worker.active_threads), "data": len(dask_worker.data)}
 
 
 # Dask's cluster: a scheduler and three workers, forked from the fork server of the tests

@@ -1,11 +1,9 @@
-"""Messages that are held back: when they arrive, in what order, and what that costs where there is no link."""
+"""Messages that are held back: when they arrive, and in what order."""
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -222,31 +220,3 @@ def test_a_release_that_has_come_is_not_waited_for() -> None:
         with mock.patch.object(sender, "_move", side_effect=sender._move) as move:
             work.wait()
         assert [seconds for (_, seconds), _ in move.call_args_list] == [0]
-
-
-def calls(transport: Transport, n: int) -> list[str]:
-    """Return the file of every Python function that n messages from rank 1 to rank 0 need."""
-    files: list[str] = []
-
-    def note(frame: FrameType, event: str, arg: Any) -> None:
-        if event == "call":
-            files.append(frame.f_code.co_filename)
-
-    vector = transport.allocate(10)
-    transport.barrier()
-    sys.setprofile(note)
-    for _ in range(n):
-        if transport.rank == 1:
-            transport.isend(vector, 0, "x").wait()
-        else:
-            transport.recv(1, "x").release()
-    sys.setprofile(None)
-    return files
-
-
-def test_without_a_link_nothing_of_it_is_called() -> None:
-    for files in launch(calls, 2, 10, timeout=LIMIT):
-        assert files
-        assert not [file for file in files if file.endswith(("link.py", "network.py"))]
-    for files in launch(calls, 2, 10, timeout=LIMIT, link=Link(1e9, 0.0)):
-        assert [file for file in files if file.endswith("link.py")]

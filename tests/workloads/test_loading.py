@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from launchers.parent import die_with_parent
+from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, launch, wait_until
 from tests.workloads.pictures import SIZE, write_pictures

@@ -52,12 +52,25 @@ def on(device: str, strategy: Strategy, n_gpus: int, sizes: Sizes, **changes: An
     return results, [time.ranks.transports[rank].bytes_allocated for rank in range(n_gpus)]
 
 
-@pytest.mark.parametrize("name", IN_MESSAGES)
-def test_no_decision_depends_on_the_value_of_an_element(name: str) -> None:
-    n_gpus, sizes = n_gpus_of(name, 4), Sizes(1003, 5)
-    given = {} if IN_MESSAGES[name]().cost().code else {"optimizer": "adam", "clip_norm": 1.0}  # its code is of sgd
-    changes = {"slow": (f"{n_gpus - 1}:3",), **given}
-    meta, cpu = (on(device, IN_MESSAGES[name](), n_gpus, sizes, **changes) for device in ("meta", "cpu"))
+CODED_LAYOUT = Layout(("m", "v"), ((30, 33), (13,)))
+PLAIN: list[tuple[Strategy, Codec, Layout | None]] = [(kind(), CODECS["none"](), None) for kind in IN_MESSAGES.values()]
+ENCODED = [
+    (kind(), codec(), CODED_LAYOUT)
+    for kind in (RingAllReduce, ParamServer)
+    for name, codec in CODECS.items()
+    if name != "none" and codec.on_meta
+]
+
+
+@pytest.mark.parametrize(("strategy", "codec", "layout"), [*PLAIN, *ENCODED], ids=lambda one: getattr(one, "name", ""))
+def test_no_decision_depends_on_the_value_of_an_element(
+    strategy: Strategy, codec: Codec, layout: Layout | None
+) -> None:
+    n_gpus, sizes = n_gpus_of(strategy.name, 4), Sizes(1003, 5, layout)
+    changes: dict[str, Any] = {"slow": (f"{n_gpus - 1}:3",), "codec": codec}
+    if not (layout or strategy.cost().code):  # a code of its own is of sgd
+        changes |= {"optimizer": "adam", "clip_norm": 1.0}
+    meta, cpu = (on(device, strategy, n_gpus, sizes, **changes) for device in ("meta", "cpu"))
     assert meta == cpu
 
 
@@ -68,14 +81,6 @@ def test_a_step_sends_what_its_closed_form_says(name: str) -> None:
     messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), Layout(("x",), ((840,),)))
     assert sum(one.messages for one in results) == pytest.approx(STEPS * messages)
     assert sum(one.nbytes for one in results) == pytest.approx(STEPS * nbytes)
-
-
-@pytest.mark.parametrize("codec", [codec for name, codec in CODECS.items() if name != "none" and codec.on_meta])
-@pytest.mark.parametrize("strategy", [RingAllReduce(), ParamServer()], ids=["ring", "server"])
-def test_no_decision_of_a_codec_depends_on_the_value_of_an_element(strategy: Strategy, codec: type[Codec]) -> None:
-    sizes = Sizes(1003, 5, Layout(("m", "v"), ((30, 33), (13,))))
-    meta, cpu = (on(device, strategy, 4, sizes, codec=codec())[0] for device in ("meta", "cpu"))
-    assert meta == cpu
 
 
 def steps_of(strategy: Strategy, n_gpus: int, parameters: float, **changes: Any) -> DryRun:

@@ -19,7 +19,6 @@ from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.common.forms import predict
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
-from tests.ranks import launch
 from tests.runs import IN_MEMORY, n_gpus_of
 from training.checks import resolve
 from training.options import Options
@@ -30,7 +29,7 @@ from virtual_time.dry_run import DryRun, closed_form, dry_run, period
 from virtual_time.launcher import VirtualTime
 from virtual_time.meta_models import count_flops, sizes_of
 from virtual_time.network import OneSwitch
-from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
+from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
 STEPS, SAMPLES = 12, 4
@@ -252,12 +251,3 @@ def test_what_is_wrong_is_one_line(
         dry_run(options_of(RingAllReduce(), 3, **changes), ClusterOptions(**cluster), parameters, 1, quiet=True)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-def test_real_ranks_take_the_same_steps() -> None:
-    options = resolve(Options(strategy=RingAllReduce(), n_gpus=2))
-    job = StepsJob(options, Sizes(1000), SAMPLES, 3, phases={"forward": 1e-3, "backward": 2e-3})
-    results = launch(take_steps, 2, job, on_report=lambda *_: None)
-    assert [(len(one.ends), one.messages, one.nbytes) for one in results] == [(3, 6, 3 * 4000)] * 2
-    assert [len(one.ends) for one in results if one.ends[-1] - one.begun >= 3 * 3e-3] == [3, 3]
-    assert seconds_of_a_step(results, options.roles) > 3e-3

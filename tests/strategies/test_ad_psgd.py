@@ -2,7 +2,6 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -178,10 +177,6 @@ def with_layers(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
     return recorder.frame()
 
 
-def spans(events: pd.DataFrame, phase: str) -> Iterator[tuple[float, float]]:
-    return events[events["phase"] == phase][["t0", "t1"]].itertuples(index=False, name=None)
-
-
 def test_a_passive_rank_answers_while_it_computes() -> None:
     def seconds(rank: int, phase: str, part: float) -> float:
         return {("backward", 1): 100.0, ("backward", 0): 1.0}.get((phase, rank), 0.0) * part
@@ -189,12 +184,11 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
     time = VirtualTime(OneSwitch(2, 1e9, 1e-3), seconds)
     active, passive = time.launch(with_layers, 2, Task(ADPSGD(), 2), 6, record=True)
     answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"].to_numpy()
-    passes = list(spans(passive, "backward"))
+    passes, of_active = (events[events["phase"] == "backward"][["t0", "t1"]].to_numpy() for events in (passive, active))
     assert len(passes) == len(answers) == 6
     within = sum(t0 < answer < t1 for answer in answers for t0, t1 in passes)
     assert within >= 4, "after each of the layers"
-    ends = list(spans(active, "backward"))
-    assert ends[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
+    assert of_active[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
 
 
 # What is sent

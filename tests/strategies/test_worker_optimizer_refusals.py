@@ -24,6 +24,7 @@ from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
 from tests.strategies.loops import OPTIMIZERS, X, Y, fit, make_model
+from tests.strategies.scripted import Scripted
 from tests.strategies.test_worker_optimizer import NAME, Found, train, x_of
 from transports.base import Transport
 
@@ -86,26 +87,22 @@ def test_where_a_server_has_it_a_scheduler_is_refused(strategy: Strategy) -> Non
         virtual_time(2).launch(scheduled, 2, strategy, SCHEDULERS[0])
 
 
-def two_rates(transport: Transport) -> list[str]:
-    optimizer = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"], schedule=lambda samples: 1.0)
-    other = WorkerOptimizer(make_model(), transport, Single(), OPTIMIZERS["plain"])
-    calls: list[Callable[[], Any]] = [
-        partial(STEP_LR, optimizer, 1),
-        partial(other.add_param_group, {"params": [nn.Parameter(torch.zeros(1))]}),
-        partial(other.load_state_dict, {}),
-    ]
-    assert isinstance(other, torch.optim.Optimizer)
-    assert repr(optimizer) == "WorkerOptimizer(Single(workers_like=1))"
-    return [f"{kind}: {text}" for kind, text in map(outcome, calls)]
-
-
 def test_what_would_change_nothing_is_refused() -> None:
-    assert virtual_time(1).launch(two_rates, 1) == [
-        [
-            "UsageError: param_groups: schedule= sets the learning rate; give it or a scheduler, not both",
-            "UsageError: add_param_group: all parameters are one vector, and so one group",
-            "UsageError: load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)",
-        ]
+    scheduled, plain = (
+        WorkerOptimizer(make_model(), Scripted(workers=0), Single(), OPTIMIZERS["plain"], schedule=schedule)
+        for schedule in (lambda samples: 1.0, None)
+    )
+    assert isinstance(plain, torch.optim.Optimizer)
+    assert repr(plain) == "WorkerOptimizer(Single(workers_like=1))"
+    calls: list[Callable[[], Any]] = [
+        partial(STEP_LR, scheduled, 1),
+        partial(plain.add_param_group, {"params": [nn.Parameter(torch.zeros(1))]}),
+        partial(plain.load_state_dict, {}),
+    ]
+    assert list(map(outcome, calls)) == [
+        ("UsageError", "param_groups: schedule= sets the learning rate; give it or a scheduler, not both"),
+        ("UsageError", "add_param_group: all parameters are one vector, and so one group"),
+        ("UsageError", "load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)"),
     ]
 
 

@@ -14,9 +14,9 @@ from strategies.common.forms import describe
 from tests.runs import BUILTIN, KINDS, said
 from tests.strategies.loops import NEEDS, other_value
 from training import Options, command_line
-from training.catalogue import catalogue
 from training.checks import resolve
 from training.options import PANELS, option_names
+from training.pages import catalogue
 from training.preflight import prepare
 
 NAMES = """

@@ -1,4 +1,4 @@
-"""How a vector looks on the wire: codecs, by the name of their module. A new one is one file here and its line."""
+"""How a vector looks on the wire: codecs, by the name of their module. A new one is one file here and its name."""
 
 from compression.base import DENSE, GATHERED, KINDS, LINEAR, Code, Codec, Setting
 from compression.bf16 import BFloat16
@@ -13,20 +13,7 @@ from compression.random_k import RandomK
 from compression.sign import Sign
 from compression.topk import TopK
 
-CODECS: dict[str, type[Codec]] = {
-    codec.name: codec
-    for codec in (
-        NoCodec,
-        Float16,
-        BFloat16,
-        Blosc,
-        TopK,
-        RandomK,
-        DGC,
-        QSGD,
-        Sign,
-        PowerSGD,
-    )
-}
+_TABLE: tuple[type[Codec], ...] = (NoCodec, Float16, BFloat16, Blosc, TopK, RandomK, DGC, QSGD, Sign, PowerSGD)
+CODECS = {codec.name: codec for codec in _TABLE}
 
 __all__ = ["CODECS", "DENSE", "GATHERED", "KINDS", "LINEAR", "Code", "Codec", "Layout", "Setting"]

@@ -13,7 +13,8 @@ from compression.random_k import RandomK
 from compression.sign import Sign
 from compression.topk import TopK
 
-_TABLE: tuple[type[Codec], ...] = (NoCodec, Float16, BFloat16, Blosc, TopK, RandomK, DGC, QSGD, Sign, PowerSGD)
-CODECS = {codec.name: codec for codec in _TABLE}
+CODECS: dict[str, type[Codec]] = {
+    codec.name: codec for codec in (NoCodec, Float16, BFloat16, Blosc, TopK, RandomK, DGC, QSGD, Sign, PowerSGD)
+}
 
 __all__ = ["CODECS", "DENSE", "GATHERED", "KINDS", "LINEAR", "Code", "Codec", "Layout", "Setting"]

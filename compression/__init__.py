@@ -1,4 +1,4 @@
-"""How a vector looks on the wire: codecs, by the name of their module. A new one is one file here and its line."""
+"""How a vector looks on the wire: codecs, by the name of their module. A new one is one file here and its name."""
 
 from compression.base import DENSE, GATHERED, KINDS, LINEAR, Code, Codec, Setting
 from compression.bf16 import BFloat16
@@ -14,19 +14,7 @@ from compression.sign import Sign
 from compression.topk import TopK
 
 CODECS: dict[str, type[Codec]] = {
-    codec.name: codec
-    for codec in (
-        NoCodec,
-        Float16,
-        BFloat16,
-        Blosc,
-        TopK,
-        RandomK,
-        DGC,
-        QSGD,
-        Sign,
-        PowerSGD,
-    )
+    codec.name: codec for codec in (NoCodec, Float16, BFloat16, Blosc, TopK, RandomK, DGC, QSGD, Sign, PowerSGD)
 }
 
 __all__ = ["CODECS", "DENSE", "GATHERED", "KINDS", "LINEAR", "Code", "Codec", "Layout", "Setting"]

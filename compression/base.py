@@ -80,11 +80,6 @@ class Codec(ABC):
     def __init_subclass__(cls) -> None:
         cls.name = cls.__module__.rpartition(".")[2]
 
-    @classmethod
-    def describe(cls) -> str:
-        """Return the first lines of the docstring: what the codec does."""
-        return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
-
     def check(self) -> None:  # noqa: B027 - most have nothing to check
         """Check the options. Raises UsageError: see `records.errors.between`."""
 
@@ -221,12 +216,6 @@ def unpack(data: torch.Tensor, *kinds: tuple[int, torch.dtype]) -> list[torch.Te
         raise RunFailed(
             f"a code of {data.nbytes} bytes came, and one of {expected} was expected: sent by another codec"
         )
-    if len(kinds) == 1:
-        return [data.view(kinds[0][1])]
-    found: dict[int, torch.Tensor] = {}
-    start = 0
-    for i in sorted(range(len(kinds)), key=lambda i: -kinds[i][1].itemsize):
-        n, dtype = kinds[i]
-        found[i] = data[start : start + n * dtype.itemsize].view(dtype)
-        start += n * dtype.itemsize
-    return [found[i] for i in range(len(kinds))]
+    order = sorted(range(len(kinds)), key=lambda i: -kinds[i][1].itemsize)
+    pieces = data.view(torch.uint8).split([kinds[i][0] * kinds[i][1].itemsize for i in order])
+    return [pieces[order.index(i)].view(dtype) for i, (_, dtype) in enumerate(kinds)]

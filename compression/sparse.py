@@ -99,10 +99,17 @@ class Sparse(Codec):
         out.index_add_(0, *self.read(data), alpha=alpha)
 
     def read(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the indices and the values of a code."""
+        """Return the indices, as torch takes them, and the values of a code. Raises RunFailed if one is of none."""
         n = self.sent(data.nbytes)
         values, short = unpack(data, (n, self.sent_dtype), (n, self.index_dtype))
-        return check_indices(short, self.layout.n), values.to(self.dtype)
+        if len(short) and not short.is_meta:
+            for index in map(int, short.aminmax()):
+                if not 0 <= index < self.layout.n:
+                    raise RunFailed(
+                        f"a code has the index {index}, and the vector has {self.layout.n} elements: sent by another "
+                        "codec"
+                    )
+        return short.long(), values.to(self.dtype)
 
     def sent(self, nbytes: int) -> int:
         """Return how many elements a code of these bytes has; or how many it should have, if it cannot have as many."""
@@ -114,12 +121,3 @@ class Sparse(Codec):
             if n == expected or (self.sampled and sum((k + 1) // 2 for k in ks) <= n <= 2 * expected):
                 return n
         return expected
-
-
-def check_indices(indices: torch.Tensor, n: int) -> torch.Tensor:
-    """Return the indices of elements of a vector [n] as torch takes them. Raises RunFailed if one is of none."""
-    if len(indices) and not indices.is_meta:
-        for index in map(int, indices.aminmax()):
-            if not 0 <= index < n:
-                raise RunFailed(f"a code has the index {index}, and the vector has {n} elements: sent by another codec")
-    return indices.long()

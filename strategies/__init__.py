@@ -1,4 +1,4 @@
-"""The algorithms, by the name of their module. A new one is one new file here, and its line in this table."""
+"""The algorithms, by the name of their module. A new one is one new file here, and its name in this table."""
 
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather
@@ -31,13 +31,7 @@ from strategies.synchronous_server.sharded_param_server import ShardedParamServe
 GROUPS: dict[str, tuple[type[Strategy], ...]] = {
     "One process": (Single,),
     "A server that waits": (ParamServer, ShardedParamServer, BackupWorkers),
-    "A server that does not wait": (
-        AsyncParamServer,
-        InconsistentReads,
-        Downpour,
-        ElasticAveraging,
-        DGS,
-    ),
+    "A server that does not wait": (AsyncParamServer, InconsistentReads, Downpour, ElasticAveraging, DGS),
     "No server: gradients are summed, and all take the same step": (
         RingAllReduce,
         OverlappedRing,
@@ -46,13 +40,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         ShardedRing,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
-    "No server: each has a model of its own": (
-        LocalSGD,
-        Sparta,
-        Gossip,
-        ADPSGD,
-        NoCommunication,
-    ),
+    "No server: each has a model of its own": (LocalSGD, Sparta, Gossip, ADPSGD, NoCommunication),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
 """The strategy to take in place of a strategy with this option."""

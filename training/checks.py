@@ -16,9 +16,8 @@ from strategies import STRATEGIES, Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.coding import check_codec
 from training.names import check_class
-from training.optimizers import OPTIMIZERS
+from training.optimizers import OPTIMIZERS, SCHEDULES
 from training.options import DTYPES, Options
-from training.schedules import SCHEDULES
 from workloads.loading import LOADERS
 from workloads.options import DataOptions
 
@@ -37,7 +36,10 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         raise UsageError(f"{name} starts its processes itself; run it without {launcher.name}")
     if options.link and isinstance(strategy, Builtin):
         raise UsageError(f"--bandwidth, --latency: torch itself carries the messages of {name}; leave them out")
-    _check_codec(options)
+    if not isinstance(options.codec, NoCodec):
+        check_codec(options.codec, strategy, options.codec_scope, options.make_optimizer())
+    elif options.codec_scope != Options().codec_scope:
+        raise UsageError(f"--codec_scope {options.codec_scope}: there is no codec; give --codec too")
     device = _device(options.device)
     if n_gpus is None:
         n_gpus = launcher.world_size or default_n_gpus(strategy, device)
@@ -62,17 +64,6 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         options, n_gpus=n_gpus, device=device,
         run_name=options.run_name or run_name.replace(":", ".").replace("/", ".")[:200],
     )  # fmt: skip
-
-
-def _check_codec(options: Options) -> None:
-    strategy, codec = options.strategy, options.codec
-    if isinstance(codec, NoCodec):
-        if options.codec_scope != Options().codec_scope:
-            raise UsageError(f"--codec_scope {options.codec_scope}: there is no codec; give --codec too")
-        return
-    able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
-    optimizer = options.make_optimizer()([torch.nn.Parameter(torch.zeros(1))])
-    check_codec(codec, strategy.traits.carries, strategy.name, able, options.codec_scope, optimizer)
 
 
 def default_n_gpus(strategy: Strategy, device: str) -> int:

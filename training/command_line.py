@@ -6,7 +6,7 @@ import io
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Annotated, Any, TypeVar
 
@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from compression import CODECS
+from compression import CODECS, Codec
 from compression.none import NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
@@ -25,9 +25,9 @@ from records.options import OF_THIS_RUN
 from records.output import exit_code_of, unread_output_is_no_error
 from strategies import INSTEAD, STRATEGIES, Strategy
 from strategies.common.forms import describe
-from training.catalogue import catalogue
 from training.names import codec_class, make_strategy, owners_of, strategy_class
 from training.options import PANELS, Options, option_names
+from training.pages import catalogue
 from training.recorded import naming, options_from
 from training.run import run
 
@@ -138,13 +138,12 @@ def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
 
 
 def _about(default: Options) -> str:
-    text = ""
-    strategy, codec = default.strategy, default.codec
-    owners = [(strategy.name, describe(type(strategy)), strategy.traits.defaults)]
+    text, strategy, codec = "", default.strategy, default.codec
+    owners: list[tuple[Strategy | Codec, Mapping[str, Any]]] = [(strategy, strategy.traits.defaults)]
     if not isinstance(codec, NoCodec):
-        owners.append((codec.name, codec.describe(), codec.defaults))
-    for owner, description, defaults in owners:
-        text += f"\n\n{owner}: {description}"
+        owners.append((codec, codec.defaults))
+    for owner, defaults in owners:
+        text += f"\n\n{owner.name}: {describe(type(owner))}"
         if defaults:
             text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in defaults.items())
     return text

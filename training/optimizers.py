@@ -1,7 +1,11 @@
-"""Any optimizer of torch.optim by its name, with its options."""
+"""Any optimizer of torch.optim by its name, with its options; and learning rates that change with the samples.
+
+They change with the samples processed, not with steps: then they mean the same for every strategy.
+"""
 
 import ast
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import torch
 
 from records.errors import UsageError, one_line
-from strategies.common.descent import OptimizerFactory
+from strategies.common.descent import OptimizerFactory, Schedule
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
@@ -18,6 +22,9 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 
 _OWN = ("params", "lr", "weight_decay")  # have options of their own, or are no options
+
+SCHEDULES = ("constant", "step", "cosine")
+_DROPS = (0.5, 0.75)  # of the training, where "step" divides by ten
 
 
 def factory(name: str, lr: float, momentum: float, weight_decay: float, options: Sequence[str]) -> OptimizerFactory:
@@ -75,3 +82,23 @@ def _parsed(name: str, options: Sequence[str], takes: Mapping[str, Any]) -> dict
         except (ValueError, SyntaxError):
             raise UsageError(f"--optimizer_options {option}: {text!r} is no number, True, False or (a, b)") from None
     return parsed
+
+
+def schedule(kind: str, total: int, warmup: int) -> Schedule:
+    """Return what maps the samples processed so far, by all workers, to a factor of the learning rate.
+
+    `total` is how many there will be. During the first `warmup` samples the factor also rises in a line from 0 to 1.
+    Of what follows, "step" divides it by ten after a half and after three quarters, "cosine" lets it fall to 0 along
+    half a cosine (Loshchilov & Hutter, 2017, without restarts).
+    """
+
+    def factor(samples: float) -> float:
+        rise = min(1.0, samples / warmup) if warmup else 1.0
+        done = min(1.0, max(0, samples - warmup) / max(1, total - warmup))
+        if kind == "step":
+            return rise * 0.1 ** sum(done >= drop for drop in _DROPS)
+        if kind == "cosine":
+            return rise * (1 + math.cos(math.pi * done)) / 2
+        return rise
+
+    return factor

@@ -19,11 +19,10 @@ from records.errors import UsageError
 from records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions
 from strategies import OptimizerFactory, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.common.coding import CodecFactory, codec_factory
+from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
-from training.optimizers import factory
-from training.schedules import schedule
+from training.optimizers import factory, schedule
 from transports.link import Link
 from transports.units import PAYLOAD, bytes_per_second, seconds
 from workloads.batches import BatchPlan
@@ -211,15 +210,7 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         Where a codec warms up: after that.
         """
         like = torch.empty(0, dtype=self.torch_dtype, device="meta")
-        cost, make = self.strategy.cost(), self.make_codec()
-        codec = cost.code
-        if codec is not None:
-            codec.start(layout, like, Setting(cost.scope))
-        elif make is not None:
-            codec = make(layout, like, 0, True)
-        if codec is not None:
-            codec.epoch = AFTER_WARM_UP
-        return None if codec is None else Coded(codec.kind, sum(codec.count()))
+        return coded(self.strategy.cost(), self.make_codec(), layout, like, AFTER_WARM_UP)
 
     def make_schedule(self, n_samples: int) -> Schedule | None:
         """Return the schedule of the learning rate for a training set of `n_samples`; None if it is constant."""

@@ -81,12 +81,6 @@ def samples_unused(
     return {"samples_unused": unused, "samples_unused_of_dead_workers": of_the_dead}
 
 
-def unused_line(unused: Mapping[str, int | None], total: int) -> str:
-    """Return in one line what `samples_unused` found, of so many samples in all."""
-    all_of_them, of_the_dead = unused["samples_unused"], unused["samples_unused_of_dead_workers"]
-    return f"unused samples {all_of_them} of {total}, {of_the_dead} of them the parts of dead workers"
-
-
 def write(
     options: Options, results: list[RankResult], n_train: int, launcher: Launcher
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -156,8 +150,9 @@ def conclude(
             )
         if died := sorted({death["rank"] for death in facts["deaths"] if not death["returned"]}):
             print(f"died           rank {', '.join(map(str, died))}; the others went on")
-        if facts["samples_unused"]:
-            print(unused_line(facts, options.epochs * n_train))
+        if unused := facts["samples_unused"]:
+            of_the_dead = f"{facts['samples_unused_of_dead_workers']} of them the parts of dead workers"
+            print(f"unused samples {unused} of {options.epochs * n_train}, {of_the_dead}")
         if sizes := {rank: nbytes / 1e6 for rank, nbytes in facts["optimizer_bytes"].items() if nbytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
         if options.checkpoint_every and not listed(options.checkpoint_folder):

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from tqdm import tqdm
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Job, Launcher, find_launcher
-from records.options import RecordOptions
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
@@ -42,14 +41,17 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
     n_steps = options.epochs * options.plan(data.n_train).n_steps
     evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
-    with _telling_what_is_written(options), evaluator, _claimed(options, launcher) as folder:
+    # The folder of what is not finished is the first process's, for all ranks.
+    claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
+    with _telling_what_is_written(options), evaluator, claim as folder:
         with (
             _writing(options, evaluator, launcher),
             _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
+            task = Task(options, folder.absolute(), options.checkpoint_folder.absolute())
             everything = launcher.launch(
                 Job(
-                    train_rank, options.world_size, (Task(options, folder, options.checkpoint_folder.absolute()), data),
+                    train_rank, options.world_size, (task, data),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                     on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,
@@ -62,17 +64,6 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         conclude(options, table, facts, data.n_train, quiet, launcher)
         evaluator.finish(quiet)
     return table
-
-
-@contextmanager
-def _claimed(options: RecordOptions, launcher: Launcher) -> Iterator[Path]:
-    """Hold the name of the run; yield the folder of what is not finished, the first process's for all ranks."""
-    assert options.run_name is not None
-    if not launcher.is_first:
-        yield Path()
-        return
-    with claimed(options.results_dir, options.run_name) as folder:
-        yield folder.absolute()
 
 
 @contextmanager

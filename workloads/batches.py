@@ -66,11 +66,7 @@ class BatchPlan:
         """Return the permutation of `epoch`: int64, (n_samples,). It is shared: do not write to it."""
         return _permutation(self.n_samples, self.seed, epoch)
 
-    def batch(self, epoch: int, step: int) -> torch.Tensor:
-        """Return the sample indices of a whole global batch: int64, (size,)."""
-        return self.part(epoch, step, None)
-
-    def part(self, epoch: int, step: int, worker: int | None) -> torch.Tensor:
+    def part(self, epoch: int, step: int, worker: int | None = None) -> torch.Tensor:
         """Return the sample indices of `worker`'s part of a global batch, None: of all of it: int64, (size,)."""
         start, stop = self.bounds(step, worker)
         return self.epoch(epoch)[start:stop]

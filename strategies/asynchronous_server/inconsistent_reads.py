@@ -16,7 +16,6 @@ import torch
 
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.base import RunSize
-from strategies.common.shared import check_shared_memory
 from strategies.common.traits import Cost, Traffic
 from strategies.common.workers import SERVER
 from transports.base import Message
@@ -33,7 +32,7 @@ class InconsistentReads(AsyncParamServer):
     def check(self, run: RunSize) -> None:
         """Ranks must share memory; what they read there, no order of messages decides."""
         super().check(run)
-        check_shared_memory(self.name, run)
+        run.check_shared_memory(self.name)
 
     def setup(self) -> None:
         """Share x, the counts of updates, and what each worker has read, between all ranks."""

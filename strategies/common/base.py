@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from records.errors import RunFailed
+from records.errors import RunFailed, UsageError
 from strategies.collectives import broadcast
 from strategies.common.coding import CodecFactory, Coding
 from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
@@ -31,6 +31,21 @@ class RunSize:
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
     optimizer: OptimizerFactory | None = None  # which makes the updates; None: it is not checked
+
+    def check_shared_memory(self, name: str) -> None:
+        """Check that the ranks of strategy `name`, which read or write one x, share memory and need no messages.
+
+        Raises UsageError.
+        """
+        if not self.shared_memory:
+            raise UsageError(f"--strategy {name}: needs shared memory; run it without torchrun, in real time")
+        if self.held_back:
+            raise UsageError(
+                f"--bandwidth, --latency: the workers of {name} read x in shared memory, where no network can hold it "
+                "back; leave them out"
+            )
+        if self.replayed:
+            raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,6 @@ DistributedDataParallel and DataParallel work on a module, `original`, where the
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +13,6 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from strategies.common.base import Strategy
-from strategies.common.coding import CodecFactory
 from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.replica import (
     Replica,
@@ -81,11 +79,10 @@ class Builtin(Strategy):
         clip_norm: float = 0.0,
         schedule: Schedule | None = None,
         state: dict[str, Any] | None = None,
-        after_update: Callable[[], None] = lambda: None,
-        codec: CodecFactory | None = None,
-        seed: int = 0,
+        *_: Any,
+        **__: Any,
     ) -> None:
-        """See Strategy; `replica` is an Original, whose module is torch's from here on."""
+        """See Strategy, of which torch needs no more; `replica` is an Original, whose module is then torch's."""
         assert isinstance(replica, Original)
         self.transport = transport
         self.original = model = replica.model

@@ -1,8 +1,8 @@
 """Gradients on their way as codes: one codec at each end of each link, and sums of codes over all ranks."""
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,8 +10,13 @@ from compression import DENSE, KINDS, Codec, Layout, Setting
 from compression.base import Linear
 from compression.none import NoCodec
 from records.errors import RunFailed, UsageError
+from strategies.common.descent import OptimizerFactory
 from strategies.common.replica import Replica
+from strategies.common.traits import Coded, Cost
 from transports.base import Message, Transport
+
+if TYPE_CHECKING:
+    from strategies.common.base import Strategy  # which imports this module
 
 CodecFactory = Callable[[Layout, torch.Tensor, int, bool], Codec]
 """Makes a started codec from the layout of the vectors, one of them, the rank of the sender, and whether it sends."""
@@ -33,31 +38,46 @@ def codec_factory(codec: Codec | None, setting: Setting) -> CodecFactory | None:
     return make
 
 
-def check_codec(
-    codec: Codec, coded: Container[str], name: str, able: Iterable[str], scope: str, optimizer: torch.optim.Optimizer
-) -> None:
-    """Check that a strategy of this name, which carries the kinds `coded`, can send its gradients by the codec.
+def coded(cost: Cost, make: CodecFactory | None, layout: Layout, like: torch.Tensor, epoch: int) -> Coded | None:
+    """Return the kind and length, at most, of the code of a gradient like this in an epoch; None: there is no codec.
 
-    `able`: the strategies that carry its kind. Raises UsageError.
+    The codec is the algorithm's own, or what `make` makes.
     """
-    if isinstance(codec, NoCodec):
+    codec = cost.code
+    if codec is not None:
+        codec.start(layout, like, Setting(cost.scope))
+    elif make is not None:
+        codec = make(layout, like, 0, True)
+    else:
+        return None
+    codec.epoch = epoch
+    return Coded(codec.kind, sum(codec.count()))
+
+
+def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer: OptimizerFactory) -> None:
+    """Check that a strategy with this optimizer can send its gradients by the codec. Raises UsageError."""
+    if codec is None or isinstance(codec, NoCodec):
         return
     codec.check()
-    if codec.kind not in coded:
+    if codec.kind not in strategy.traits.carries:
+        from strategies import STRATEGIES  # which imports this module
+
+        able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
         raise UsageError(
-            f"--codec {codec.name}: --strategy {name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
+            f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
             f"{', '.join(able)} can"
         )
     if codec.tensors_only and scope != "tensor":
         raise UsageError(f"--codec_scope {scope}: {codec.name} codes tensor by tensor; leave it out")
     if codec.carries_momentum:
-        if not isinstance(optimizer, torch.optim.SGD):
-            taken = type(optimizer).__name__.lower()
+        made = optimizer([torch.nn.Parameter(torch.zeros(1))])
+        if not isinstance(made, torch.optim.SGD):
+            taken = type(made).__name__.lower()
             raise UsageError(
                 f"--optimizer {taken}: {codec.name} carries the momentum of sgd; take sgd or another --codec"
             )
         for option in ("momentum", "dampening", "nesterov"):
-            if value := optimizer.param_groups[0][option]:
+            if value := made.param_groups[0][option]:
                 raise UsageError(
                     f"--optimizer_options {option}={value}: {codec.name} carries the momentum, and the optimizer has "
                     "none; leave it out"

@@ -39,7 +39,7 @@ class Replica:
         self.x = self._own_x = transport.allocate(n, dtype)
         self.g = transport.allocate(n, dtype)
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
-        self._gradients = list(_views(self.g, self.parameters))
+        self._gradients = _views(self.g, self.parameters)
         self._adopted: Message | None = None
         self._recorder = transport.recorder
         self.is_watched = False  # whether `on_gradient` was called
@@ -202,7 +202,7 @@ def layout_of(model: nn.Module) -> Layout:
 
 def float_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Return the floating-point buffers, a shared one once."""
-    return list({id(b): b for b in model.buffers() if b.is_floating_point()}.values())
+    return [b for b in model.buffers() if b.is_floating_point()]
 
 
 def _detach_from_vectors(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
@@ -216,13 +216,12 @@ def _detach_from_vectors(module: nn.Module, state: dict[str, Any], prefix: str, 
 def other_tensors(model: nn.Module) -> list[torch.Tensor]:
     """Return the frozen parameters and the buffers without floating point, a shared one once."""
     frozen = [p for p in model.parameters() if not p.requires_grad]
-    buffers = [b for b in model.buffers() if not b.is_floating_point()]
-    return list({id(tensor): tensor for tensor in (*frozen, *buffers)}.values())
+    return [*frozen, *(b for b in model.buffers() if not b.is_floating_point())]
 
 
 def integer_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Return the buffers of integers or booleans, a shared one once."""
-    return list({id(b): b for b in model.buffers() if not (b.is_floating_point() or b.is_complex())}.values())
+    return [b for b in model.buffers() if not (b.is_floating_point() or b.is_complex())]
 
 
 def integers_of(model: nn.Module) -> torch.Tensor:
@@ -241,8 +240,7 @@ def bytes_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 @torch.no_grad()
 def copy_bytes_into(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> None:
     """Copy what `bytes_of` returned into `tensors`. Raises RuntimeError if the lengths differ."""
-    full = [tensor for tensor in tensors if tensor.numel()]
-    for tensor, part in zip(full, data.split([tensor.nbytes for tensor in full]) if full else [], strict=True):
+    for tensor, part in zip(tensors, data.split([tensor.nbytes for tensor in tensors]), strict=True):
         tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
@@ -263,13 +261,10 @@ def parameters_from(model: nn.Module, x: torch.Tensor) -> Iterator[None]:
 @torch.no_grad()
 def copy_into(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
     """Copy the elements of a vector into `tensors`, one after the other. Raises RuntimeError if the lengths differ."""
-    parts = vector.split([tensor.numel() for tensor in tensors]) if tensors else []
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view_as(tensor))
+    for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
+        tensor.copy_(view)
 
 
-def _views(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    start = 0
-    for tensor in tensors:
-        yield vector[start : start + tensor.numel()].view(tensor.shape)
-        start += tensor.numel()
+def _views(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

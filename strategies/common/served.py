@@ -12,11 +12,9 @@ import torch
 
 from compression import KINDS
 from strategies.common.base import Strategy
-from strategies.common.descent import Descent
-from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.workers import GRADIENT, SERVER, Workers
-from transports.base import NO_LIMIT, Message, Transport, Work
+from transports.base import NO_LIMIT, Message, Work
 
 
 @dataclass(kw_only=True)
@@ -88,13 +86,24 @@ class Served(Strategy):
     # Both
 
     def join(self, resumed: bool) -> None:
-        """Send each worker its first step where workers may start late; otherwise all begin together."""
+        """Where workers may start late, each begins where the server is (see `Workers.welcome`); else all together."""
         if not self.traits.workers_may_die:
             super().join(resumed)
         elif self.is_server:
-            self.workers.welcome_all()
+            for k in self.workers.steps:
+                self.workers.welcome(k)
         else:
-            self.steps = join_server(self.replica, self.transport, self.descent)
+            transport, descent, replica = self.transport, self.descent, self.replica
+            # Without limit where it was started again: a server that evaluates admits nobody; if it dies, that is told.
+            position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
+            assert position is not None, "only a poll returns None"
+            transport.recorder.epoch, descent.samples, self.steps = position.object
+            descent.processed = descent.samples
+            transport.recv(SERVER, "initial parameters").copy_to(replica.x)
+            transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+            if replica.others.numel():
+                with transport.recv(SERVER, "initial others") as others:
+                    replica.others = others.vector
 
     def finish(self) -> None:
         """Worker: say goodbye. All: end the epoch with the same buffers and x."""
@@ -153,18 +162,3 @@ class Mean:
         """Return the mean, which may be changed: a single gradient, which lies with its worker, is copied."""
         own = self.memory[: self.g.numel()]
         return own if self.g.data_ptr() == own.data_ptr() else own.copy_(self.g)
-
-
-def join_server(replica: Replica, transport: Transport, descent: Descent) -> int:
-    """On a worker: begin where the server says (see `Workers.welcome`); return how many steps are done."""
-    # No limit where a rank was started again: a server that evaluates admits no worker; if it dies, PeerLost is raised.
-    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
-    assert position is not None, "only a poll returns None"
-    transport.recorder.epoch, descent.samples, steps = position.object
-    descent.processed = descent.samples
-    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
-    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
-    if replica.others.numel():
-        with transport.recv(SERVER, "initial others") as others:
-            replica.others = others.vector
-    return steps

@@ -193,9 +193,4 @@ def _check(
         raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
     if scope not in ("tensor", "vector"):
         raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
-    if codec is not None:
-        from strategies import STRATEGIES  # which imports this module
-
-        able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
-        tried = optimizer([nn.Parameter(torch.zeros(1))])
-        check_codec(codec, strategy.traits.carries, strategy.name, able, scope, tried)
+    check_codec(codec, strategy, scope, optimizer)

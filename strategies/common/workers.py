@@ -258,11 +258,6 @@ class Workers:
         [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True
         self.welcome(k)
 
-    def welcome_all(self) -> None:
-        """Let all workers begin."""
-        for k in self.steps:
-            self.welcome(k)
-
     def welcome(self, k: int) -> None:
         """Send worker k the epoch, the samples so far, its steps, and all of the module's state."""
         self.version_read[k] = self._descent.version

@@ -27,7 +27,6 @@ from records.errors import UsageError
 from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import check_elementwise
 from strategies.common.living import ROOT, Living
-from strategies.common.shared import check_shared_memory
 from strategies.common.traits import NOTHING, SURVIVED, Cost, Traits
 from strategies.lock_free.lost_updates import LostUpdates
 
@@ -51,7 +50,7 @@ class Hogwild(Strategy):
 
     def check(self, run: RunSize) -> None:
         """Ranks must share memory, and a tensor must be updated as it would be in all of x."""
-        check_shared_memory(self.name, run)
+        run.check_shared_memory(self.name)
         check_elementwise(run.optimizer, self.name)
 
     def setup(self) -> None:

@@ -18,7 +18,7 @@ from compression.dgs import check_sgd
 from records.errors import UsageError
 from strategies import OptimizerFactory, RunSize, Strategy
 from strategies.common.builtin import Builtin, replica_of
-from strategies.common.coding import CodecFactory, codec_factory
+from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
 from tests.ranks import LIMIT, launch, virtual_time
@@ -83,12 +83,7 @@ class Task:
 
     def coded(self, layout: Layout, like: torch.Tensor) -> Coded | None:
         """What a closed form is told of the codec."""
-        codec = self.strategy.cost().code
-        if codec is not None:
-            codec.start(layout, like, Setting(self.strategy.cost().scope))
-        elif self.make_codec:
-            codec = self.make_codec(layout, like, 0, True)
-        return Coded(codec.kind, sum(codec.count())) if codec else None
+        return coded(self.strategy.cost(), self.make_codec, layout, like, 1)
 
     @property
     def plan(self) -> BatchPlan:
@@ -97,7 +92,7 @@ class Task:
     def batch(self, i: int, worker: int) -> torch.Tensor:
         """The samples of a worker's step `i`, counted over all epochs."""
         where = 1 + i // N_STEPS, i % N_STEPS
-        return self.plan.batch(*where) if len(self.roles) == 1 else self.plan.part(*where, worker)
+        return self.plan.part(*where) if len(self.roles) == 1 else self.plan.part(*where, worker)
 
     @property
     def size(self) -> RunSize:
@@ -143,7 +138,7 @@ class Rank:
 
     def take(self, i: int) -> None:
         """Take step `i`, counted over all epochs."""
-        batch = self.plan.batch(1 + i // N_STEPS, i % N_STEPS)
+        batch = self.plan.part(1 + i // N_STEPS, i % N_STEPS)
         part = self.task.batch(i, self.worker)
         loss = F.cross_entropy(self.module(X[part]), Y[part])
         if isinstance(self.strategy, Builtin):

@@ -121,7 +121,7 @@ def one_process(workers: int, optimizer: str, clip_norm: float, epochs: int) -> 
     plan = BatchPlan(N_SAMPLES, workers, BATCH, seed=3)
     optim = OPTIMIZERS[optimizer](list(model.parameters()))
     for i in range(epochs * N_STEPS):
-        batch = plan.batch(1 + i // N_STEPS, i % N_STEPS)
+        batch = plan.part(1 + i // N_STEPS, i % N_STEPS)
         optim.zero_grad()
         F.cross_entropy(model(X[batch]), Y[batch]).backward()
         if clip_norm:

@@ -1,14 +1,12 @@
 """What strategies and codecs refuse, in one line."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from records.errors import UsageError
 from strategies import RunSize, Strategy
-from tests.runs import said
 from tests.strategies.loops import fit
 
 INF, NAN = float("inf"), float("nan")
@@ -77,32 +75,3 @@ def test_options_out_of_range_are_refused_in_one_line(kind: type[Strategy]) -> N
             strategy.check(run)
         assert str(caught.value).startswith(message.replace("NAME", kind.name))
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--codec topj", "--codec topj: unknown; did you mean topk? there are none,"),
-        ("--codec topk --strategy downpour", "--codec topk: --strategy downpour cannot carry it (gathered: codes"),
-        ("--codec fp16 --strategy sharded_ring", "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
-        ("--codec topk --rank 2", "--rank: not an option of --strategy ring_all_reduce --codec topk, but of"),
-        ("--density 0.5", "--density: not an option of --strategy ring_all_reduce, but of "),
-        ("--codec_scope vector", "--codec_scope vector: there is no codec; give --codec too"),
-        ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
-        ("--codec powersgd --codec_scope vector", "--codec_scope vector: powersgd codes tensor by tensor; leave"),
-        ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
-        ("--strategy single --workers_like 0", "--workers_like 0: must be at least 1"),
-        ("--strategy dgs --density 0", "--density 0.0: must be above 0 and at most 1"),
-        ("--strategy dgs --momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
-        ("--strategy dgs --optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
-        ("--strategy dgs --optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such"),
-        ("--strategy dgs --codec topk", "--codec topk: dgs is a codec itself, with --density; leave --codec out"),
-        ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(tmp_path: Path, arguments: str, message: str) -> None:
-    code, text = said(*arguments.split(), "--results_dir", str(tmp_path))
-    assert code == 2
-    assert text.startswith(f"error: {message}")
-    assert text.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []

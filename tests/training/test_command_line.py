@@ -14,9 +14,9 @@ from strategies.common.forms import describe
 from tests.runs import BUILTIN, KINDS, said
 from tests.strategies.loops import NEEDS, other_value
 from training import Options, command_line
-from training.catalogue import catalogue
 from training.checks import resolve
 from training.options import PANELS, option_names
+from training.pages import catalogue
 from training.preflight import prepare
 
 NAMES = """
@@ -135,6 +135,7 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
 # What is wrong
 
 LONG = "x" * 300
+SERVED = "--strategy param_server --n_gpus 3"
 WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
     ("--strategy param_server --n_gpus 1", "param_server needs at least 2"),
@@ -167,13 +168,43 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--save .", "--save"),
     (f"--resume {LONG}", "cannot be read (File name too long); give another"),
     (f"--checkpoint_dir {LONG} --checkpoint_every 5", "has a name of more than 255 bytes"),
+    ("--codec topj", "--codec topj: unknown; did you mean topk? there are none,"),
+    ("--codec topk --strategy downpour", "--codec topk: --strategy downpour cannot carry it (gathered: codes"),
+    ("--codec fp16 --strategy sharded_ring", "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
+    ("--codec topk --rank 2", "--rank: not an option of --strategy ring_all_reduce --codec topk, but of"),
+    ("--density 0.5", "--density: not an option of --strategy ring_all_reduce, but of "),
+    ("--codec_scope vector", "--codec_scope vector: there is no codec; give --codec too"),
+    ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
+    ("--codec powersgd --codec_scope vector", "--codec_scope vector: powersgd codes tensor by tensor; leave"),
+    ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
+    ("--strategy single --workers_like 0", "--workers_like 0: must be at least 1"),
+    ("--strategy dgs --density 0", "--density 0.0: must be above 0 and at most 1"),
+    ("--strategy dgs --momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
+    ("--strategy dgs --optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
+    ("--strategy dgs --optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such"),
+    ("--strategy dgs --codec topk", "--codec topk: dgs is a codec itself, with --density; leave --codec out"),
+    ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
+    ("--strategy not_there:Mine", "there is no module not_there; put not_there.py in the current dir"),
+    ("--strategy not_there:", "--strategy not_there:"),
+    (f"{SERVED} --slow 0:5", "--slow 0: not a rank that computes; those are 1, 2"),
+    (f"{SERVED} --slow x:y", "--slow x:y: must be RANK:FACTOR, such as 2:5"),
+    (f"{SERVED} --slow 1:0.5", "a factor from 1 to 1000"),
+    (f"{SERVED} --jitter nan", "--jitter nan: must be from 0 to 5"),
+    ("--strategy param_server_builtin --n_gpus 2 --slow 1:5", "--slow: param_server_builtin is one process"),
+    ("--strategy param_server_builtin --n_gpus 2 --jitter 0.5", "--jitter: param_server_builtin is one process"),
+    ("--n_gpus 3 --bandwidth fast", "--bandwidth fast: write a bandwidth such as 1gbit"),
+    ("--n_gpus 3 --latency 1gbit", "--latency 1gbit: write a time such as 50us"),
+    ("--n_gpus 3 --timeout 60 --bandwidth 0.1B/s", "--timeout 60: on this link the initial parameters"),
+    ("--strategy inconsistent_reads --n_gpus 3 --latency 1ms", "--bandwidth, --latency: the workers of incons"),
+    ("--strategy ring_all_reduce_builtin --n_gpus 3 --latency 1ms", "--bandwidth, --latency: torch itself carries the"),
 ]
 
 
 @pytest.mark.parametrize(("line", "expected"), WRONG)
 def test_bad_input_is_one_line_that_names_the_option(tmp_path: Path, line: str, expected: str) -> None:
     results = [] if "--results_dir" in line else ["--results_dir", str(tmp_path / "results")]
-    code, text = said("--device", "cpu", *results, *line.split(" "))  # which may end in an empty one
+    builtin = next((kind() for name, kind in BUILTIN.items() if name in line), None)
+    code, text = said("--device", "cpu", *results, *line.split(" "), builtin=builtin)  # which may end in an empty one
     assert code == 2, text
     assert text.startswith("error: ")
     assert text.count("\n") == 1, text

@@ -98,10 +98,3 @@ def test_a_class_that_cannot_be_a_strategy_is_one_line(
     assert printed.startswith(f"error: --strategy {module}:Mine: ")
     assert expected in printed
     assert not (tmp_path / "results").exists()
-
-
-def test_a_module_that_is_not_there_is_one_line() -> None:
-    code, printed = said("--strategy", "not_there:Mine")
-    assert (code, printed.count("\n")) == (2, 1)
-    assert "--strategy not_there:Mine: there is no module not_there; put not_there.py in the current dir" in printed
-    assert said("--strategy", "not_there:")[0] == 2

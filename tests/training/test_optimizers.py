@@ -1,16 +1,18 @@
-"""Any optimizer of torch on one vector, and which of them may see it in parts."""
+"""Any optimizer of torch on one vector, and which of them may see it in parts; schedules of the learning rate."""
 
 from copy import deepcopy
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from records.errors import UsageError
 from strategies import STRATEGIES, OptimizerFactory
 from strategies.common.descent import is_elementwise
 from tests.runs import small
 from training.checks import resolve
-from training.optimizers import OPTIMIZERS, factory
+from training.optimizers import OPTIMIZERS, SCHEDULES, factory, schedule
 from training.preflight import prepare
 
 ELEMENTWISE = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax", "adadelta", "asgd", "rprop")
@@ -70,3 +72,15 @@ def test_momentum_is_that_of_sgd_and_the_first_beta_of_the_adam_family() -> None
     for name in ("adam", "adamw", "nadam", "radam", "adamax"):
         assert factory(name, 0.1, 0.3, 0.0, ())(vector).defaults["betas"] == (0.3, 0.999)
     assert factory("adam", 0.1, 0.3, 0.0, ("betas=(0.5, 0.6)",))(vector).defaults["betas"] == (0.5, 0.6)
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(1, 10**7), st.floats(0, 1), st.floats(0, 2))
+def test_a_factor_of_a_schedule_is_between_0_and_1(kind: str, total: int, warmup: float, done: float) -> None:
+    assert 0 <= schedule(kind, total, round(warmup * total))(done * total) <= 1
+
+
+def test_schedules_have_known_points() -> None:
+    assert [schedule("constant", 100, 0)(x) for x in (0, 50, 100)] == [1, 1, 1]
+    assert [schedule("step", 100, 0)(x) for x in (0, 49, 50, 75, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+    assert [schedule("cosine", 100, 0)(x) for x in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
+    assert [schedule("cosine", 110, 10)(x) for x in (0, 5, 10, 60, 110)] == pytest.approx([0, 0.5, 1, 0.5, 0])

@@ -17,7 +17,7 @@ from records.files import load_events, load_table
 from records.tables import ledger
 from records.unfinished import claimed
 from strategies import STRATEGIES
-from tests.runs import IN_MEMORY, N_TRAIN, metadata, n_gpus_of, said, small, strategy_of
+from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small, strategy_of
 from tests.strategies.runs import BATCH_NORM
 from tests.strategies.runs import made as made_virtually
 from training import run
@@ -121,6 +121,16 @@ def test_every_byte_that_a_transport_sends_is_on_record(
     to_evaluate = sent[(sent["phase"] == EVALUATE) & (sent["epoch"] > 0)]["bytes"].sum()
     assert metadata(tmp_path)["evaluate_bytes"] == to_evaluate
     assert to_evaluate > 0 or n_gpus == 1
+
+
+def test_a_run_on_a_link_has_the_same_result_later(tmp_path: Path) -> None:
+    plain = made(tmp_path, "ring_all_reduce", "plain", n_gpus=3, epochs=1)
+    held = made(tmp_path, "ring_all_reduce", "held", n_gpus=3, epochs=1, bandwidth="100mbit", latency="2ms")
+    assert set(held["parameter_hash"].values()) == set(plain["parameter_hash"].values())
+    assert held["bytes_sent"] == plain["bytes_sent"]
+    steps, one_after_the_other = 4, 4
+    assert held["seconds"] > steps * one_after_the_other * 2e-3, "every message takes its latency"
+    assert held["options"]["bandwidth"] == "100mbit"
 
 
 def test_parameters_that_the_last_step_ruined_end_the_run(tmp_path: Path) -> None:

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from records.files import load_events
-from strategies import Strategy
-from tests.runs import BUILTIN, SYNCHRONOUS, made, n_gpus_of, said, strategy_of
+from tests.runs import BUILTIN, SYNCHRONOUS, made, n_gpus_of
 from training.stragglers import Straggler
-
-SERVER_BUILTIN, RING_BUILTIN = (strategy_of(name) for name in BUILTIN)
 
 
 class Time:
@@ -110,7 +107,9 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
 BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
 
 
-@pytest.mark.parametrize("strategy", ["ring_all_reduce", pytest.param(RING_BUILTIN.name, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "strategy", ["ring_all_reduce", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
+)
 def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
     """In processes; of every strategy in virtual time in `test_every_strategy_virtual.py`."""
     one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}
@@ -139,28 +138,3 @@ def test_the_records_show_who_was_slow(tmp_path: Path, strategy: str) -> None:
     passes = (spans["t1"] - spans["t0"]).groupby(spans["rank"]).min()  # as long as any of them was undisturbed
     assert list(passes.index) == [rank for rank, role in enumerate(entry["roles"]) if role == "worker"]
     assert passes.idxmax() == 1
-
-
-SERVED = "--strategy param_server --n_gpus 3"
-
-
-@pytest.mark.parametrize(
-    ("builtin", "arguments", "expected"),
-    [
-        (None, f"{SERVED} --slow 0:5", "--slow 0: not a rank that computes; those are 1, 2"),
-        (None, f"{SERVED} --slow x:y", "--slow x:y: must be RANK:FACTOR, such as 2:5"),
-        (None, f"{SERVED} --slow 1:0.5", "a factor from 1 to 1000"),
-        (None, f"{SERVED} --jitter nan", "--jitter nan: must be from 0 to 5"),
-        (SERVER_BUILTIN, "--n_gpus 2 --slow 1:5", "--slow: param_server_builtin is one process"),
-        (SERVER_BUILTIN, "--n_gpus 2 --jitter 0.5", "--jitter: param_server_builtin is one process"),
-    ],
-)
-def test_who_cannot_be_slow_is_one_line(
-    tmp_path: Path, builtin: Strategy | None, arguments: str, expected: str
-) -> None:
-    results = str(tmp_path / "results")
-    code, text = said("--device", "cpu", "--results_dir", results, *arguments.split(), builtin=builtin)
-    assert (code, text.count("\n")) == (2, 1)
-    assert text.startswith("error: ")
-    assert expected in text
-    assert not (tmp_path / "results").exists()

@@ -32,7 +32,7 @@ def test_each_sample_occurs_once_an_epoch_in_balanced_parts_of_batches_of_the_as
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
         batches.append(torch.cat(parts))
-        assert torch.equal(batches[-1], plan.batch(epoch, step))
+        assert torch.equal(batches[-1], plan.part(epoch, step))
     assert torch.cat(batches).dtype == torch.int64
     assert sorted(torch.cat(batches).tolist()) == list(range(plan.n_samples))
     assert all(len(batch) == plan.global_batch_size for batch in batches[:-1])
@@ -42,7 +42,7 @@ def test_each_sample_occurs_once_an_epoch_in_balanced_parts_of_batches_of_the_as
 @given(plans(), epochs)
 def test_the_plan_depends_on_seed_and_epoch_alone(plan: BatchPlan, epoch: int) -> None:
     alone = BatchPlan(plan.n_samples, 1, plan.n_samples, plan.seed)
-    assert torch.equal(alone.batch(epoch, 0), plan.epoch(epoch))
+    assert torch.equal(alone.part(epoch, 0), plan.epoch(epoch))
 
 
 def test_seeds_and_epochs_give_other_permutations() -> None:
@@ -54,7 +54,7 @@ def test_seeds_and_epochs_give_other_permutations() -> None:
 @pytest.mark.parametrize(("n_samples", "sizes"), [(8, [4, 4]), (9, [4, 5]), (10, [4, 6]), (11, [4, 4, 3]), (3, [3])])
 def test_a_remainder_smaller_than_the_workers_joins_the_batch_before(n_samples: int, sizes: list[int]) -> None:
     plan = BatchPlan(n_samples, workers=3, global_batch_size=4, seed=0)
-    assert [len(plan.batch(0, step)) for step in range(plan.n_steps)] == sizes
+    assert [len(plan.part(0, step)) for step in range(plan.n_steps)] == sizes
 
 
 @pytest.mark.parametrize(

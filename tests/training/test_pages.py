@@ -7,8 +7,7 @@ import pytest
 
 from compression import CODECS
 from strategies import STRATEGIES
-from training.catalogue import catalogue
-from training.pages import written
+from training.pages import catalogue, written
 
 pytestmark = pytest.mark.of_every_strategy
 

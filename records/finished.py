@@ -17,7 +17,6 @@ import pandas as pd
 from records.atomic import write_together
 from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
 from records.files import TRACE_SUFFIX, load_events, load_metadata, load_table
-from records.messages import died
 from records.output import exit_code_of, unread_output_is_no_error
 from records.tables import finished_epochs, worker_spans
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES
@@ -164,7 +163,7 @@ class Recorded:
     @property
     def died(self) -> set[int]:
         """The ranks that have died, perhaps to return: what they recorded until then is lost."""
-        return died(self.metadata)
+        return {death["rank"] for death in self.metadata.get("deaths", ())}
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -206,8 +205,9 @@ def load(path: str) -> Recorded:
     if worker_spans(events, roles).empty:
         raise BadRun(f"{run}{EVENTS_SUFFIX}: the run was recorded without events; repeat it without --no_events")
     with suppress(TypeError, KeyError):
-        if died(metadata) <= set(range(len(roles))):
-            return Recorded(run, events[events["phase"] != EVALUATE], metadata)
+        found = Recorded(run, events[events["phase"] != EVALUATE], metadata)
+        if found.died <= set(range(len(roles))):
+            return found
     raise BadRun(f"{run}.json: its deaths are not a list of ranks{_CURE}")
 
 

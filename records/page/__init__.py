@@ -131,7 +131,7 @@ def _facts(run: Recorded, shift: float, steps: tuple[int, int] | None) -> dict[s
 
 
 def _columns(spans: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of TYPES, compressed and as text for JSON, with the names that numbers of tags and lines mean."""
+    """Return the columns of TYPES, compressed as text, with the names that the numbers of tags and lines stand for."""
     tag, tags = pd.factorize(spans["tag"])
     line, lines = pd.factorize(spans["line"])
     message, _ = pd.factorize(spans["message"].where(spans["message"] >= 0))  # -1 remains what it is

@@ -28,7 +28,7 @@ from torch.nn.utils import parameters_to_vector
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, StepSettings, alternate, figure, main, ratio, slowest
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, main, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
@@ -122,8 +122,8 @@ def measure(settings: HogwildSettings) -> Iterator[Row]:
         for n in settings.processes:
             halves = [slowest(launch(on_rank, n, model, first, settings)) for first in SIDES]
             ours, torchs = (n * settings.steps / np.concatenate([half[side] for half in halves]) for side in SIDES)
-            row = {"model": model, "processes": n} | figure("updates_per_s", ours)
-            yield row | figure("torch_updates_per_s", torchs) | ratio(ours, torchs)
+            row = {"model": model, "processes": n}
+            yield row | figures(updates_per_s=ours, torch_updates_per_s=torchs, ratio=ours / torchs)
 
 
 if __name__ == "__main__":

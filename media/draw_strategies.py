@@ -33,7 +33,7 @@ Place = Sequence[float] | np.ndarray
 
 def _node(axes: Axes, place: Place, text: str, colour: str) -> None:
     axes.text(
-        *place, text, ha="center", va="center", color="white", fontsize=11,
+        place[0], place[1], text, ha="center", va="center", color="white", fontsize=11,
         bbox={"boxstyle": "round,pad=0.55", "facecolor": colour, "edgecolor": "none"},
     )  # fmt: skip
 
@@ -80,8 +80,8 @@ def param_server() -> None:
 def ring_all_reduce(N: int = 4) -> None:
     """The ring of N ranks; beside it, who holds which partial sum after every step of both halves."""
     figure, axes = _canvas(8.7, -1.7, 3.4)
-    centre = np.array((1.6, 0.9))
-    places = centre + _circle(N, 1.15)
+    centre = (1.6, 0.9)
+    places = _circle(N, 1.15) + centre
     for here, there in zip(places, np.roll(places, -1, axis=0), strict=True):
         gap = 0.24 * (there - here)
         _arrow(axes, here + gap, there - gap, "#777777", -0.25)

@@ -40,10 +40,8 @@ def write_run(
     """
     plain = json.dumps(metadata, default=lambda one: one.item() if isinstance(one, np.generic) else os.fspath(one))
     text = json.dumps(json.loads(plain, parse_constant=lambda _: None), indent=2) + "\n"
-    paths = {
-        key: Path(directory) / f"{run_name}{suffix}"
-        for key, suffix in zip(("events", "table", "metadata"), SUFFIXES, strict=True)
-    }
+    files = (Path(directory) / f"{run_name}{suffix}" for suffix in SUFFIXES)
+    paths = dict(zip(("events", "table", "metadata"), files, strict=True))
     contents = {Path(path): content for path, content in (others or {}).items()}
     # The records last: when all of them have their names, nothing else is missing.
     targets, folder = [*contents, *paths.values()], folder_of(directory, run_name)

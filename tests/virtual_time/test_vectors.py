@@ -1,4 +1,4 @@
-"""Vectors without elements are as torch's own; that a run with them is that with elements, test_dry_run.py shows."""
+"""Vectors without elements: a run with them is that with torch's own meta tensors, to the last digit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,41 @@ from typing import Any
 import pytest
 import torch
 
+from compression import CODECS, Codec
+from strategies import STRATEGIES, Strategy
+from tests.runs import IN_MEMORY, n_gpus_of
+from training.options import Options
+from virtual_time import transport
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run
 from virtual_time.vectors import hollow
+
+IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
+CODED = [codec for codec in CODECS.values() if codec.on_meta and not codec.tensors_only]
+CASES: list[tuple[str, type[Codec]]] = [
+    *((name, CODECS["none"]) for name in IN_MESSAGES),
+    *((name, codec) for name in ("param_server", "ring_all_reduce") for codec in CODED if codec.name != "none"),
+]
+
+
+def told(strategy: Strategy, codec: Codec) -> Any:
+    """Return all that a dry run says of itself."""
+    n_gpus = n_gpus_of(strategy.name, 5)
+    of_sgd = strategy.cost().code or codec.carries_momentum
+    changes: dict[str, Any] = {} if of_sgd else {"optimizer": "adam", "clip_norm": 1.0}
+    options = Options(
+        strategy=strategy, codec=codec, n_gpus=n_gpus, device="cpu", bandwidth="1gbit", latency="1ms", batch_size=4,
+        slow=(f"{n_gpus - 1}:3",), **changes,
+    )  # fmt: skip
+    run = dry_run(options, ClusterOptions(compute="30ms"), 1003, 3, quiet=True)
+    return run.results, run.memory, run.cards
+
+
+@pytest.mark.parametrize(("name", "codec"), CASES)
+def test_a_run_is_that_with_metas_own_tensors(name: str, codec: type[Codec], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = told(IN_MESSAGES[name](), codec())
+    monkeypatch.setattr(transport, "zeros", lambda n, dtype, device: torch.zeros(n, dtype=dtype, device=device))
+    assert made == told(IN_MESSAGES[name](), codec())
 
 
 @pytest.mark.parametrize("n", [0, 1, 10, 1003])

@@ -135,14 +135,12 @@ def resumed(transport: Transport) -> list[Any]:
     rank.strategy.finish()
     state = rank.strategy.state_dict() if transport.rank == 0 else None
     again = Rank(transport, task, zeros().double(), state)
-    found = [_shared(rank.strategy), _shared(again.strategy)]
+    found: list[Any] = []
+    one: Any
+    for one in (rank.strategy, again.strategy):
+        found.append([vector.tolist() for vector in (*one.xs, *one.us, one.token, one.model(), one.counts)])
     transport.barrier()
     return found
-
-
-def _shared(strategy: Any) -> list[Any]:
-    vectors = (*strategy.xs, *strategy.us, strategy.token, strategy.model(), strategy.counts)
-    return [vector.tolist() for vector in vectors]
 
 
 def test_a_state_of_rank_0_is_that_of_all_clusters() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from records.errors import UsageError
+from tests.runs import ROOT
 from tests.workloads.pictures import write_pictures
 from workloads import datasets
 from workloads.data import Data, Decoded, InMemory
 from workloads.options import DataOptions
 
-PROJECT = Path(__file__).resolve().parents[2]
 WriteModule = Callable[[str], str]
 
 
@@ -66,7 +66,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
     x, y = load_digits(return_X_y=True)
     parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
-    with np.load(PROJECT / "workloads" / "digits.npz") as kept:
+    with np.load(ROOT / "workloads" / "digits.npz") as kept:
         for name, part in zip(("train_x", "test_x", "train_y", "test_y"), parts, strict=True):
             assert np.array_equal(kept[name], part)
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,10 +34,20 @@ def test_ctrl_c_in_the_first_moments_is_one_line(start: Start) -> None:
     assert "ended by SIGINT" in victim.check_end()
 
 
+def _with_dask(number: signal.Signals, how_often: pytest.MarkDecorator) -> Any:
+    return pytest.param("dask", number, marks=[*NEEDS_DASK, how_often])
+
+
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.end_to_end)]
+    ("launcher", "number"),
+    [
+        ("local", signal.SIGINT),
+        ("local", signal.SIGKILL),
+        pytest.param("local", signal.SIGTERM, marks=pytest.mark.end_to_end),
+        _with_dask(signal.SIGINT, pytest.mark.end_to_end),
+        _with_dask(signal.SIGKILL, pytest.mark.exhaustive),
+    ],
 )
-@pytest.mark.parametrize("launcher", ["local", pytest.param("dask", marks=[*NEEDS_DASK, pytest.mark.end_to_end])])
 def test_a_run_of_which_the_launcher_is_hit_ends(start: Start, launcher: str, number: signal.Signals) -> None:
     victim = start("param_server", "--launcher", launcher)
     victim.wait_until("training")

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from checkpoints import files, folder
-from launchers.parent import die_with_parent
+from launchers.environment import die_with_parent
 from records.atomic import check_writable_by, write_atomically
 from records.errors import RunFailed, UsageError, one_line
 from records.locks import locked

@@ -24,7 +24,7 @@ from scipy.optimize import brute, minimize
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import points
-from benchmarks.common import Row, Settings, figure, main
+from benchmarks.common import Row, Settings, figures, main
 from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from launchers.devices import usable_cores
@@ -187,7 +187,7 @@ def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:
             "mbit": point.mbit,
             "predicted_ms": clock.predict(point),
             "simulated_ms": simulated * 1e3,
-            **figure("measured_ms", [1e3 * one for one in each]),
+            **figures(measured_ms=[1e3 * one for one in each]),
             "measured_ms": seconds * 1e3,
             "error": 100 * (simulated / seconds - 1),
             "held_out": "no" if is_calibrated(point) else "yes",

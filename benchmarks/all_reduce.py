@@ -29,7 +29,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import under_mpirun
-from benchmarks.common import Row, Seconds, Settings, alternate, figure, main, slowest
+from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, slowest
 from launchers.devices import usable_cores
 from records.recorder import Recorder
 from ring_all_reduce_builtin import join
@@ -120,13 +120,13 @@ def measure(settings: AllReduceSettings) -> Iterator[Row]:
     for i, numel in enumerate(settings.sizes):
         calls = calls_in_a_block(numel)
         us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i] for rank in ranks]).items()}
-        row = {"world_size": settings.world_size, "numel": numel}
-        row |= figure("ring_us", us["ring"]) | figure("naive_us", us["naive"])
+        columns = {"ring_us": us["ring"], "naive_us": us["naive"]}
         for peer in settings.peers:
-            for name in (peer, f"over_{peer}"):
-                of_peer = us[peer] / us["ring" if name == peer else name]
-                row |= figure(f"{name}_us", us[name]) | figure(f"{name}_ratio", of_peer)
-        yield row | figure("copy_us", us["copy"]) | figure("copy_share", us["copy"] / us["ring"])
+            columns |= {f"{peer}_us": us[peer], f"{peer}_ratio": us[peer] / us["ring"]}
+            over = us[f"over_{peer}"]
+            columns |= {f"over_{peer}_us": over, f"over_{peer}_ratio": us[peer] / over}
+        columns |= {"copy_us": us["copy"], "copy_share": us["copy"] / us["ring"]}
+        yield {"world_size": settings.world_size, "numel": numel, **figures(**columns)}
 
 
 if __name__ == "__main__":

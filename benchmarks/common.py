@@ -107,15 +107,16 @@ def table(rows: Sequence[Row]) -> str:
     return pd.DataFrame(cells).to_string(index=False)
 
 
-def figure(name: str, values: Sequence[float] | np.ndarray) -> Row:
-    """Return `values` as {name: their median, name_quartiles}."""
-    low, middle, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
-    return {name: middle, f"{name}_quartiles": [low, high]}
+def figures(**columns: Sequence[float] | np.ndarray) -> Row:
+    """Return each column's values as NAME: their median, NAME_quartiles.
 
-
-def ratio(over: np.ndarray, under: np.ndarray) -> Row:
-    """Return the median of the repeats' ratios, which need not be the ratio of the medians, and their quartiles."""
-    return figure("ratio", over / under)
+    Of ratios: of those of the repeats, whose median need not be the ratio of the medians.
+    """
+    row: Row = {}
+    for name, values in columns.items():
+        low, middle, high = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
+        row |= {name: middle, f"{name}_quartiles": [low, high]}
+    return row
 
 
 def in_turns(sides: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:

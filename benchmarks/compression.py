@@ -18,14 +18,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Settings, alternate, figure, gloo, main, ratio, require
+from benchmarks.common import Row, Settings, alternate, figures, gloo, main, require
 from compression import CODECS, Layout
 from compression.selection import above, top
 from training import launch
@@ -83,16 +82,9 @@ def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) ->
     out = torch.empty_like(vector)
     first = codec.encode(vector).data
     lost = torch.linalg.vector_norm(vector - codec.decode(first, out)) / torch.linalg.vector_norm(vector)
-    times = []
-    for _ in range(repeats):
-        start = transport.now()
-        data = codec.encode(vector).data
-        middle = transport.now()
-        codec.decode(data, out)
-        times.append((middle - start, transport.now() - middle))
-    encode, decode = 1e3 * np.array(times).T
-    figures = figure("encode_ms", encode) | figure("decode_ms", decode)
-    return row(name, len(vector), **figures, percent=100 * first.nbytes / vector.nbytes, error=float(lost))
+    sides = {"encode_ms": partial(codec.encode, vector), "decode_ms": partial(codec.decode, first, out)}
+    ms = figures(**{side: 1e3 * seconds for side, seconds in alternate(transport, sides, repeats).items()})
+    return row(name, len(vector), **ms, percent=100 * first.nbytes / vector.nbytes, error=float(lost))
 
 
 def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int, *both: Callable[[], Any]) -> Row:
@@ -101,7 +93,7 @@ def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int,
         one()
     seconds = alternate(transport, dict(zip(("ms", "torch_ms"), both, strict=True)), repeats)
     ms, torch_ms = seconds["ms"] * 1e3, seconds["torch_ms"] * 1e3
-    return row(what, len(vector), **figure("ms", ms), **figure("torch_ms", torch_ms), **ratio(torch_ms, ms))
+    return row(what, len(vector), **figures(ms=ms, torch_ms=torch_ms, ratio=torch_ms / ms))
 
 
 def against_topk(transport: Transport, find: Callable[..., Any], vector: torch.Tensor, repeats: int) -> Row:

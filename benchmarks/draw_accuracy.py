@@ -18,7 +18,7 @@ from records.errors import UsageError, one_line
 from training.command_line import guarded, parse
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
-MARKERS = {10: "o", 100: "s", 1000: "^"}
+MARKERS = {10: ("o", -0.2), 100: ("s", 0.0), 1000: ("^", 0.2)}  # of Mbit/s; how far from the middle of a group
 OTHER = "others, cnn at 100 Mbit/s"
 
 
@@ -69,14 +69,10 @@ def _scatter(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
 
 
 def _errors(axes: Axes, rows: pd.DataFrame, groups: list[str], colours: dict[str, str]) -> None:
-    for mbit, marker in MARKERS.items():
+    for mbit, (marker, aside) in MARKERS.items():
         of = rows[rows["mbit"] == mbit]
-        aside = {10: -0.2, 100: 0.0, 1000: 0.2}[mbit]
-        places = [groups.index(name) + aside for name in of["group"]]
-        faces = [
-            "none" if seen == "no" else colours[name] for name, seen in zip(of["group"], of["held_out"], strict=True)
-        ]
-        edges = [colours[name] for name in of["group"]]
+        places, edges = of["group"].map(groups.index) + aside, of["group"].map(colours)
+        faces = edges.where(of["held_out"] != "no", "none")
         axes.scatter(of["error"], places, marker=marker, s=18, facecolors=faces, edgecolors=edges, lw=0.8)
         axes.scatter([], [], marker=marker, s=18, color="#666666", label=f"{mbit} Mbit/s")
     axes.scatter([], [], s=18, facecolors="none", edgecolors="#666666", label="hollow: calibrated on")

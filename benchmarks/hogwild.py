@@ -28,8 +28,8 @@ from torch.nn.utils import parameters_to_vector
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, StepSettings, alternate, figure, main, ratio, slowest
-from benchmarks.networks import new_batch, new_network, new_optimizer
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, main, slowest
+from benchmarks.networks import Batch, new_batch, new_network, new_optimizer
 from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from training import launch
@@ -66,7 +66,7 @@ def share_module(transport: Transport, model: str) -> nn.Module:
     return module
 
 
-def train_ours(strategy: Hogwild, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], steps: int) -> None:
+def train_ours(strategy: Hogwild, module: nn.Module, batch: Batch, steps: int) -> None:
     """Take `steps` steps as the training loop does, which records them too."""
     x, y = batch
     for _ in islice(strategy.steps_of_epoch(0, 0), steps):
@@ -77,9 +77,7 @@ def train_ours(strategy: Hogwild, module: nn.Module, batch: tuple[torch.Tensor, 
     strategy.transport.owes = ""  # steps are measured, and no end of an epoch
 
 
-def train_shared(
-    optimizer: torch.optim.Optimizer, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], steps: int
-) -> None:
+def train_shared(optimizer: torch.optim.Optimizer, module: nn.Module, batch: Batch, steps: int) -> None:
     """Take `steps` steps as torch's example does."""
     x, y = batch
     for _ in range(steps):
@@ -122,8 +120,8 @@ def measure(settings: HogwildSettings) -> Iterator[Row]:
         for n in settings.processes:
             halves = [slowest(launch(on_rank, n, model, first, settings)) for first in SIDES]
             ours, torchs = (n * settings.steps / np.concatenate([half[side] for half in halves]) for side in SIDES)
-            row = {"model": model, "processes": n} | figure("updates_per_s", ours)
-            yield row | figure("torch_updates_per_s", torchs) | ratio(ours, torchs)
+            row = {"model": model, "processes": n}
+            yield row | figures(updates_per_s=ours, torch_updates_per_s=torchs, ratio=ours / torchs)
 
 
 if __name__ == "__main__":

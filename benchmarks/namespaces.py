@@ -3,9 +3,11 @@
 A rank sends through the `tbf` of its own device and receives through the `tbf` of its port of the bridge. Both count
 whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in a millisecond,
 at least two frames. So many bytes of a message pass for free (125 kB at 1 Gbit/s, 12.5 kB at 100 Mbit/s); with fewer,
-the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over 4 frames at
-once (`gso_max_segs`), 8 from 500 Mbit/s on, where frames are what the cores are busy with. A queue (`limit`) holds 50
-milliseconds. TCP's congestion control is cubic.
+the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over at once what
+passes in half a millisecond, at least 4 frames (`gso_max_segs`): with fewer, frames are what the cores are busy with. A
+connection has at most two milliseconds of its bytes in the queue of its own machine (`tcp_limit_output_bytes`), as
+cards with byte queue limits do: else short messages, such as those by which a receiver allows a long one, wait behind
+megabytes. The queue (`limit`) holds 50 milliseconds. TCP's congestion control is cubic.
 
 What a killed run has left is removed by the next one.
 """
@@ -28,6 +30,8 @@ _PREFIX, _SWITCH = "gradwire-", "gradwire-switch"
 _LOCK = Path("/run/gradwire-namespaces")
 _FRAME = 1514
 _BURST_S, _QUEUE_S = 1e-3, 50e-3
+_AT_ONCE_S, _OWN_QUEUE_S = 0.5e-3, 2e-3
+_FEWEST = 4  # frames
 DEVICE = "eth0"
 
 
@@ -44,9 +48,11 @@ class Namespaces:
     def shape(self, bandwidth: float) -> None:
         """Let each rank send, and receive, `bandwidth` bytes a second at most."""
         burst = max(2 * _FRAME, round(bandwidth * _BURST_S))
-        frames = 8 if bandwidth > 62.5e6 else 4
+        frames = max(_FEWEST, round(bandwidth * _AT_ONCE_S / _FRAME))
+        own = max(_FEWEST * _FRAME, round(bandwidth * _OWN_QUEUE_S))
         rule = f"root tbf rate {bandwidth * 8:.0f}bit burst {burst} limit {burst + round(bandwidth * _QUEUE_S)}"
         for rank in range(self.N):
+            _call(f"ip netns exec {_PREFIX}{rank} sysctl -q -w net.ipv4.tcp_limit_output_bytes={own}")
             for namespace, device in ((f"{_PREFIX}{rank}", DEVICE), (_SWITCH, f"port{rank}")):
                 _call(f"ip -n {namespace} link set {device} gso_max_segs {frames}")
                 _call(f"tc -n {namespace} qdisc replace dev {device} {rule}")

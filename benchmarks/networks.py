@@ -5,6 +5,7 @@ from math import prod
 import torch
 from torch import nn
 
+Batch = tuple[torch.Tensor, torch.Tensor]
 INPUT_SHAPE, N_CLASSES = (1, 28, 28), 10
 
 
@@ -53,7 +54,7 @@ def new_optimizer(parameters: list[torch.Tensor], momentum: float = 0.9) -> torc
     return torch.optim.SGD(parameters, lr=0.01, momentum=momentum)
 
 
-def new_batch(rank: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def new_batch(rank: int, batch_size: int) -> Batch:
     """Return the batch that a rank takes in every step."""
     torch.manual_seed(1 + rank)
     return torch.rand(batch_size, *INPUT_SHAPE), torch.randint(N_CLASSES, (batch_size,))

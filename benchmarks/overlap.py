@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, StepSettings, figure, main, ratio, require, slowest
+from benchmarks.common import Row, StepSettings, figures, main, require, slowest
 from benchmarks.training import on_rank
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Strategy
@@ -71,12 +71,10 @@ def measure(settings: OverlapSettings) -> Iterator[Row]:
             ms = {name: 1e3 * seconds[side.name] / settings.steps for name, side in taking_part.items()}
             none, ring, overlapped = (float(np.median(ms[name])) for name in ("none", "ring", "overlapped"))
             row = {"model": model, "n_gpus": settings.n_gpus, "gbit": gbit or "shared memory"}
-            for name in ("none", "ring", "overlapped"):
-                row |= figure(f"{name}_ms", ms[name])
-            row |= ratio(ms["ring"], ms["overlapped"]) | {"hidden": (ring - overlapped) / (ring - none)}
-            for name in ("ring", "overlapped"):
-                row |= figure(f"ddp_{name}", ms["ddp"] / ms[name]) if "ddp" in ms else {f"ddp_{name}": ""}
-            yield row
+            row |= figures(**{f"{name}_ms": ms[name] for name in ("none", "ring", "overlapped")})
+            row |= figures(ratio=ms["ring"] / ms["overlapped"]) | {"hidden": (ring - overlapped) / (ring - none)}
+            of_ddp = {f"ddp_{name}": ms["ddp"] / ms[name] for name in ("ring", "overlapped") if "ddp" in ms}
+            yield row | (figures(**of_ddp) or {"ddp_ring": "", "ddp_overlapped": ""})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, StepSettings, figure, main, ratio, slowest
+from benchmarks.common import Row, StepSettings, figures, main, slowest
 from benchmarks.training import GlooServer, on_rank
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.synchronous_server.param_server import ParamServer
@@ -46,15 +46,11 @@ def measure(settings: ServerSettings) -> Iterator[Row]:
         steps = n_workers * settings.steps
         for side in sides:
             each_counts = side is asynchronous  # every step is an update
-            per_s = 1 / seconds[side.name]
-            yield {
-                "workers": n_workers,
-                "mode": "asynchronous" if each_counts else "synchronous",
-                "server": side.name,
-                **figure("updates_per_s", per_s * (steps if each_counts else settings.steps)),
-                **figure("samples_per_s", per_s * steps * settings.batch_size),
-                **ratio(1 / seconds[(side if each_counts else ours).name], per_s),
-            }
+            mode, updates = ("asynchronous", steps) if each_counts else ("synchronous", settings.steps)
+            per_s, base = 1 / seconds[side.name], 1 / seconds[(side if each_counts else ours).name]
+            yield {"workers": n_workers, "mode": mode, "server": side.name} | figures(
+                updates_per_s=per_s * updates, samples_per_s=per_s * steps * settings.batch_size, ratio=base / per_s
+            )
 
 
 if __name__ == "__main__":

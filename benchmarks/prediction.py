@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Settings, figure, main
+from benchmarks.common import Row, Settings, figures, main
 from strategies import STRATEGIES, Strategy
 from strategies.common.forms import predict
 from training import launch
@@ -100,7 +100,7 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
                 "mbit": mbit,
                 "predicted_ms": predicted * 1e3,
                 "simulated_ms": virtual * 1e3,
-                **figure("measured_ms", measured * 1e3),
+                **figures(measured_ms=measured * 1e3),
                 "machine_ms": machine * 1e3,
                 "wall": "yes" if predicted - machine >= 4 * machine else "no",
                 "error": f"{100 * (virtual / middle - 1):+.1f} %",

@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Settings, figure, in_turns, main, ratio
+from benchmarks.common import Row, Settings, figures, in_turns, main
 from records.errors import RunFailed
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from transports.timing import now
@@ -90,7 +90,7 @@ def measure(settings: StartupSettings) -> Iterator[Row]:
         seconds = in_turns(sides, settings.repeats)
         first = next(iter(seconds.values()))
         for what, taken in seconds.items():
-            yield {"what": what, **figure("seconds", taken), **ratio(taken, first)}
+            yield {"what": what, **figures(seconds=taken, ratio=taken / first)}
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Seconds, StepSettings, alternate, figure, gloo, main, ratio, slowest
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, gloo, main, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import Replica, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.builtin import replica_of
-from strategies.common.traits import Cost
+from strategies.common.served import Served
 from strategies.common.workers import SERVER
 from strategies.synchronous_server.param_server import ParamServer
 from training import launch
@@ -34,21 +34,13 @@ from transports.base import Transport
 
 
 @dataclass(kw_only=True)
-class GlooServer(Strategy):
+class GlooServer(Served):
     """The exchange of ParamServer with gloo's collectives: reduce to the server, broadcast from it."""
 
     steps: int = 1
     """How many steps `serve` answers."""
 
     name = "gloo_reduce_broadcast"
-
-    def cost(self, kind: str | None = None) -> Cost:
-        """As ParamServer."""
-        return ParamServer().cost(kind)
-
-    def roles(self, world_size: int) -> list[str]:
-        """As ParamServer."""
-        return ParamServer().roles(world_size)
 
     def setup(self) -> None:
         """Allocate what is reduced: the gradient, and the number of its samples behind it."""
@@ -71,6 +63,8 @@ class GlooServer(Strategy):
             self.g.div_(self.n)
             self.descent.step(self.g, int(self.n))
             dist.broadcast(self.replica.x, SERVER)
+
+    finish = Strategy.finish  # nobody says goodbye to a server that knows how many steps there are
 
 
 @dataclass(frozen=True)
@@ -138,15 +132,9 @@ def measure(settings: TrainingSettings) -> Iterator[Row]:
             seconds = slowest(launch(on_rank, settings.n_gpus, pair, [(ours, peer)], model, settings))
             workers = pair[0].roles(settings.n_gpus).count("worker")
             per_s = {name: workers * settings.steps * settings.batch_size / s for name, s in seconds.items()}
-            yield {
-                "model": model,
-                "n_gpus": settings.n_gpus,
-                "strategy": ours,
-                "peer": peer,
-                **figure("samples_per_s", per_s[ours]),
-                **figure("peer_samples_per_s", per_s[peer]),
-                **ratio(per_s[ours], per_s[peer]),
-            }
+            yield {"model": model, "n_gpus": settings.n_gpus, "strategy": ours, "peer": peer} | figures(
+                samples_per_s=per_s[ours], peer_samples_per_s=per_s[peer], ratio=per_s[ours] / per_s[peer]
+            )
 
 
 if __name__ == "__main__":

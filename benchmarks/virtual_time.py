@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import Row, Settings, figure, in_turns, main
+from benchmarks.common import Row, Settings, figures, in_turns, main
 from strategies.collectives import ring_all_reduce
 from transports.base import Transport
 from transports.timing import now
@@ -58,8 +58,7 @@ def measure(settings: VirtualTimeSettings) -> Iterator[Row]:
     for N in settings.ranks:
         seconds = in_turns({"ring": partial(seconds_of, N)}, settings.repeats)["ring"]
         messages = 2 * N * (N - 1)
-        row = {"ranks": N, "messages": messages} | figure("us_a_message", seconds / messages * 1e6)
-        yield row | figure("seconds", seconds)
+        yield {"ranks": N, "messages": messages, **figures(us_a_message=seconds / messages * 1e6, seconds=seconds)}
 
 
 if __name__ == "__main__":

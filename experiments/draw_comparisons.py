@@ -22,7 +22,7 @@ from records import timeline
 from records.errors import UsageError
 from records.events import PHASES
 from records.files import load_events
-from records.legends import DASHED
+from records.plot import DASHED
 from records.tables import SERVER, applied, worker_spans
 
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from experiments.drawing import WIDE, finish, legend_below, lines, logarithmic, pairs, sheet, stack, whiskers
 from experiments.simulated import Rows
 from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
-from records.legends import notes_on_covered
+from records.plot import notes_on_covered
 
 COLOURS = {
     "ring": "#d55e00", "server": "#0072b2", "bound 1": "#009e73", "bound 8": "#cc79a7", "asynchronous": "#e69f00",

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from experiments.cases import Setup
-from records.legends import DASHED
+from records.plot import DASHED
 
 NAMES = {
     "single": "one process",

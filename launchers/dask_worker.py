@@ -16,10 +16,10 @@ from distributed import get_worker
 from distributed.comm import get_address_host
 
 from launchers.devices import as_before, set_up
+from launchers.environment import die_with_parent
 from launchers.failures import Failure, do_work, failure_of
 from launchers.launcher import Job
 from launchers.member import uses_nccl
-from launchers.parent import die_with_parent
 from records.errors import RunFailed, one_line
 from transports.rendezvous import connect, serve_store
 

@@ -29,7 +29,10 @@ def set_up(
     use_share_of_cores(local_size, cores)
     # Dropout differs between ranks. torch.manual_seed is slow: it notes the seed for kinds of GPU that are not there.
     (torch.manual_seed if kind == "cuda" else torch.default_generator.manual_seed)(seed + 1 + rank)
-    device = device_of(kind, local_rank)
+    device = torch.device(kind)
+    if kind == "cuda":  # ranks beyond the GPUs of a machine share them
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     # On a GPU the recorder waits for the work that is queued there.
     return device, Recorder(rank, record, partial(torch.cuda.synchronize, device) if kind == "cuda" else None)
 
@@ -45,15 +48,6 @@ def use_share_of_cores(world_size: int, cores: int | None = None) -> None:
     """Give this process its share of the cores: max(1, cores // ranks) threads, and no more than it has cores."""
     own = len(usable_cores())
     torch.set_num_threads(min(own, max(1, (cores or own) // world_size)))
-
-
-def device_of(kind: str, local_rank: int) -> torch.device:
-    """Return the device of a rank, `kind` being cpu, cuda or meta: ranks beyond the GPUs of a machine share them."""
-    if kind != "cuda":
-        return torch.device(kind)
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
 
 
 @contextmanager

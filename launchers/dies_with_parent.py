@@ -1,5 +1,5 @@
 """Imported first by the fork server: it does not outlive its launcher."""
 
-from launchers.parent import die_with_parent
+from launchers.environment import die_with_parent
 
 die_with_parent()

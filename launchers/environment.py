@@ -1,11 +1,14 @@
-"""Which launcher has started this process, by its environment; and an environment for others."""
+"""What has started this process, and is told by its environment or the kernel; and an environment for others."""
 
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _OF_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")  # of Open MPI, MPICH and their kin
 _OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_")
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def started_by_torchrun() -> bool:
@@ -40,3 +43,14 @@ def environment(**values: str) -> Iterator[None]:
         for name in set(os.environ) - set(former):
             del os.environ[name]
         os.environ.update(former)
+
+
+def die_with_parent() -> None:
+    """Make the kernel kill this process, also if it is stopped, when the thread that made it ends; only on Linux.
+
+    A process whose parent is gone already when it calls this is not killed: it must find out by other means.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -5,10 +5,9 @@ from types import TracebackType
 from typing import Any
 
 from launchers.devices import set_up, usable_cores
-from launchers.environment import started_by_mpirun
+from launchers.environment import die_with_parent, started_by_mpirun
 from launchers.launcher import Job, Launcher
 from launchers.member import take_part
-from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
 from transports.timing import RunningClock, sleep
 

@@ -12,9 +12,9 @@ from typing import Any
 import cloudpickle
 
 from launchers.devices import set_up
+from launchers.environment import die_with_parent
 from launchers.failures import do_work, failure_of
 from launchers.launcher import Job
-from launchers.parent import die_with_parent
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
 from transports.timing import sleep

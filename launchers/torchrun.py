@@ -4,10 +4,9 @@ import os
 from typing import Any
 
 from launchers.devices import set_up
-from launchers.environment import started_by_torchrun
+from launchers.environment import die_with_parent, started_by_torchrun
 from launchers.launcher import Job, Launcher
 from launchers.member import take_part, uses_nccl
-from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError
 
 
@@ -21,8 +20,8 @@ def launcher() -> Launcher:
         name="torchrun",
         launch=launch,
         transport="process_group",
-        world_size=_of_environment("WORLD_SIZE"),
-        is_first=_of_environment("RANK") == 0,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        is_first=os.environ["RANK"] == "0",
     )
 
 
@@ -34,17 +33,13 @@ def launch(job: Job) -> list[Any]:
     from transports.rendezvous import connect  # torch.distributed is slow to load
 
     die_with_parent()
-    rank, started = _of_environment("RANK"), _of_environment("WORLD_SIZE")
+    rank, started = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if job.world_size != started or job.restarts:
         raise UsageError(f"torchrun started {started} ranks, not {job.world_size}, and starts none again")
-    local = _of_environment("LOCAL_RANK"), _of_environment("LOCAL_WORLD_SIZE")
+    local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     place, recorder = set_up(job.device, rank, started, job.record, job.seed, local)
     try:
         transport = connect(place, job.timeout, recorder, job.link, nccl=uses_nccl(job.device, local[1], job.roles))
     except RuntimeError as error:
         raise RunFailed(f"torch.distributed did not start: {' '.join(str(error).split())}") from error
     return take_part(transport, job)
-
-
-def _of_environment(name: str) -> int:
-    return int(os.environ[name])

@@ -8,14 +8,12 @@ Once coding takes no time, and once what one core of the machine in `results/` t
 """
 
 import sys
+from itertools import product
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,31 +48,22 @@ PUBLISHED = (
 )
 """Workers, speed-up, method, marker, label: Yan et al., ICPP 2020, at 1 Gbit/s; the last is over the dense server."""
 COLOURS = {DENSE: "#c25b4e", UP: "#d9903d", BOTH: "#3b6ea5", CODED: "#5a9e6f"}
+COLUMNS = ["bandwidth", "method", "workers", "seconds_a_step", "mb_sent_a_step", "speedup"]
 TABLE = ROOT / "results" / "amd-epyc-2-cores" / "dgs_speedup.csv"
 
 
 def measure() -> pd.DataFrame:
     """Return a row for each method, bandwidth and number of workers: seconds a step of all, and the speed-up."""
     rows = []
-    for bandwidth in BANDWIDTHS:
-        for name, (strategy, codec, coding) in METHODS.items():
-            for workers in WORKERS:
-                options = Options(
-                    strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,
-                    latency=LATENCY,
-                )  # fmt: skip
-                done = dry_run(options, ClusterOptions(compute=COMPUTE, coding=coding), None, quiet=True)
-                rows.append(
-                    {
-                        "bandwidth": bandwidth,
-                        "method": name,
-                        "workers": workers,
-                        "seconds_a_step": done.seconds,
-                        "mb_sent_a_step": done.figures()["gb_sent_a_step"] * 1e3,
-                        "speedup": workers * done.compute / done.seconds,
-                    }
-                )
-    return pd.DataFrame(rows)
+    for bandwidth, (name, (strategy, codec, coding)), workers in product(BANDWIDTHS, METHODS.items(), WORKERS):
+        options = Options(
+            strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,
+            latency=LATENCY,
+        )  # fmt: skip
+        done = dry_run(options, ClusterOptions(compute=COMPUTE, coding=coding), None, quiet=True)
+        sent, speedup = done.figures()["gb_sent_a_step"] * 1e3, workers * done.compute / done.seconds
+        rows.append((bandwidth, name, workers, done.seconds, sent, speedup))
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def draw(table: pd.DataFrame, axes: Axes, bandwidth: str) -> None:
@@ -102,12 +91,12 @@ def main() -> None:
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     with write_atomically(TABLE) as unfinished:
         table.to_csv(unfinished, index=False)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5), dpi=110, sharey=True)
-    for axes, bandwidth in zip((left, right), BANDWIDTHS, strict=True):
+    figure = Figure((10, 5), dpi=110)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, bandwidth in zip(panels, BANDWIDTHS, strict=True):
         draw(table, axes, bandwidth)
-    left.set_ylabel("speed-up over one worker alone")
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False)
+    panels[0].set_ylabel("speed-up over one worker alone")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
     figure.suptitle(f"Asynchronous server, ResNet-18 (11.7 million parameters), {COMPUTE[:-1]} s of computing a step")
     figure.tight_layout(rect=(0, 0.17, 1, 1))
     figure.savefig(Path(__file__).with_name("dgs.png"))

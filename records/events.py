@@ -28,7 +28,8 @@ import pandas as pd
 
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
-METERS = ("replica_distance", "lost_updates", "hidden_communication")  # what a strategy has measured of itself
+METERS = {"replica_distance": "replicas apart", "lost_updates": "lost updates", "hidden_communication": "hidden"}
+"""What a strategy has measured of itself, and what a summary calls it."""
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS)
 OPS = ("", "send", "recv", "drop", "read")
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import os
 import zlib
 from collections.abc import Mapping
@@ -39,11 +38,10 @@ def write_run(
     those that have it are known as unfinished. Times in the events file count in seconds from the run's earliest event;
     numbers in the metadata that JSON does not know (NaN, infinity) become null. Raises OSError, which names the file.
     """
-    text = json.dumps(_plain(metadata), indent=2) + "\n"
-    paths = {
-        key: Path(directory) / f"{run_name}{suffix}"
-        for key, suffix in zip(("events", "table", "metadata"), SUFFIXES, strict=True)
-    }
+    plain = json.dumps(metadata, default=lambda one: one.item() if isinstance(one, np.generic) else os.fspath(one))
+    text = json.dumps(json.loads(plain, parse_constant=lambda _: None), indent=2) + "\n"
+    files = (Path(directory) / f"{run_name}{suffix}" for suffix in SUFFIXES)
+    paths = dict(zip(("events", "table", "metadata"), files, strict=True))
     contents = {Path(path): content for path, content in (others or {}).items()}
     # The records last: when all of them have their names, nothing else is missing.
     targets, folder = [*contents, *paths.values()], folder_of(directory, run_name)
@@ -122,16 +120,3 @@ def load_metadata(path: AnyPath) -> dict[str, Any]:
     if not isinstance(metadata, dict) or not all(key in metadata for key in METADATA_KEYS):
         raise ValueError(f"not the metadata of a run (it has {', '.join(METADATA_KEYS)})")
     return metadata
-
-
-def _plain(value: Any) -> Any:
-    """Return `value` in the types JSON knows: paths as text, NumPy numbers as Python's, NaN and infinity as None."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value

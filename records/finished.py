@@ -17,7 +17,6 @@ import pandas as pd
 from records.atomic import write_together
 from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
 from records.files import TRACE_SUFFIX, load_events, load_metadata, load_table
-from records.messages import died
 from records.output import exit_code_of, unread_output_is_no_error
 from records.tables import finished_epochs, worker_spans
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES
@@ -112,30 +111,27 @@ def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
     """
     if last is not None and last < 1:
         raise BadRun(f"--last {last}: must be 1 or more")
-    found = [match for path in paths for match in _expand(path) if not match.name.endswith(TRACE_SUFFIX)]
-    if not found:
+    stems = dict.fromkeys(stem for path in paths for stem in _stems(path))
+    if not stems:
         raise BadRun(f"{paths[0]}: the trace of a run; give its .json")
-    runs = [_read(path) for path in dict.fromkeys(_without_suffix(path) for path in found)]
+    runs = [_read(stem) for stem in stems]
     return runs if last is None else sorted(runs, key=lambda run: run.ended)[-last:]
 
 
-def _expand(path: str) -> list[Path]:
-    if os.path.exists(path):
-        return [Path(path)]
-    matches = [Path(match) for match in sorted(glob(path))]
+def _stems(path: str) -> Iterator[Path]:
+    """Yield RESULTS_DIR/RUN_NAME of what a path or pattern names."""
+    matches = [path] if os.path.exists(path) else sorted(glob(path))
     if not matches:
         raise BadRun(f"{path}: no such file; give the .json of a run")
-    return matches
-
-
-def _without_suffix(path: Path) -> Path:
-    if path.suffix not in (".csv", ".json"):
-        raise BadRun(f"{path}: neither the .csv nor the .json of a run")
-    return path.with_suffix("")
+    for match in matches:
+        stem, suffix = os.path.splitext(match)
+        if suffix not in (".csv", ".json"):
+            raise BadRun(f"{match}: neither the .csv nor the .json of a run")
+        if not match.endswith(TRACE_SUFFIX):
+            yield Path(stem)
 
 
 def _read(run: Path) -> Run:
-    # Appended, not with_suffix: the name of a run may hold dots.
     table_path, metadata_path = f"{run}.csv", f"{run}.json"
     table = _load(load_table, table_path)
     if not finished_epochs(table):
@@ -167,7 +163,7 @@ class Recorded:
     @property
     def died(self) -> set[int]:
         """The ranks that have died, perhaps to return: what they recorded until then is lost."""
-        return died(self.metadata)
+        return {death["rank"] for death in self.metadata.get("deaths", ())}
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -209,8 +205,9 @@ def load(path: str) -> Recorded:
     if worker_spans(events, roles).empty:
         raise BadRun(f"{run}{EVENTS_SUFFIX}: the run was recorded without events; repeat it without --no_events")
     with suppress(TypeError, KeyError):
-        if died(metadata) <= set(range(len(roles))):
-            return Recorded(run, events[events["phase"] != EVALUATE], metadata)
+        found = Recorded(run, events[events["phase"] != EVALUATE], metadata)
+        if found.died <= set(range(len(roles))):
+            return found
     raise BadRun(f"{run}.json: its deaths are not a list of ranks{_CURE}")
 
 

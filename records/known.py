@@ -1,9 +1,9 @@
 """The names of strategies and codecs, read from their tables without loading torch: typos are refused at once."""
 
+import argparse
 import ast
 from collections.abc import Sequence
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
 
 from records.errors import unknown
@@ -52,9 +52,7 @@ def listed() -> str | None:
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
     """Return what a command line gives for `option`, the last time; None if it does not give it."""
-    found = None
-    for argument, following in zip_longest(arguments, arguments[1:]):
-        given, equals, value = argument.partition("=")
-        if given == option:
-            found = value if equals else following  # the last one counts
-    return found
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(option, dest="value", nargs="?")
+    value: str | None = parser.parse_known_args(arguments)[0].value
+    return value

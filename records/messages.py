@@ -1,7 +1,6 @@
 """Which receipt is of which sending: the messages of a run, the chunks and versions of x that they carry."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,11 +11,6 @@ from records.tables import SERVER, applied, dropped
 SHARE_REDUCE, SHARE_ONLY = "share-reduce", "share-only"  # the tags of the halves of a ring all-reduce
 PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of what a server sends of x
 POSITION = "position"  # the tag of what a server sends first to a worker that begins, or that has returned
-
-
-def died(metadata: Mapping[str, Any]) -> set[int]:
-    """Return the ranks that have died in a run, perhaps to return: what they recorded until then is lost."""
-    return {death["rank"] for death in metadata.get("deaths", ())}
 
 
 def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[int] = ()) -> pd.DataFrame:

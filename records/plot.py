@@ -8,24 +8,28 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened, writing
-from records.legends import DASHED, notes_on_covered
 from records.tables import workers
 
 # The colours of Okabe and Ito, which the colour-blind can distinguish; then again with other dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 MOST = len(COLOURS) * len(DASHES)
+DASHED = {"handlelength": 3.6}
+"""Options of a legend in which dashes are seen as dashes."""
+_NEAR = 2.0  # points between lines of which one covers the other
 _MEASURES = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 _NAME_WIDTH, _NAME_LINES = 30, 4  # characters of a run's name in one line, and lines
@@ -107,6 +111,39 @@ def picture(runs: Sequence[Run]) -> Figure:
         figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7.5, **DASHED)
     figure.suptitle(_title(runs, names), fontsize=9)
     return figure
+
+
+def notes_on_covered(panels: Iterable[Axes], names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return, by the label of each line on which another lies that was drawn later: "under b", b being that one.
+
+    "partly under b" where it does so in some of the `panels` alone. `names`: what labels stand for, if not for
+    themselves. The axes have their final limits, as after `Figure.draw_without_rendering`.
+    """
+    panels_of: Counter[str] = Counter()
+    covers: dict[str, Counter[str]] = {}
+    for axes in panels:
+        lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and len(_points(line))]
+        for i, line in enumerate(lines):
+            label = str(line.get_label())
+            panels_of[label] += 1
+            above = [str(other.get_label()) for other in lines[i + 1 :] if _lies_on(other, line)]
+            covers.setdefault(label, Counter()).update(above)
+    notes = {}
+    for label, of_label in covers.items():
+        for by, times in of_label.most_common(1):
+            partly = "partly " if times < panels_of[label] else ""
+            notes[label] = f"{partly}under {names[by] if names else by}"
+    return notes
+
+
+def _points(line: Line2D) -> np.ndarray:
+    data = np.asarray(line.get_xydata(), dtype=float)
+    return np.asarray(line.get_transform().transform(data[np.isfinite(data).all(1)]))
+
+
+def _lies_on(one: Line2D, other: Line2D) -> bool:
+    a, b = _points(one), _points(other)
+    return a.shape == b.shape and bool(np.abs(a - b).max() <= _NEAR)
 
 
 def _style(number: int) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from records.atomic import write_atomically
-from records.legends import DASHED
-from records.plot import COLOURS, DASHES
+from records.plot import COLOURS, DASHED, DASHES
 
 
 def draw(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:

@@ -32,7 +32,6 @@ COLUMNS = {
     **dict.fromkeys(METERS, "float64"),
     EVALUATE_BYTES: "Int64",
 }
-_METER_LABELS = ("replicas apart", "lost updates", "hidden")
 _KEYS = ["epoch", "rank"]
 _LAST, _MOST = MARKS, ("step", "staleness_max")
 _WIDTH = 100
@@ -53,7 +52,7 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
     of itself, METERS, stands on the row of the rank that has measured it. Raises IndexError if an event's rank has no
     role.
     """
-    table = reduce(lambda so_far, chunk: _join([so_far, chunk]), map(_totals_of, chunks(events)))
+    table = reduce(_join, map(_totals_of, chunks(events)))
     recorded, hidden = table["spans"].sum() > 0, table["hidden"].sum() > 0
     versions = table["staleness_n"].notna() | table["dropped"].notna()
     table.loc[versions, "dropped"] = table["dropped"].fillna(0)
@@ -78,7 +77,9 @@ def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
     values = marks.groupby([*_KEYS, "phase"])["value"].last().unstack().reindex(columns=list(_LAST))
     seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
     training = events[events["phase"] != EVALUATE]
-    sent = _sent(training).groupby(_KEYS)["bytes"]
+    messages = _messages(events).rename(columns={"src": "rank"})
+    shows = messages["phase"] == EVALUATE
+    sent = messages[~shows].groupby(_KEYS)["bytes"]
     staleness = applied(events).groupby(_KEYS)["staleness"]
     columns = {
         "step": marks.groupby(_KEYS)["step"].max(),
@@ -87,7 +88,7 @@ def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
         "bytes_sent": sent.sum(),
         "messages_sent": sent.size(),
         "bytes_received": training[training["op"].isin(("recv", "read"))].groupby(_KEYS)["bytes"].sum(),
-        EVALUATE_BYTES: _sent(events[events["phase"] == EVALUATE]).groupby(_KEYS)["bytes"].sum(),
+        EVALUATE_BYTES: messages[shows].groupby(_KEYS)["bytes"].sum(),
         "dropped": dropped(events).groupby(_KEYS).size(),
         "staleness_sum": staleness.sum(),
         "staleness_n": staleness.size(),
@@ -96,9 +97,9 @@ def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([values, seconds.add_suffix("_s"), pd.DataFrame(columns)], axis=1).rename_axis(_KEYS)
 
 
-def _join(totals: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return what `_totals_of` would return of several chunks, in their order, together."""
-    rows = pd.concat(totals).groupby(level=_KEYS)
+def _join(first: pd.DataFrame, then: pd.DataFrame) -> pd.DataFrame:
+    """Return what `_totals_of` would return of two chunks together."""
+    rows = pd.concat([first, then]).groupby(level=_KEYS)
     sums = rows.sum(min_count=1)
     return sums.assign(**{name: rows[name].last() for name in _LAST}, **{name: rows[name].max() for name in _MOST})
 
@@ -110,11 +111,6 @@ def ledger(events: pd.DataFrame) -> pd.DataFrame:
     """
     pairs = _messages(events[events["phase"] != EVALUATE]).groupby(["src", "dst"], as_index=False)
     return pairs.agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
-
-
-def _sent(events: pd.DataFrame) -> pd.DataFrame:
-    """Return the messages, each with the `rank` that has sent it."""
-    return _messages(events).rename(columns={"src": "rank"})
 
 
 def _messages(events: pd.DataFrame) -> pd.DataFrame:
@@ -170,14 +166,13 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     timed = epochs.dropna()
     steady = timed[1:] if len(timed) > 1 else timed
     steady = steady[steady["seconds"] > 0]  # in virtual time a run may take none
-    sent = table["bytes_sent"].dropna()
-    shown = table[EVALUATE_BYTES].dropna()
+    sent, shown = (table[name].sum(min_count=1) for name in ("bytes_sent", EVALUATE_BYTES))
     return {
         "test_accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "seconds": float(epochs["seconds"].sum()),
         "samples_per_s": None if steady.empty else float(steady["samples"].sum() / steady["seconds"].sum()),
-        "bytes_sent": None if sent.empty else int(sent.sum()),
-        EVALUATE_BYTES: None if shown.empty else int(shown.sum()),
+        "bytes_sent": None if pd.isna(sent) else int(sent),
+        EVALUATE_BYTES: None if pd.isna(shown) else int(shown),
     }
 
 
@@ -217,7 +212,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     if table["staleness_max"].max() > 0:
         mean, most = staleness(table)
         lines.append(f"staleness      mean {number(mean)}, at most {number(most, 0)} versions a {staleness_of}")
-    for meter, label in zip(METERS, _METER_LABELS, strict=True):
+    for meter, label in METERS.items():
         measured = table.groupby("epoch")[meter].mean().dropna()
         if len(measured):
             lines.append(f"{label:<15}{measured.iloc[-1]:.3g} in the last epoch, {measured.mean():.3g} on average")

@@ -88,16 +88,11 @@ def remove(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def delete_records(directory: str | os.PathLike[str], run_name: str) -> None:
-    """Delete the files of a run, as far as they are there. Raises OSError."""
-    for suffix in SUFFIXES:
-        (Path(directory) / f"{run_name}{suffix}").unlink(missing_ok=True)
-
-
 def _remove_with_records(folder: Path) -> None:
     """Remove what a killed run has left: the folder last, which says that the rest is unfinished."""
     if folder.name.endswith(_UNFINISHED) and not _has_all(folder):  # there were no records when the run began
-        delete_records(folder.parent, _name_of(folder))
+        for suffix in SUFFIXES:
+            (folder.parent / f"{_name_of(folder)}{suffix}").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 

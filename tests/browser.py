@@ -2,8 +2,7 @@
 
 import json
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.ranks import LIMIT
 
@@ -51,7 +51,7 @@ class Browser:
 
     def until(self, script: str, *args: Any) -> Any:
         """Run a script again and again until it returns something true, and return that."""
-        return wait_for(lambda: self.run(script, *args), script)
+        return WebDriverWait(self.driver, LIMIT, poll_frequency=0.02).until(lambda _: self.run(script, *args), script)
 
     def frame(self) -> None:
         """Wait until what has changed is drawn."""
@@ -72,15 +72,6 @@ class Browser:
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         return said, [address for address in asked if not address.startswith(("file:", "data:", "about:"))]
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Ask again and again until the answer is true, and return it."""
-    give_up = time.monotonic() + LIMIT
-    while not (found := condition()):
-        assert time.monotonic() < give_up, f"not within {LIMIT:g} s: {what}"
-        time.sleep(0.02)
-    return found
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import pytest
 from launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
 from tests.pools import NEEDS_MPI, Pool
-from tests.progress import show_progress
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
 from tests.selection import chosen_strategy, keep_those_of
 
@@ -22,10 +21,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A job in the background ignores Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait take the other tests' cores
-    if not hasattr(config, "workerinput"):
-        show_progress(config)
-        if config.getoption("numprocesses", None):
-            return  # others run the tests
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        return  # others run the tests
     preload("tests.preload")
     warm_up()
 

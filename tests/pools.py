@@ -6,7 +6,6 @@ mpirun starts is a stand-in for each rank: it gives its environment away, by whi
 """
 
 import importlib.util
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -27,9 +26,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from launchers.by_value import ByValue
 from launchers.fork_server import start_context
 from tests.engines import LIMIT, Engine
 from transports.link import Link
+from transports.pipes import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
@@ -43,7 +44,6 @@ NEEDS_MPI = (
     pytest.mark.xdist_group("mpi"),  # so that one process has the ranks
 )
 SIZES = {"processes": 4, "torchrun": 3, "mpi": 3}
-AUTHKEY = bytes(multiprocessing.current_process().authkey)  # with it, ranks may hand each other memory
 
 
 def mpirun(n: int, *command: str) -> list[str]:
@@ -116,22 +116,18 @@ class Pool:
         self._ranks = {connection.recv(): connection for connection in connections}
 
     def run(
-        self, world_size: int, job: Callable[..., Any], limit: float = 2 * LIMIT, pipes: Sequence[list[Connection]] = ()
+        self, world_size: int, job: Callable[..., Any], limit: float = 2 * LIMIT, endpoints: Sequence[Endpoint] = ()
     ) -> list[Any]:
-        """Call `job()` in the first `world_size` ranks; return the results. Raises RuntimeError if one fails.
+        """Call `job()` in the first `world_size` ranks, or `job(endpoint)` with that of each; return the results.
 
-        With `pipes`, those in the list of its rank go to it, as file descriptors, with which `job` is called.
+        The endpoints are closed here. Raises RuntimeError if a rank fails.
         """
         waiting = {self._ranks[rank]: rank for rank in range(world_size)}
         try:
             for connection, rank in waiting.items():
-                descriptors = [pipe.fileno() for pipe in pipes[rank]] if pipes else []
-                connection.send_bytes(cloudpickle.dumps((job, len(descriptors), AUTHKEY)))
-                if descriptors:
-                    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-                        socket.send_fds(end, [b"x"], descriptors)
-            for pipe in itertools.chain(*pipes):
-                pipe.close()  # only the ranks may hold them: then their closing is seen
+                connection.send(ByValue(job, (*endpoints[rank : rank + 1],)))
+            for endpoint in endpoints:
+                endpoint.close()  # only the ranks may hold them: then their closing is seen
             answers: dict[int, tuple[bool, Any]] = {}
             while waiting:
                 ready = wait(list(waiting), limit)
@@ -219,8 +215,7 @@ def serve(address: str) -> None:
     connection.send(rank_here())
     while job := connection.recv_bytes():
         try:
-            work, n_pipes, multiprocessing.current_process().authkey = pickle.loads(job)
-            answer = cloudpickle.dumps((True, work(*[_received(connection, n_pipes)] if n_pipes else [])))
+            answer = cloudpickle.dumps((True, pickle.loads(job)()))
         except BaseException:
             answer = pickle.dumps((False, traceback.format_exc()))
         connection.send_bytes(answer)
@@ -229,11 +224,6 @@ def serve(address: str) -> None:
 def rank_here() -> int:
     """Return the rank of this process, which mpirun or torchrun has started."""
     return int(os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
-
-
-def _received(connection: Connection, n: int) -> list[int]:
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-        return socket.recv_fds(end, 1, n)[1]
 
 
 def _on_mpi(check: Callable[..., Any], world_size: int, args: tuple[Any, ...], record: bool, link: Link | None) -> Any:

@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,8 @@ class Processes(Engine):
             with tempfile.TemporaryDirectory() as folder:
                 return ranks.run(world_size, partial(_on_process_group, folder, world_size, *job))
         endpoints, notices = wire(world_size, start_context())
-        pipes = [[one.deaths, *one.inbound.values(), *one.outbound.values()] for one in endpoints]
         try:
-            return ranks.run(world_size, partial(_on_shared_memory, world_size, *job), pipes=pipes)
+            return ranks.run(world_size, partial(_on_shared_memory, *job), endpoints=endpoints)
         finally:
             for notice in notices:
                 notice.close()
@@ -114,15 +112,10 @@ def virtual_time(world_size: int, deaths: Sequence[Death] = ()) -> VirtualTime:
 
 
 def _on_shared_memory(
-    world_size: int, check: Callable[..., Any], args: tuple[Any, ...], record: bool, link: Link | None, pipes: list[int]
+    check: Callable[..., Any], args: tuple[Any, ...], record: bool, link: Link | None, endpoint: Endpoint
 ) -> Any:
-    rank, n = rank_here(), world_size - 1
-    peers = [peer for peer in range(world_size) if peer != rank]
-    deaths, *inbound = (Connection(number, writable=False) for number in pipes[: n + 1])
-    outbound = [Connection(number, readable=False) for number in pipes[n + 1 :]]
-    sources, sinks = (dict(zip(peers, pipes_of, strict=True)) for pipes_of in (inbound, outbound))
-    endpoint = Endpoint(rank, world_size, sources, sinks, deaths)
-    with SharedMemory(endpoint, torch.device("cpu"), LIMIT, Recorder(rank, record), link) as transport:
+    recorder = Recorder(endpoint.rank, record)
+    with SharedMemory(endpoint, torch.device("cpu"), LIMIT, recorder, link) as transport:
         return check(transport, *args)
 
 

@@ -4,8 +4,6 @@ import contextlib
 import io
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,12 +63,6 @@ def metadata(folder: Path, name: str = "run") -> dict[str, Any]:
     """Return what is recorded of a run."""
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return found
-
-
-def command(*arguments: str, module: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run train.py in a process of its own."""
-    python = [sys.executable, *module, "train.py", *arguments]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
 @contextlib.contextmanager

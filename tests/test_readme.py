@@ -177,24 +177,6 @@ def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path, mon
     assert facts["test_accuracy"] > 0.9
 
 
-@pytest.mark.end_to_end
-def test_the_example_of_ones_own_loop_runs_as_printed(tmp_path: Path) -> None:
-    assert OWN_LOOP.count("\n") < 40
-    (tmp_path / "own_loop.py").write_text(OWN_LOOP)
-    done = subprocess.run(
-        [sys.executable, "own_loop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    values = re.findall(r"(\w+) \[(.*)\]", done.stdout)
-    assert [strategy for strategy, _ in values] == ["param_server", "ring_all_reduce"]
-    for _, ranks in values:
-        results = [float(value) for value in ranks.split(",")]
-        assert len(results) == 4
-        assert len(set(results)) == 1, "all ranks hold the same model"
-        assert abs(results[0] - 0.25) < 0.05
-
-
 # What is needed: an older Python says so, and the same versions for all
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

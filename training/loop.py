@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from checkpoints import files, replay
-from launchers.parent import die_with_parent
+from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
 from strategies.common.builtin import replica_of
 from training.evaluation import REPORTER, evaluate_for_all

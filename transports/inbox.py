@@ -4,35 +4,17 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from transports.messages import Message, PeerLost, PeerReturned, WaitTimeout
-from transports.timing import SLICE_S, RunningClock
+from transports.timing import SLICE_S
+
+if TYPE_CHECKING:
+    from transports.base import Transport
 
 ANY = -1
 STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
 Tags = str | tuple[str, ...]
-
-
-class Owner(Protocol):
-    """The part of a transport that its inbox uses."""
-
-    rank: int
-    world_size: int
-    timeout: float
-    _running: RunningClock
-
-    @property
-    def peers(self) -> list[int]:
-        """See Transport."""
-
-    def _progress(self, src: int, seconds: float) -> None: ...
-
-    def may_return(self) -> bool:
-        """See Transport."""
-
-    def compare_steps(self, ended: Message) -> None:
-        """See Transport."""
 
 
 class Inbox:
@@ -42,7 +24,7 @@ class Inbox:
     after which nothing comes from anyone. `arrivals` and `replay`: see Transport.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: "Transport") -> None:
         self._owner = owner
         self._n_peers = owner.world_size - 1
         self._n_arrived = 0

@@ -3,9 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
+
+if TYPE_CHECKING:
+    from transports.base import Transport
 
 
 class Alignment(NamedTuple):
@@ -76,12 +79,49 @@ class Delivered(Work):
         """Return at once."""
 
 
-class Receiver(Protocol):
-    """What a message asks of the transport that received it."""
+class Pending(Work):
+    """A message on its way from `transport` to rank `dst`."""
 
-    def _note(self, message: "Message", t0: float) -> None: ...
+    __slots__ = ("_dst", "_transport")
 
-    def _synchronize(self) -> None: ...
+    def __init__(self, transport: "Transport", dst: int) -> None:
+        self._transport, self._dst = transport, dst
+
+    @abstractmethod
+    def _is_done(self) -> bool:
+        """Whether it is known to be done."""
+
+    @abstractmethod
+    def _look(self, seconds: float) -> None:
+        """Find out whether it is done by now; wait for that, at most so many seconds."""
+
+    @property
+    def done(self) -> bool:
+        """See Work."""
+        if not self._is_done():
+            self._look(0)
+        return self._is_done()
+
+    def wait(self) -> None:
+        """See Work."""
+        if self._is_done():
+            return
+        transport = self._transport
+        t0 = transport.now()
+        wait_until(self._is_done, self._look, transport, "the release of a message", self._dst)
+        transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")
+
+
+def wait_until(
+    happened: Callable[[], bool], look: Callable[[float], None], transport: "Transport", what: str, peer: int
+) -> None:
+    """Return when something has happened, for which `look(seconds)` waits. Raises WaitTimeout: it names what it was."""
+    slices = transport._running.slices(transport.timeout)
+    while not happened():
+        seconds = next(slices, 0.0)
+        if not seconds:
+            raise transport.inbox.overdue(what, peer, transport.timeout)
+        look(seconds)
 
 
 class Message:
@@ -91,19 +131,8 @@ class Message:
     """
 
     __slots__ = (
-        "_give_back",
-        "_noted",
-        "_receiver",
-        "_t0",
-        "n",
-        "nbytes",
-        "object",
-        "order",
-        "src",
-        "tag",
-        "tensor",
-        "version",
-    )
+        "_give_back", "_noted", "_receiver", "_t0", "n", "nbytes", "object", "order", "src", "tag", "tensor", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,7 +153,7 @@ class Message:
         self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
         self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
         self._give_back = give_back  # reports to the sender that its memory is free; None: the receiver reads none
-        self._receiver: Receiver | None = None
+        self._receiver: Transport | None = None
         self._t0 = 0.0
         self._noted = False
 

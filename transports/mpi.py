@@ -28,8 +28,8 @@ from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import ANY
 from transports.link import Held, Link
 from transports.messages import Message
-from transports.mpi_messages import Carrier, LongVector, Sent, memory_of
-from transports.remote import WHY
+from transports.mpi_messages import LongVector, Sent, memory_of
+from transports.remote import WHY, Remote
 
 _HEADER, _PAYLOAD = 1, 2  # MPI's tags
 _SPIN_S = 2e-3  # seconds of looking without pause
@@ -40,7 +40,7 @@ _UNSEEN = 8  # messages to a peer, not yet tested for completion
 _abandoned: list[Any] = []  # what MPI may still use, of transports whose close reached its limit
 
 
-class Mpi(Carrier):
+class Mpi(Remote):
     """`Transport` over a communicator, by default one of its own for all ranks that mpirun has started."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Mpi(Carrier):
         self._sending: dict[int, deque[Sent]] = {peer: deque() for peer in self.peers}
         # Messages whose header has come, by source, in order: request, header, payload, what holds it back, ticket.
         self._coming: dict[int, deque[tuple[MPI.Request, Header, Any, Held | None, int]]] = {}
-        self.unread = {}  # long vectors that are not here, by source and ticket
+        self.unread: dict[tuple[int, int], LongVector] = {}  # long vectors that are not here, by source and ticket
         self._have_closed: set[int] = set()
         self._payloads_sent, self._payloads_expected = [0] * self.world_size, [0] * self.world_size
         self.buffers = Buffers()
@@ -160,7 +160,7 @@ class Mpi(Carrier):
             self._coming[src] = deque([(request, header, payload, held, ticket)])
 
     def receive(self, payload: torch.Tensor | bytearray, nbytes: int, src: int, ticket: int) -> MPI.Request:
-        """See Carrier: also of an object."""
+        """Begin to receive a payload."""
         with self._lock:
             return self._comm.Irecv(memory_of(payload, nbytes), src, _PAYLOAD + ticket)
 
@@ -198,7 +198,7 @@ class Mpi(Carrier):
             message.fetch()
 
     def look(self) -> None:
-        """See Carrier: also what has not been read yet."""
+        """Take in what has come, and begin to receive what has not been read yet."""
         self._take_in()
         self._fetch_unread()
 
@@ -215,7 +215,7 @@ class Mpi(Carrier):
             self._look(ANY)
 
     def wait_for(self, happened: Callable[[], bool], seconds: float) -> None:
-        """See Carrier. Looks ever less often."""
+        """Take in what comes until something has happened, for so many seconds at most; look ever less often."""
         t0 = timing.now()
         while not happened() and (waited := timing.now() - t0) < seconds:
             if waited > _SPIN_S:

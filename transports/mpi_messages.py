@@ -1,39 +1,19 @@
 """Messages of MPI on their way: those that were sent, and long vectors that come when they are read."""
 
-from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from mpi4py import MPI
 
-from transports.buffers import Buffers
 from transports.headers import Header
-from transports.messages import Message
-from transports.pending import wait_until
-from transports.remote import Remote, Sending
+from transports.messages import Message, wait_until
+from transports.remote import Sending
+
+if TYPE_CHECKING:
+    from transports.mpi import Mpi
 
 _NOTHING = torch.empty(0)
-
-
-class Carrier(Remote):
-    """The part of the transport that a message on its way uses."""
-
-    buffers: Buffers
-    unread: dict[tuple[int, int], "LongVector"]
-
-    @abstractmethod
-    def look(self) -> None:
-        """Take in what has come."""
-
-    @abstractmethod
-    def receive(self, payload: torch.Tensor, nbytes: int, src: int, ticket: int) -> MPI.Request:
-        """Begin to receive the elements of a long vector."""
-
-    @abstractmethod
-    def wait_for(self, happened: Callable[[], bool], seconds: float) -> None:
-        """Take in what comes until something has happened, for so many seconds at most."""
 
 
 class LongVector(Message):
@@ -41,7 +21,7 @@ class LongVector(Message):
 
     __slots__ = ("_dtype", "_mpi", "_numel", "_request", "_ticket")
 
-    def __init__(self, transport: Carrier, src: int, header: Header, ticket: int) -> None:
+    def __init__(self, transport: "Mpi", src: int, header: Header, ticket: int) -> None:
         super().__init__(src, header.tag, _NOTHING, None, header.nbytes, header.n)
         self._mpi, self._ticket = transport, ticket
         self._numel, self._dtype = header.numel, header.dtype
@@ -100,7 +80,7 @@ class LongVector(Message):
 class Sent(Sending):
     """See Sending."""
 
-    def __init__(self, transport: Carrier, dst: int, requests: list[MPI.Request], payload: Any, left: float) -> None:
+    def __init__(self, transport: "Mpi", dst: int, requests: list[MPI.Request], payload: Any, left: float) -> None:
         super().__init__(transport, dst, left)
         self._mpi, self._requests = transport, requests
         self._payload = payload  # lives as long as MPI reads it

@@ -12,18 +12,20 @@ import os
 import pickle
 import select
 import struct
-from abc import abstractmethod
 from collections import deque
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING
 
 import torch
 
 from transports.base import CLOSED, Transport
 from transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
-from transports.messages import Message
-from transports.pending import Pending
+from transports.messages import Message, Pending
+
+if TYPE_CHECKING:
+    from transports.shared_memory import SharedMemory
 
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
 HEADER = struct.Struct("<QBBHQQQQqdd")
@@ -34,21 +36,6 @@ _READ_AT_MOST = 1 << 20
 _SLICES = 1000  # that are kept for a peer
 
 
-class Owner(Transport):
-    """The part of the transport that a peer uses."""
-
-    deaths: int
-    """The file descriptor on which the launcher tells of deaths."""
-
-    @abstractmethod
-    def arrive(self, message: Message, sent: float, leaves: float) -> None:
-        """Take in a message."""
-
-    @abstractmethod
-    def ended(self, peer: "Peer", why: str) -> None:
-        """Note that a peer has died or closed."""
-
-
 class Peer:
     """The two pipes of one life of a peer. If it is started again, its next life is another Peer.
 
@@ -56,7 +43,7 @@ class Peer:
     the launcher's notices.
     """
 
-    def __init__(self, transport: Owner, rank: int, inbound: Connection, outbound: Connection) -> None:
+    def __init__(self, transport: "SharedMemory", rank: int, inbound: Connection, outbound: Connection) -> None:
         self._transport = transport
         self.rank = rank
         self.open = True

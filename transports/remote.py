@@ -17,8 +17,7 @@ from transports import timing
 from transports.base import CLOSED, Transport
 from transports.headers import Header, Kind
 from transports.link import Held, Link
-from transports.messages import Alignment, Message, PeerLost, Work, as_vector
-from transports.pending import Pending
+from transports.messages import Alignment, Message, PeerLost, Pending, Work, as_vector
 
 _ROUNDS = 20
 _CLOCK = "(clock)"

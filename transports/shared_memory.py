@@ -22,11 +22,11 @@ import torch
 
 from records.recorder import Recorder
 from transports import timing
-from transports.base import NO_LIMIT
+from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
 from transports.link import Link
 from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
-from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Owner, Peer, frame, vector_frame
+from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
 from transports.segments import share
 
@@ -35,7 +35,7 @@ _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
 
 
-class SharedMemory(Owner):
+class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
     def __init__(
@@ -54,7 +54,7 @@ class SharedMemory(Owner):
         # A core of its own may look without sleeping; a shared one is for those who compute.
         self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._waited_briefly = True
-        self.deaths = endpoint.deaths.fileno()
+        self.deaths = endpoint.deaths.fileno()  # on which the launcher tells of deaths
         os.set_blocking(self.deaths, False)
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
         self._anybody = select.poll()
@@ -189,7 +189,7 @@ class SharedMemory(Owner):
         return not peer.open
 
     def arrive(self, message: Message, sent: float, leaves: float) -> None:
-        """See Owner. Where there is a link, hold it back: it `leaves` its sender's card at that time."""
+        """Take in a message. Where there is a link, hold it back: it `leaves` its sender's card at that time."""
         if self.link:
             self.link.hold(message.src, message.nbytes, leaves, partial(self.inbox.put, message, sent))
         else:
@@ -240,7 +240,7 @@ class SharedMemory(Owner):
                 self.ended(self._peers[peer], DIED)
 
     def ended(self, peer: Peer, why: str) -> None:
-        """See Owner."""
+        """Note that a peer has died or closed."""
         if peer.open:
             self._lose(peer.rank, why, died=why == DIED)
             self._anybody.unregister(peer.source)

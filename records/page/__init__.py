@@ -3,6 +3,8 @@
 `python -m records.page RESULTS_DIR/RUN_NAME` writes it; in a notebook `show("results/RUN_NAME")` displays it.
 """
 
+import base64
+import gzip
 import html
 import json
 from collections.abc import Sequence
@@ -18,10 +20,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from records.atomic import AnyPath
-from records.events import OPS, PHASES
+from records.events import CODE, OP, OPS, PHASES
 from records.finished import BadRun, Recorded, load
 from records.messages import ring_before, with_messages
-from records.page.columns import encode
 from records.sources import unchanged
 from records.timeline import COLOURS, window
 
@@ -30,6 +31,12 @@ MAX_BYTES = 5_000_000
 _HERE = Path(__file__).parent
 _SCRIPTS = ("run", "words", "lost", "scene", "lanes", "strips", "chunks", "code", "messages", "controls")
 """Parts of one script, in their order."""
+TYPES = {
+    "t0": "<f8", "t1": "<f8", "bytes": "<f8",
+    "message": "<i4", "version": "<i4", "version_read": "<i4", "version_applied": "<i4", "step": "<i4", "peer": "<i4",
+    "epoch": "<i4", "chunk": "<i4", "line": "<u2", "tag": "<u2", "rank": "<u2", "phase": "<u1", "op": "<u1",
+}  # fmt: skip
+"""The columns of a page, the widest first, so that each begins where its type may lie."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,20 @@ def _facts(run: Recorded, shift: float, steps: tuple[int, int] | None) -> dict[s
         "ring_before": before,
         "sources": texts,
         "missing": missing,
-        **encode(spans),
+        **_columns(spans),
     }
+
+
+def _columns(spans: pd.DataFrame) -> dict[str, Any]:
+    """Return the columns of TYPES, compressed as text, with the names that the numbers of tags and lines stand for."""
+    tag, tags = pd.factorize(spans["tag"])
+    line, lines = pd.factorize(spans["line"])
+    message, _ = pd.factorize(spans["message"].where(spans["message"] >= 0))  # -1 remains what it is
+    phase, op = spans["phase"].map(CODE), spans["op"].map(OP)
+    numbers = spans.assign(tag=tag, line=line, message=message, phase=phase, op=op)
+    raw = b"".join(numbers[name].to_numpy(kind).tobytes() for name, kind in TYPES.items())
+    packed = base64.b64encode(gzip.compress(raw, 6, mtime=0)).decode("ascii")
+    return {"n": len(spans), "types": TYPES, "tags": list(tags), "lines": list(lines), "packed": packed}
 
 
 def _sources(lines: pd.Series, known: Any) -> tuple[dict[str, list[str]], dict[str, str]]:

@@ -167,7 +167,7 @@ def test_a_benchmark_is_a_script(tmp_path: Path) -> None:
 
 def test_a_ratio_is_the_median_of_what_its_quartiles_are_of() -> None:
     over, under = np.array([1.0, 2.0, 9.0, 3.0, 4.0]), np.array([1.0, 4.0, 2.0, 6.0, 8.0])
-    assert common.ratio(over, under) == {"ratio": 0.5, "ratio_quartiles": [0.5, 1.0]}
+    assert common.figures(ratio=over / under) == {"ratio": 0.5, "ratio_quartiles": [0.5, 1.0]}
     assert np.median(over) / np.median(under) == 0.75
 
 

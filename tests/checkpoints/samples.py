@@ -17,7 +17,7 @@ import evaluate
 from checkpoints import files
 from launchers.devices import as_before
 from strategies import Strategy
-from tests.runs import ROOT, metadata, small
+from tests.runs import ROOT, small
 from training import Options
 
 BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": 3}
@@ -63,10 +63,7 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 
 def scores(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open() as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
 
 
 def steps(path: Path) -> list[int]:
@@ -80,11 +77,6 @@ def evaluators() -> list[psutil.Process]:
         with suppress(psutil.Error):  # it has ended meanwhile
             if "evaluate.py" in " ".join(child.cmdline()):
                 found.append(child)
-    return found
-
-
-def parameters(folder: Path, name: str = "run") -> dict[str, str]:
-    found: dict[str, str] = metadata(folder, name)["parameter_hash"]
     return found
 
 

@@ -49,13 +49,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint of step 7, of a run of one rank."""
+    endpoints, _ = wire(1, start_context())
+    with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
+        files.save(transport, files.Target(folder, 3, {}, ["worker"]), 7, state)
+
+
 def test_a_checkpoint_is_on_the_disk_before_and_after_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoints, _ = wire(1, start_context())
     done = note_disk(monkeypatch)
-    with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
-        files.save(transport, files.Target(tmp_path / "c", 3, {}, ["worker"]), 7, {"x": torch.zeros(3)})
+    save(tmp_path / "c", {"x": torch.zeros(3)})
     hidden = tmp_path / "c" / ".step-00000007"
     assert done == [
         ("sync", str(tmp_path)),
@@ -77,10 +82,7 @@ def test_a_step_that_is_written_again_is_never_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int, exchanges: bool
 ) -> None:
     def write(value: float) -> None:
-        endpoints, _ = wire(1, start_context())
-        with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
-            state: dict[str, Any] = {"strategy": torch.full((3,), value), "model": None, "position": {}, "random": None}
-            files.save(transport, files.Target(tmp_path, 3, {}, ["worker"]), 7, state)
+        save(tmp_path, {"strategy": torch.full((3,), value), "model": None, "position": {}, "random": None})
 
     write(1.0)
     path, left, exchange = tmp_path / "step-00000007", moment, folder_of._exchange
@@ -109,9 +111,9 @@ def test_a_step_that_is_written_again_is_never_lost(
     assert sorted(one.name for one in tmp_path.iterdir()) == [".training", path.name]
 
 
-def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def of_another_model(path: Path) -> None:
     state = files.load_rank(path, 1)
-    change(state)
+    state["strategy"]["x"] = torch.zeros(3)
     torch.save(state, path / "rank-1.pt")
 
 
@@ -121,13 +123,10 @@ def flip_a_bit(file: Path, of: bytes) -> None:
     file.write_bytes(content)
 
 
-def of_the_last_parameter(checkpoint: Path) -> bytes:
-    x: torch.Tensor = files.load_rank(checkpoint, 1)["strategy"]["x"]
-    return x.numpy().tobytes()
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "bit of a parameter": lambda path: flip_a_bit(path / "rank-1.pt", of_the_last_parameter(path)),
+    "bit of a parameter": lambda path: flip_a_bit(
+        path / "rank-1.pt", files.load_rank(path, 1)["strategy"]["x"].numpy().tobytes()
+    ),
     "bit of an option": lambda path: flip_a_bit(path / "run.json", b'"epochs": 1'),  # which becomes 3
     "torn": lambda path: os.truncate(path / "rank-1.pt", (path / "rank-1.pt").stat().st_size // 2),
     "absent": lambda path: shutil.rmtree(path.parent),
@@ -135,7 +134,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 SEALED: dict[str, Callable[[Path], object]] = {  # with checksums that are right
     "code": lambda path: torch.save(RunsCode(path.parents[1] / "ran"), path / "rank-1.pt"),
-    "other model": lambda path: changed(path, lambda state: state["strategy"].update(x=torch.zeros(3))),
+    "other model": of_another_model,
 }
 
 

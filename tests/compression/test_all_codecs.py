@@ -1,13 +1,16 @@
-"""What every codec does: its bytes, what it refuses, how it continues from a saved state. And those that round."""
+"""What every codec does: its bytes, what it refuses, how it continues from a state. Those that round, and Blosc."""
 
 import dataclasses
 import math
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from compression.base import Codec, Setting
 from compression.bf16 import BFloat16
@@ -179,3 +182,44 @@ def test_what_is_too_large_for_half_precision_is_refused() -> None:
     vector[MIXED.slices[4].start] = torch.finfo(torch.float32).max
     with pytest.raises(RunFailed, match=r"gradient of deep has the value inf"):
         started(BFloat16(), MIXED).encode(vector)
+
+
+# Blosc
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    codec=st.builds(Blosc, level=st.integers(0, 9), shuffle=st.sampled_from(["bit", "byte", "none"])),
+    vector=arrays.arrays(
+        st.sampled_from([np.float32, np.float64]),
+        st.integers(0, 300),
+        elements={"allow_nan": False, "allow_infinity": False},
+    ),
+)
+@example(Blosc(), np.array([-0.0, 0.0, 1e-45, -1e-45, 3.4e38] * 100, np.float32))
+@example(Blosc(), np.array([-0.0, 0.0, 5e-324, -5e-324, 1.7e308] * 100, np.float64))
+def test_every_finite_vector_comes_out_of_blosc_bit_for_bit(codec: Blosc, vector: np.ndarray) -> None:
+    sent, layout = torch.from_numpy(vector), Layout(("t",), (vector.shape,))
+    sender = started(codec, layout, sent.dtype)
+    code = sender.encode(sent)
+    assert code.data.nbytes <= sum(sender.count())
+    decoded = started(Blosc(), layout, sent.dtype).decode(code.data)
+    assert decoded.numpy().tobytes() == vector.tobytes(), "the receiver's options do not matter"
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9), st.integers(0, 7), st.sampled_from(["bit", "byte", "none"]), st.binary(max_size=200))
+def test_blosc_refuses_a_wrong_bit_and_what_is_no_code(at: int, bit: int, shuffle: str, foreign: bytes) -> None:
+    end = started(Blosc(shuffle=shuffle), MIXED)
+    data = end.encode(normal(MIXED, 0).round()).data
+    data[at % len(data)] ^= 1 << bit
+    for wrong in (data, torch.tensor(list(foreign), dtype=torch.uint8)):
+        with pytest.raises(RunFailed, match="damaged, or sent by another codec") as refused:
+            end.decode(wrong)
+        assert "\n" not in str(refused.value)
+
+
+def test_without_the_library_of_blosc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "blosc2", None)
+    with pytest.raises(UsageError, match="pip install blosc2"):
+        Blosc().check()

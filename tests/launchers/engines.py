@@ -16,11 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from launchers import Job, Launch, find_launcher
+from launchers.environment import die_with_parent
 from launchers.fork_server import start_context
-from launchers.parent import die_with_parent
 from records.errors import RunFailed, UsageError, one_line
 from tests.pools import NEEDS_MPI, Pool, rank_here
 from tests.ranks import LIMIT, left_in_shared_memory, virtual_time, wait_until
@@ -122,17 +123,11 @@ def _as_a_member(work: Callable[..., Any], n: int, args: tuple[Any, ...], option
 ENGINES: dict[str, type[LauncherEngine]] = {
     "local": LauncherEngine, "virtual time": LauncherEngine, "torchrun": Members, "mpi": Members, "dask": Dask,
 }  # fmt: skip
-_MARKS: dict[str, list[pytest.MarkDecorator]] = {
-    "torchrun": [pytest.mark.xdist_group("torchrun")],
-    "mpi": list(NEEDS_MPI),
-    "dask": [
-        pytest.mark.xdist_group("dask"),
-        pytest.mark.skipif(
-            importlib.util.find_spec("distributed") is None,
-            reason="needs dask.distributed: pip install -e '.[dask]'",
-        ),
-    ],
-}
+NEEDS_DASK = (
+    pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs pip install -e '.[dask]'"),
+    pytest.mark.xdist_group("dask"),
+)
+_MARKS = {"torchrun": (pytest.mark.xdist_group("torchrun"),), "mpi": NEEDS_MPI, "dask": NEEDS_DASK}
 
 
 def params(*names: str) -> list[Any]:
@@ -176,7 +171,8 @@ def of_process() -> dict[str, Any]:
 
 def of_worker(dask_worker: Any) -> dict[str, Any]:
     """The same of a worker of Dask."""
-    return of_process() | {"tasks": len(dask_worker.active_threads), "data": len(dask_worker.data)}
+    torchs = torch.get_num_threads(), torch.get_rng_state().numpy().tobytes()
+    return of_process() | {"torch's": torchs, "tasks": len(dask_worker.active_threads), "data": len(dask_worker.data)}
 
 
 # Dask's cluster: a scheduler and three workers, forked from the fork server of the tests

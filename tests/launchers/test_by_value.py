@@ -9,8 +9,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.ranks import LIMIT
+from tests.runs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 WORK = """
 import sys
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.launchers.conftest import Victim
+from tests.launchers.engines import NEEDS_DASK
 from tests.ranks import LIMIT, wait_until
 from tests.runs import ROOT
 
@@ -32,23 +33,23 @@ def test_ctrl_c_in_the_first_moments_is_one_line(start: Start) -> None:
     assert "ended by SIGINT" in victim.check_end()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.end_to_end)])
-def test_an_interrupted_run_ends(start: Start, number: signal.Signals) -> None:
-    victim = start("ring_all_reduce")
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.end_to_end)]
+)
+@pytest.mark.parametrize("launcher", ["local", pytest.param("dask", marks=[*NEEDS_DASK, pytest.mark.end_to_end])])
+def test_a_run_of_which_the_launcher_is_hit_ends(start: Start, launcher: str, number: signal.Signals) -> None:
+    victim = start("param_server", "--launcher", launcher)
     victim.wait_until("training")
     if number == signal.SIGINT:
         os.killpg(victim.process.pid, number)  # as the terminal does
     else:
         victim.process.send_signal(number)
-    assert f"ended by {number.name}" in victim.check_end()
-    assert victim.process.returncode == 128 + number
-
-
-def test_ranks_end_when_their_launcher_is_killed(start: Start) -> None:
-    victim = start("param_server")
-    victim.wait_until("training")
-    victim.process.kill()
-    victim.check_end()
+    said = victim.check_end()
+    if number == signal.SIGKILL:
+        assert victim.process.returncode == -number
+    else:
+        assert f"ended by {number.name}" in said
+        assert victim.process.returncode == 128 + number
 
 
 INTERRUPTED = """

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import pytest
 from launchers import fork_server
 from records.errors import RunFailed
 from tests.ranks import launch, wait_until
+from tests.runs import ROOT
 from transports.base import Transport
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 100
 Report = Callable[[Any], None]
 Start = Callable[[], psutil.Process]
@@ -50,49 +49,38 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def one_line(error: pytest.ExceptionInfo[RunFailed]) -> str:
+def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-def test_one_that_is_stopped_is_given_up(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "_LEAST_PATIENCE_S", 0.5)
-    stopped = server()
+@pytest.mark.parametrize(
+    ("timeout", "happens", "error", "told"),
+    [
+        (0.5, lambda server: None, RunFailed, "did not answer"),
+        (600.0, lambda server: os.kill(os.getpid(), signal.SIGINT), KeyboardInterrupt, ""),
+        (600.0, psutil.Process.kill, RunFailed, "was killed by SIGKILL"),
+    ],
+    ids=["nothing happens", "Ctrl-C", "it is killed"],
+)
+def test_one_that_is_stopped_is_given_up_unless_something_happens_before(
+    server: Start, monkeypatch: pytest.MonkeyPatch, timeout: float, happens: Callable[[psutil.Process], None],
+    error: type[BaseException], told: str,
+) -> None:  # fmt: skip
+    for name in ("_LEAST_PATIENCE_S", "_INTERRUPTED_S"):
+        monkeypatch.setattr(fork_server, name, 0.5)
+    stopped, wait_for_pid = server(), forkserver.read_signed
     stopped.suspend()
-    with pytest.raises(RunFailed) as error:
-        launch(get_rank, 2, timeout=0.5)
-    assert "the fork server, from which they are made, did not answer" in one_line(error)
-    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
-
-
-def before_it_answers(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    """Have something happen when a rank has been asked for, and the fork server has not answered."""
-    wait_for_pid = forkserver.read_signed
 
     def read(fd: int) -> int:
-        happens()
+        happens(stopped)  # a rank has been asked for, and the fork server has not answered
         return int(wait_for_pid(fd))
 
     monkeypatch.setattr(forkserver, "read_signed", read)
-
-
-def test_ctrl_c_is_heard_while_one_is_stopped(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "_INTERRUPTED_S", 0.5)
-    stopped = server()
-    stopped.suspend()
-    before_it_answers(monkeypatch, partial(os.kill, os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        launch(get_rank, 2, timeout=600.0)
+    with pytest.raises(error) as caught:
+        launch(get_rank, 2, timeout=timeout)
+    assert error is KeyboardInterrupt or f"the fork server, from which they are made, {told}" in one_line(caught)
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
-
-
-def test_one_that_is_killed_while_it_starts_a_rank_is_one_line(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    victim = server()
-    victim.suspend()
-    before_it_answers(monkeypatch, victim.kill)
-    with pytest.raises(RunFailed) as error:
-        launch(get_rank, 2)
-    assert "the fork server, from which they are made, was killed by SIGKILL" in one_line(error)
 
 
 def test_one_that_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

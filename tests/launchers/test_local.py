@@ -118,10 +118,10 @@ def test_a_rank_that_takes_no_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert str(failure(be_stuck, 3)).startswith("rank 1 (worker) raised ValueError: on purpose")
 
 
-def close_the_terminal(transport: Transport) -> int:
+def close_the_terminal(transport: Transport) -> bool:
     os.kill(os.getpid(), signal.SIGHUP)
-    return transport.rank
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-def test_a_rank_takes_no_notice_of_a_terminal_that_closes() -> None:
-    assert launch(close_the_terminal, 2) == [0, 1]
+def test_a_rank_leaves_ctrl_c_and_a_terminal_that_closes_to_its_launcher() -> None:
+    assert launch(close_the_terminal, 2) == [True, True]

@@ -19,8 +19,8 @@ from records.events import OPS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
 from records.finished import BadRun
 from records.messages import with_messages
+from records.page import TYPES
 from records.page.__main__ import main
-from records.page.columns import TYPES
 from strategies import STRATEGIES
 from tests.records.samples import loaded, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of

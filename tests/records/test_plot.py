@@ -80,17 +80,10 @@ def test_each_run_has_its_name_beside_the_panels_and_a_style_of_its_own(tmp_path
 
 
 def test_the_picture_is_written_beside_the_runs_with_an_axis_that_shows_all_losses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, drawn: list[Figure], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(tmp_path, "a.1")
     made(tmp_path, "b", diverged(1e6))
-    drawn: list[Figure] = []
-
-    def save(figure: Figure, path: Path) -> None:
-        drawn.append(figure)
-        path.touch()
-
-    monkeypatch.setattr(Figure, "savefig", save)
     for arguments, png, scale in (
         (["a.1.json"], "a.1.curves.png", "linear"),
         (["*.json", "--out", str(tmp_path / "mine.png")], "mine.png", "log"),

@@ -4,26 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 from matplotlib.figure import Figure
 
 from records import speedup
 
 NAMES = ["strategy", "parameters"]
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
-    found: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, *args: Any, **more: Any) -> None:
-        found.append(figure)
-        save(figure, *args, **more)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return found
 
 
 def sweep(**columns: Any) -> pd.DataFrame:

@@ -145,17 +145,14 @@ def test_samples_that_a_server_counted_are_those_of_the_run() -> None:
     assert totals(table_of(counted))["samples_per_s"] == 14 / 2
 
 
-def test_a_read_counts_as_a_message_and_a_drop_does_not() -> None:
-    table = table_of(with_reads(served(SOME))).set_index(["epoch", "rank"])
+def test_a_read_counts_as_a_message_and_may_see_several_versions_and_a_drop_does_not_count() -> None:
+    events = with_reads(served(SOME))
+    table = table_of(events).set_index(["epoch", "rank"])
     assert table.loc[(1, 2), ["bytes_sent", "bytes_received", "communicate_s"]].tolist() == [0, 400, 1.0]
     assert table.loc[(1, 0), ["bytes_sent", "bytes_received", "messages_sent"]].tolist() == [400, 0, 4]
     assert table.loc[2, "bytes_sent"].sum() == 0
-    pairs = ledger(with_reads(served(SOME)))
+    pairs = ledger(events)
     assert list(pairs.itertuples(index=False, name=None)) == [(0, 2, 4, 400)]
-
-
-def test_reads_that_saw_several_versions() -> None:
-    events = with_reads(served(SOME))
     workers = per_worker(events)
     assert workers.loc[2, ["applied", "dropped", "reads", "mixed", "span"]].tolist() == [1, 1, 4, 0.5, 3]
     assert workers.loc[1, "reads"] == 0
@@ -184,10 +181,7 @@ def test_an_asynchronous_run(own: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     counts = histogram(events)
     pushed = events[(events["op"] == "recv") & (events["tag"] == "gradient")].groupby("peer").size()
     assert (counts.groupby("worker")["count"].sum() == pushed).all(), "an epoch ends with what is under way"
-    servers = table["role"] == "server"
-    assert table.loc[servers, "staleness_max"].max() == counts["staleness"].max() > 0
-    assert (table.loc[servers, "dropped"] == 0).all()
-    assert table.loc[~servers, list(VERSION_COLUMNS)].isna().all(axis=None)
+    assert table["staleness_max"].max() == counts["staleness"].max() > 0
     monkeypatch.setenv("COLUMNS", "250")
     assert compare.main([f"{run}.csv", str(own / "param_server.1.json"), str(own / "silent.json")]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
@@ -195,12 +189,3 @@ def test_an_asynchronous_run(own: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert [line[:end].split("  ")[-1].strip() for line in lines] == [
         f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}", "0.0, 0", "-",
     ]  # fmt: skip
-
-
-def test_a_run_with_backup_workers(results: Path) -> None:
-    events, table = load_events(results / "backup_workers.1"), load_table(results / "backup_workers.1.csv")
-    workers = per_worker(events)
-    assert workers["dropped"].sum() == table["dropped"].sum() > 0
-    assert workers["applied"].sum() == 2 * 4 * 4, "of two of three workers in each of 4 steps of 4 epochs"
-    assert workers["staleness_max"].max() == 0
-    assert histogram(events, "dropped")["staleness"].min() >= 1

@@ -17,8 +17,7 @@ from records.events import HIDDEN, MARKS, PHASES
 from records.files import EVENTS_SUFFIX, load_events
 from records.finished import BadRun, load
 from records.recorder import Recorder
-from records.timeline import draw, legend, main, middle, window
-from records.trace import trace
+from records.timeline import draw, legend, main, middle, trace, window
 from tests.records.samples import WORLDS
 
 ROLES = ["server", "worker", "worker"]

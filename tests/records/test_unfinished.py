@@ -39,11 +39,7 @@ def killed_after(directory: Path, n_renamed: int) -> None:
         os._exit(1)
 
 
-READERS: dict[str, Callable[[Path], Any]] = {
-    ".events.csv.gz": load_events,
-    ".csv": load_table,
-    ".json": load_metadata,
-}
+READERS: dict[str, Callable[[Path], Any]] = {".events.csv.gz": load_events, ".csv": load_table, ".json": load_metadata}
 
 
 @pytest.mark.parametrize("n_renamed", [1, 2])

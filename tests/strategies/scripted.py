@@ -49,14 +49,10 @@ class Scripted(Transport):
     def hear(self, k: int, tag: str, n: int) -> None:
         """Worker k takes a message of the server."""
         if tag == "parameters" and n >= self.until:
-            self.end_epoch(k)
-        elif tag in ("parameters", "initial buffers") or tag == "mean buffers":
+            if k not in self.computing:  # else it is the x that comes with the mean of the buffers
+                self.send_to_server(k, "buffers")
+        elif tag in ("parameters", "initial buffers", "mean buffers"):
             self.computing.add(k)
-
-    def end_epoch(self, k: int) -> None:
-        """Worker k learns that the epoch has its samples."""
-        if k not in self.computing:  # else it is the x that comes with the mean of the buffers
-            self.send_to_server(k, "buffers")
 
     def send_to_server(self, k: int, tag: str, n: float = 0) -> None:
         """Put a message of worker k into the server's inbox."""

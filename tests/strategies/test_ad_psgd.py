@@ -2,8 +2,6 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,15 +10,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.files import load_table
 from strategies.common.forms import closed_form
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.common_epoch import PROGRESS
 from strategies.local_models.gossip import Gossip
 from tests.ranks import virtual_time
-from tests.runs import N_TRAIN
 from tests.strategies.loops import Rank, Task, X, Y
-from tests.strategies.test_every_strategy_virtual import simulated
 from tests.virtual_time.test_dry_run import steps_of
 from transports.base import Message, Transport
 from virtual_time.launcher import Death, VirtualTime
@@ -28,11 +23,6 @@ from virtual_time.network import OneSwitch
 
 Pair = tuple[int, int]  # an active and a passive rank
 Change = tuple[float, float]  # of an x: before and after
-
-
-def ad_psgd_of(rank: Rank) -> ADPSGD:
-    assert isinstance(rank.strategy, ADPSGD)
-    return rank.strategy
 
 
 # Many exchanges
@@ -80,7 +70,8 @@ def at_random_pace(
     Return the changes of all exchanges, x, that of model(), and the samples that this rank knows of.
     """
     rank = Rank(transport, task)
-    watched = Watched(ad_psgd_of(rank))
+    assert isinstance(rank.strategy, ADPSGD)
+    watched = Watched(rank.strategy)
     rank.replica.x.fill_(float(transport.rank))
     if not watched.exchanges.is_active:
         watched.exchanges.apart.fill_(float(transport.rank))
@@ -186,10 +177,6 @@ def with_layers(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
     return recorder.frame()
 
 
-def spans(events: pd.DataFrame, phase: str) -> Iterator[tuple[float, float]]:
-    return events[events["phase"] == phase][["t0", "t1"]].itertuples(index=False, name=None)
-
-
 def test_a_passive_rank_answers_while_it_computes() -> None:
     def seconds(rank: int, phase: str, part: float) -> float:
         return {("backward", 1): 100.0, ("backward", 0): 1.0}.get((phase, rank), 0.0) * part
@@ -197,12 +184,11 @@ def test_a_passive_rank_answers_while_it_computes() -> None:
     time = VirtualTime(OneSwitch(2, 1e9, 1e-3), seconds)
     active, passive = time.launch(with_layers, 2, Task(ADPSGD(), 2), 6, record=True)
     answers = passive[(passive["op"] == "send") & (passive["tag"] == ANSWER)]["t0"].to_numpy()
-    passes = list(spans(passive, "backward"))
+    passes, of_active = (events[events["phase"] == "backward"][["t0", "t1"]].to_numpy() for events in (passive, active))
     assert len(passes) == len(answers) == 6
     within = sum(t0 < answer < t1 for answer in answers for t0, t1 in passes)
     assert within >= 4, "after each of the layers"
-    ends = list(spans(active, "backward"))
-    assert ends[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
+    assert of_active[3][1] < passes[0][1] + 5, "four exchanges in the time of one pass"
 
 
 # What is sent
@@ -230,18 +216,3 @@ def test_nobody_waits_for_the_slowest() -> None:
     together, apart = (steps_of(strategy, 6, 1e3, **slow).seconds for strategy in (Gossip(), ADPSGD()))
     assert together == pytest.approx(3.0, rel=0.05)
     assert apart < 0.75
-
-
-# An epoch
-
-
-def test_an_epoch_ends_when_all_together_have_its_samples(tmp_path: Path) -> None:
-    facts = simulated(tmp_path, ADPSGD(), 4, lr_schedule="cosine", slow=("1:8",))
-    table = load_table(tmp_path / "virtual.csv")
-    total = table.groupby("epoch")["samples"].sum().cumsum()
-    assert (total >= N_TRAIN * total.index).all()
-    assert (total <= N_TRAIN * total.index + 16 * 4 * 3).all(), "some steps too many, in which the end was on its way"
-    samples = table.groupby("rank")["samples"].sum()
-    assert samples[1] < samples[3], "the fast ones give more"
-    assert facts["test_accuracy"] > 0.9
-    assert not facts["replicas_identical"]

@@ -64,17 +64,16 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
     return found
 
 
-def each(transport: Transport, lengths: list[int]) -> dict[tuple[str, int], dict[str, Any]]:
-    return {(name, length): once(transport, name, length) for name in NAMES for length in lengths}
-
-
 def lengths_for(N: int) -> list[int]:
     return sorted({0, 1, N - 1, N, N + 1, 13, 101, 9973})
 
 
 @cache
 def results(N: int) -> list[dict[tuple[str, int], dict[str, Any]]]:
-    return virtual_time(N).launch(each, N, lengths_for(N))
+    def each(transport: Transport) -> dict[tuple[str, int], dict[str, Any]]:
+        return {(name, length): once(transport, name, length) for name in NAMES for length in lengths_for(N)}
+
+    return virtual_time(N).launch(each, N)
 
 
 WORLDS = pytest.mark.parametrize("N", range(1, 9))
@@ -102,16 +101,12 @@ def test_sums_chunks_means_and_the_numbers_beside(N: int) -> None:
 # Who sends what to whom
 
 
-def chunk_bytes(length: int, N: int) -> list[int]:
-    return [chunk.numel() * 8 for chunk in torch.tensor_split(torch.zeros(length), N)]
-
-
 @WORLDS
 def test_the_ring_sends_to_its_right_neighbour_by_the_closed_form(N: int) -> None:
     halves = {"reduce_scatter": 1, "all_gather": 2}  # after its own chunk of this number, which stays
     for r, rank in enumerate(results(N)):
         for length in lengths_for(N):
-            chunks = chunk_bytes(length, N)
+            chunks = [8 * len(chunk) for chunk in torch.zeros(length).tensor_split(N)]
             for name, offset in halves.items():
                 messages, nbytes = [0] * N, [0] * N
                 if N > 1:
@@ -145,21 +140,17 @@ def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle_and_
 # The order of a sum
 
 
-def vector_of(rank: int) -> torch.Tensor:
-    return torch.randn(101, generator=torch.Generator().manual_seed(rank))
+VECTORS = torch.randn(5, 101, generator=torch.Generator().manual_seed(0))
 
 
 def added(transport: Transport) -> list[float]:
-    vector = vector_of(transport.rank)
+    vector = VECTORS[transport.rank].clone()
     transport.sleep(0.1 * (transport.rank * 3 % 5))  # they come in another order
     gather_and_add(vector, transport)
     return vector.tolist()
 
 
 def test_it_adds_in_the_order_of_ranks_not_in_that_of_arrival() -> None:
-    expected = torch.zeros(101)
-    for rank in range(5):
-        expected += vector_of(rank)
-    other = sum((vector_of(rank) for rank in reversed(range(5))), torch.zeros(101))
+    expected, other = (sum(order, torch.zeros(101)) for order in (VECTORS, VECTORS.flip(0)))
     assert not torch.equal(expected, other), "the order decides the last bit"
     assert virtual_time(5).launch(added, 5) == [expected.tolist()] * 5

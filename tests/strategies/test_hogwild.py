@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from checkpoints.folder import listed
-from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from strategies.single import Single
 from tests.ranks import LIMIT, launch
-from tests.strategies.loops import N_SAMPLES, OPTIMIZERS, Rank, Task
+from tests.strategies.loops import N_SAMPLES, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
 from transports.base import Transport
 
@@ -76,20 +75,19 @@ def test_no_count_is_lost_and_together_they_have_the_samples() -> None:
 
 def scheduled(transport: Transport) -> list[float]:
     """What the schedule of the learning rate is told in this rank's steps; both take turns."""
-    strategy, seen = Hogwild(), list[float]()
-    replica = Replica(zeros(), transport)
+    seen = list[float]()
 
     def note(processed: float) -> float:
         seen.append(processed)
         return 1.0
 
-    strategy.start(replica, transport, OPTIMIZERS["unit"], schedule=note)
+    rank = Rank(transport, Task(Hogwild(), 2, "unit", schedule=note), zeros())
     for turn in range(4):
         if turn % 2 == transport.rank:
-            next(strategy.steps_of_epoch(0, 0))
-            strategy.step(10)
+            next(rank.strategy.steps_of_epoch(0, 0))
+            rank.constant_step(0.0, 10)
         transport.barrier()
-    transport.owes = ""
+    rank.stop()
     return seen
 
 

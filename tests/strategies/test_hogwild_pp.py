@@ -9,11 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import Replica
 from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP, coefficients, exchange
 from tests.ranks import LIMIT, launch
-from tests.strategies.loops import OPTIMIZERS, Rank, Task
+from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import made
 from tests.strategies.test_hogwild import zeros
 from transports.base import Transport
@@ -79,16 +78,10 @@ def stepped(transport: Transport, strategy: Hogwild, order: list[int], gradient:
         transport.barrier()
     taken.finish()
     model = taken.model().tolist()
-    found.append(
-        {"model": model, "meters": dict(taken.transport.recorder.meters), "communicated": _exchanges(transport)}
-    )
+    exchanges = transport.recorder.frame().query("phase == 'communicate' and op == ''")
+    found.append({"model": model, "meters": dict(transport.recorder.meters), "communicated": len(exchanges)})
     rank.close()
     return found
-
-
-def _exchanges(transport: Transport) -> int:
-    events = transport.recorder.frame()
-    return int(((events["phase"] == "communicate") & (events["op"] == "")).sum())
 
 
 def test_the_holder_exchanges_when_it_gets_the_token_and_passes_it_on_after_its_updates() -> None:
@@ -133,23 +126,21 @@ def test_nothing_is_lost_where_they_take_turns_and_exchange() -> None:
 
 def resumed(transport: Transport) -> list[Any]:
     """All that is shared when rank 0 has saved a state, and when two ranks begin with it: xs, us, token, model."""
-    rank = Rank(transport, Task(HogwildPP(cluster_size=1, sync_delay=2), 2, "unit"), zeros().double())
+    task = Task(HogwildPP(cluster_size=1, sync_delay=2), 2, "unit")
+    rank = Rank(transport, task, zeros().double())
     for k in (0, 0, 0, 1):
         if k == transport.rank:
             rank.constant_step(-1.0, 1)
         transport.barrier()
     rank.strategy.finish()
     state = rank.strategy.state_dict() if transport.rank == 0 else None
-    again = HogwildPP(cluster_size=1, sync_delay=2)
-    again.start(Replica(zeros().double(), transport), transport, OPTIMIZERS["unit"], state=state)
-    found = [_shared(rank.strategy), _shared(again)]
+    again = Rank(transport, task, zeros().double(), state)
+    found: list[Any] = []
+    one: Any
+    for one in (rank.strategy, again.strategy):
+        found.append([vector.tolist() for vector in (*one.xs, *one.us, one.token, one.model(), one.counts)])
     transport.barrier()
     return found
-
-
-def _shared(strategy: Any) -> list[Any]:
-    vectors = (*strategy.xs, *strategy.us, strategy.token, strategy.model(), strategy.counts)
-    return [vector.tolist() for vector in vectors]
 
 
 def test_a_state_of_rank_0_is_that_of_all_clusters() -> None:

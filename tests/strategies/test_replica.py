@@ -9,7 +9,8 @@ from torch import nn
 
 from strategies import Replica
 from strategies.common.replica import float_buffers, parameters_from, trained
-from tests.ranks import LIMIT, launch, virtual_time
+from tests.ranks import LIMIT, launch
+from tests.strategies.scripted import Scripted
 from transports.base import Transport
 
 
@@ -32,83 +33,60 @@ class Tied(nn.Module):
         return self.norm(self.b(self.a(x)))
 
 
-def describe_tied(transport: Transport) -> dict[str, object]:
-    model = Tied()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    replica = Replica(model, transport)
-    kept = all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    replica.x.zero_()
-    replica.b.fill_(5)
-    return {
-        "n": replica.x.numel(),
-        "m": replica.b.numel(),
-        "kept": kept,
-        "views": not any(p.any() for p in trained(model)),
-        "buffers are views": all((b == 5).all() for b in float_buffers(model)),
-        "tied": model.a.weight is model.b.weight,
-        "frozen": model.frozen.tolist(),
-    }
+ALONE = Scripted(workers=0)
 
 
 def test_ties_frozen_parameters_and_buffers() -> None:
-    report = virtual_time(1).launch(describe_tied, 1)[0]
-    # 9 tied once, 2 unused, 3 + 3 of BatchNorm; running mean and variance, but not num_batches_tracked
-    assert report == {
-        "n": 9 + 2 + 6, "m": 6, "kept": True, "views": True, "buffers are views": True, "tied": True,
-        "frozen": [1.0] * 4,
-    }  # fmt: skip
+    model = Tied()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    replica = Replica(model, ALONE)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    replica.x.zero_()
+    replica.b.fill_(5)
+    assert replica.x.numel() == 9 + 2 + 6  # tied once, unused, 3 + 3 of BatchNorm
+    assert replica.b.numel() == 6  # running mean and variance, but not num_batches_tracked
+    assert not any(p.any() for p in trained(model)), "views"
+    assert all((b == 5).all() for b in float_buffers(model)), "views"
+    assert model.a.weight is model.b.weight
+    assert model.frozen.tolist() == [1.0] * 4
 
 
-def collect_after(transport: Transport) -> dict[str, list[float]]:
-    """What `collect` finds after each way of treating `.grad`."""
+def test_collect_finds_the_gradient_whatever_became_of_grad() -> None:
     model = nn.Linear(2, 1, bias=False)
-    replica = Replica(model, transport)
-    results = {}
+    replica = Replica(model, ALONE)
 
     def backward() -> None:
         (model(torch.tensor([[1.0, 2.0]])) * 3).sum().backward()
 
     backward()
-    results["plain"] = replica.collect().tolist()
+    assert replica.collect().tolist() == [3.0, 6.0]
     backward()
-    results["accumulated"] = replica.collect().tolist()
+    assert replica.collect().tolist() == [6.0, 12.0], "accumulated"
     model.weight.grad = torch.tensor([[7.0, 8.0]])
-    results["replaced"] = replica.collect().tolist()
+    assert replica.collect().tolist() == [7.0, 8.0], "replaced"
     model.zero_grad(set_to_none=True)
-    results["none"] = replica.collect().tolist()
+    assert replica.collect().tolist() == [0.0, 0.0]
     backward()
-    results["again a view"] = replica.collect().tolist()
+    assert replica.collect().tolist() == [3.0, 6.0], "again a view"
     replica.zero_grad()
     backward()
-    results["after zero_grad"] = replica.collect().tolist()
-    return results
+    assert replica.collect().tolist() == [3.0, 6.0]
 
 
-def test_collect_finds_the_gradient_whatever_became_of_grad() -> None:
-    assert virtual_time(1).launch(collect_after, 1)[0] == {
-        "plain": [3.0, 6.0],
-        "accumulated": [6.0, 12.0],
-        "replaced": [7.0, 8.0],
-        "none": [0.0, 0.0],
-        "again a view": [3.0, 6.0],
-        "after zero_grad": [3.0, 6.0],
-    }
+NOTHING = "^the model has no trainable parameter$"
 
 
-def refuse(transport: Transport) -> list[str]:
-    frozen = nn.Linear(2, 2).requires_grad_(False)
-    messages = []
-    for model in (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), nn.ReLU(), frozen):
-        with pytest.raises(ValueError) as error:  # noqa: PT011 - the messages are compared below
-            Replica(model, transport)
-        messages.append(str(error.value))
-    return messages
-
-
-def test_refuses_mixed_dtypes_and_models_with_nothing_to_train() -> None:
-    mixed, nothing, frozen = virtual_time(1).launch(refuse, 1)[0]
-    assert "torch.float32 on cpu, torch.float64 on cpu" in mixed
-    assert nothing == frozen == "the model has no trainable parameter"
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "torch.float32 on cpu, torch.float64 on cpu"),
+        (nn.ReLU(), NOTHING),
+        (nn.Linear(2, 2).requires_grad_(False), NOTHING),
+    ],
+)
+def test_refuses_mixed_dtypes_and_models_with_nothing_to_train(model: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Replica(model, ALONE)
 
 
 # Parameters that lie in a sender's memory: given back by the next collect, and no sooner
@@ -136,24 +114,16 @@ def adopt(transport: Transport, how: str) -> Any:
     loss = replica.model(torch.tensor([[3.0, 4.0]])).sum()
     loss.backward()
     ask()  # it is still being read
-    gradient = None
-    if how == "collect":
-        gradient = replica.collect().tolist()
-    elif how == "own":
-        replica.own()
+    gradient = getattr(replica, how)()
     ask()
-    kept = replica.x.tolist() if how == "own" else None
-    return loss.item(), gradient, kept, replica.x is own
+    return loss.item(), (replica.x if gradient is None else gradient).tolist(), replica.x is own
 
 
-@pytest.mark.parametrize("how", ["collect", "own"])
-def test_the_senders_work_is_done_when_the_parameters_are_given_back(how: str) -> None:
-    done, (loss, gradient, kept, is_own) = launch(adopt, 2, how, timeout=LIMIT)
-    assert loss == 1 * 3 + 2 * 4
-    assert done == [False, how != "nothing"]
-    assert gradient == ([3.0, 4.0] if how == "collect" else None)
-    assert kept == ([1.0, 2.0] if how == "own" else None)
-    assert is_own == (how == "own")
+@pytest.mark.parametrize(("how", "left"), [("collect", [3.0, 4.0]), ("own", [1.0, 2.0])])
+def test_the_senders_work_is_done_when_the_parameters_are_given_back(how: str, left: list[float]) -> None:
+    done, found = launch(adopt, 2, how, timeout=LIMIT)
+    assert found == (1 * 3 + 2 * 4, left, how == "own")
+    assert done == [False, True]
 
 
 # Without a transport
@@ -170,17 +140,11 @@ def test_parameters_from_a_vector_only_in_the_block() -> None:
     assert all(torch.equal(p, was) for p, was in zip(trained(model), before, strict=True))
 
 
-def state_that_leaves(transport: Transport) -> tuple[list[int], list[int], bool]:
-    """The bytes behind each tensor of a state_dict, its own bytes, and whether training goes on from the views."""
+def test_the_state_that_leaves_is_plain_tensors() -> None:
     model = Tied()
-    replica = Replica(model, transport)
+    replica = Replica(model, ALONE)
     state = model.state_dict()
     model.b.weight.data.fill_(7.0)
-    is_view = bool((replica.x == 7.0).any()) and not (state["b.weight"] == 7.0).any()
-    return [t.untyped_storage().nbytes() for t in state.values()], [t.nbytes for t in state.values()], is_view
-
-
-def test_the_state_that_leaves_is_plain_tensors() -> None:
-    ((behind, own, is_view),) = virtual_time(1).launch(state_that_leaves, 1)
-    assert behind == own
-    assert is_view
+    assert (replica.x == 7.0).any(), "training goes on from the views"
+    assert not (state["b.weight"] == 7.0).any()
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in state.values())

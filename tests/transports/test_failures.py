@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
-from tests.transports.samples import MILLION, die
+from tests.transports.samples import MILLION
 from transports.base import ANY, PeerLost, Transport
 from transports.headers import SIZE, Header, Kind, pack
 from transports.remote import Remote
@@ -37,20 +37,6 @@ def test_a_wait_for_a_release_times_out_too() -> None:
     assert first[0] == "WaitTimeout"
     assert "release" in str(first)
     assert done
-
-
-def die_in_the_middle_of_a_message(transport: Transport) -> Any:
-    if transport.rank == 1:
-        transport.isend("whole", 0, "x").wait()
-        transport.isend(torch.ones(5 * MILLION), 0, "x")
-        transport.recv(0, "die", timeout=0)
-        die("SIGKILL")
-    first = transport.recv(1, "x").object
-    return first, outcome(transport.recv, 1, "x")
-
-
-def test_a_message_that_a_death_cut_short_is_not_delivered() -> None:
-    assert run_with_deaths("shared_memory", die_in_the_middle_of_a_message, 2) == {0: ("whole", ("PeerLost", 1))}
 
 
 def be_declared_dead(transport: Transport) -> Any:

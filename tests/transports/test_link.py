@@ -1,11 +1,9 @@
-"""Messages that are held back: when they arrive, in what order, and what that costs where there is no link."""
+"""Messages that are held back: when they arrive, and in what order."""
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -30,54 +28,46 @@ Sends = list[tuple[int, int, float]]  # of each sender: bytes, to whom of two, s
 # The numbers
 
 
-class Seen(list[Any]):
-    """What has happened, in order."""
-
-    def note(self, value: Any) -> Callable[[], None]:
-        return partial(self.append, value)
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
+def noting() -> tuple[Link, Callable[[Any], Callable[[], None]], list[Any]]:
+    """Return a link, what makes a function that notes a value, and the values noted so far."""
+    seen: list[Any] = []
+    return Link(BANDWIDTH, LATENCY), lambda value: partial(seen.append, value), seen
 
 
-@pytest.fixture
-def link() -> Link:
-    return Link(BANDWIDTH, LATENCY)
-
-
-def test_what_has_not_come_whole_holds_up_what_follows(link: Link, seen: Seen) -> None:
+def test_what_has_not_come_whole_holds_up_what_follows() -> None:
+    link, note, seen = noting()
     first = link.hold(1, 1000, 0.0, None)
-    link.hold(2, 0, 0.0, seen.note("second"))
+    link.hold(2, 0, 0.0, note("second"))
     assert not link.happen(10.0)
     assert link.due(10.0) == math.inf, "only its coming changes anything"
-    first.happen = seen.note("first")
+    first.happen = note("first")
     assert link.due(10.0) == 0
     assert link.happen(10.0)
     assert seen == ["first", "second"]
 
 
-def test_what_follows_a_ranks_messages_waits_for_all_of_them(link: Link, seen: Seen) -> None:
-    link.follow(1, seen.note("nothing was held"))
-    link.hold(1, 1000, 1e-3, seen.note("message"))
-    link.hold(1, 1000, 0.0, seen.note("another"))  # earlier, as a clock may say that is another machine's
-    link.follow(1, seen.note("death"))
-    link.follow(2, seen.note("of another rank"))
+def test_what_follows_a_ranks_messages_waits_for_all_of_them() -> None:
+    link, note, seen = noting()
+    link.follow(1, note("nothing was held"))
+    link.hold(1, 1000, 1e-3, note("message"))
+    link.hold(1, 1000, 0.0, note("another"))  # earlier, as a clock may say that is another machine's
+    link.follow(1, note("death"))
+    link.follow(2, note("of another rank"))
     link.happen(1e-3)
     assert seen == ["nothing was held", "of another rank"]
     link.happen(1.0)
     assert seen[2:] == ["message", "another", "death"]
 
 
-def test_what_was_forgotten_never_arrives_and_holds_nothing_up(link: Link, seen: Seen) -> None:
-    link.hold(2, 10, 0.0, seen.note("of another rank"))
-    link.hold(1, 100_000_000, 0.0, seen.note("of the dead"))
-    link.hold(1, 0, 1000.0, seen.note("of the dead"))
+def test_what_was_forgotten_never_arrives_and_holds_nothing_up() -> None:
+    link, note, seen = noting()
+    link.hold(2, 10, 0.0, note("of another rank"))
+    link.hold(1, 100_000_000, 0.0, note("of the dead"))
+    link.hold(1, 0, 1000.0, note("of the dead"))
     link.happen(1.0)
     link.forget(1)
-    link.hold(1, 0, 2.0, seen.note("of its next life"))
-    link.follow(1, seen.note("goodbye"))
+    link.hold(1, 0, 2.0, note("of its next life"))
+    link.follow(1, note("goodbye"))
     link.happen(9999.0)
     assert seen == ["of another rank", "of its next life", "goodbye"]
 
@@ -230,31 +220,3 @@ def test_a_release_that_has_come_is_not_waited_for() -> None:
         with mock.patch.object(sender, "_move", side_effect=sender._move) as move:
             work.wait()
         assert [seconds for (_, seconds), _ in move.call_args_list] == [0]
-
-
-def calls(transport: Transport, n: int) -> list[str]:
-    """Return the file of every Python function that n messages from rank 1 to rank 0 need."""
-    files: list[str] = []
-
-    def note(frame: FrameType, event: str, arg: Any) -> None:
-        if event == "call":
-            files.append(frame.f_code.co_filename)
-
-    vector = transport.allocate(10)
-    transport.barrier()
-    sys.setprofile(note)
-    for _ in range(n):
-        if transport.rank == 1:
-            transport.isend(vector, 0, "x").wait()
-        else:
-            transport.recv(1, "x").release()
-    sys.setprofile(None)
-    return files
-
-
-def test_without_a_link_nothing_of_it_is_called() -> None:
-    for files in launch(calls, 2, 10, timeout=LIMIT):
-        assert files
-        assert not [file for file in files if file.endswith(("link.py", "network.py"))]
-    for files in launch(calls, 2, 10, timeout=LIMIT, link=Link(1e9, 0.0)):
-        assert [file for file in files if file.endswith("link.py")]

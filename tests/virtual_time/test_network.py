@@ -1,10 +1,7 @@
 """Networks of numbers: what a message takes alone, and what it shares."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from transports.card import Card
 from transports.units import bytes_per_second, seconds
 from virtual_time.network import OneSwitch, Racks
 
@@ -26,23 +23,6 @@ def test_a_bandwidth_and_a_time() -> None:
     for text in NO_TIMES:
         with pytest.raises(ValueError, match="such as 50us"):
             seconds(text)
-
-
-# Cards
-
-
-@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 10**6)), min_size=1, max_size=30))
-def test_a_card_is_never_faster_than_it_is_and_keeps_the_order(messages: list[tuple[float, int]]) -> None:
-    card = Card("card", 1e6)
-    ends: list[float] = []
-    for first, nbytes in sorted(messages):
-        start, end = card.take(nbytes, first, first)
-        assert start >= first
-        assert end - start >= nbytes / 1e6 - 1e-9
-        assert not ends or start >= ends[-1]
-        ends.append(end)
-    assert card.nbytes == sum(nbytes for _, nbytes in messages)
-    assert card.busy == pytest.approx(card.nbytes / 1e6)
 
 
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("inf"), float("nan")])

@@ -123,9 +123,6 @@ def test_a_deadlock_is_told_as_what_it_is() -> None:
     )
 
 
-# Memory
-
-
 # What a process would have of its own
 
 

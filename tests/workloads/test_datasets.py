@@ -1,3 +1,4 @@
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,12 @@ import pytest
 import torch
 
 from records.errors import UsageError
+from tests.runs import ROOT
 from tests.workloads.pictures import write_pictures
 from workloads import datasets
 from workloads.data import Data, Decoded, InMemory
 from workloads.options import DataOptions
 
-PROJECT = Path(__file__).resolve().parents[2]
 WriteModule = Callable[[str], str]
 
 
@@ -30,10 +31,10 @@ def refusal(name: str, data_dir: Path | str = "absent", **options: bool | int) -
     return message
 
 
-def write_mnist(directory: Path, n_train: int = 12, n_test: int = 4) -> None:
+def write_mnist(directory: Path) -> None:
     directory.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    for prefix, n in (("train", n_train), ("t10k", n_test)):
+    for prefix, n in (("train", 12), ("t10k", 4)):
         images, labels = rng.integers(0, 256, (n, 28, 28), np.uint8), (np.arange(n) % 10).astype(np.uint8)
         for what, array in (("images-idx3", images), ("labels-idx1", labels)):
             header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
@@ -65,7 +66,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
     x, y = load_digits(return_X_y=True)
     parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
-    with np.load(PROJECT / "workloads" / "digits.npz") as kept:
+    with np.load(ROOT / "workloads" / "digits.npz") as kept:
         for name, part in zip(("train_x", "test_x", "train_y", "test_y"), parts, strict=True):
             assert np.array_equal(kept[name], part)
 
@@ -124,18 +125,14 @@ def test_files_that_are_not_there_or_corrupt_name_place_and_cure(
 ) -> None:
     datasets = pytest.importorskip("torchvision.datasets")
     message = refusal("fashion_mnist", tmp_path)
-    for part in (str(tmp_path / "FashionMNIST"), "--download", "--data_dir"):
-        assert part in message
+    assert all(part in message for part in (str(tmp_path / "FashionMNIST"), "--download", "--data_dir"))
     monkeypatch.setattr(datasets.MNIST, "download", Mock(side_effect=RuntimeError("Error downloading:\nno network")))
-    message = refusal("mnist", tmp_path, download=True)
-    assert "download failed" in message
-    assert "no network" in message
+    assert re.search("download failed.*no network", refusal("mnist", tmp_path, download=True))
     raw = tmp_path / "MNIST" / "raw"
     write_mnist(raw)
     (raw / "train-images-idx3-ubyte").write_bytes(b"nonsense")
     message = refusal("mnist", tmp_path)
-    assert str(raw) in message
-    assert "corrupt" in message
+    assert all(part in message for part in (str(raw), "corrupt"))
 
 
 def test_a_mismatched_torchvision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +196,6 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
     ],
 )
 def test_a_users_faults_are_told(user_module: WriteModule, body: str, told: str) -> None:
-    name = user_module(body)
-    with pytest.raises(UsageError, match=told) as caught:
-        load(name, "")
-    assert str(caught.value).startswith(f"--dataset {name}: ")
-    assert "\n" not in str(caught.value)
+    message = refusal(name := user_module(body))
+    assert message.startswith(f"--dataset {name}: ")
+    assert told in message

@@ -30,10 +30,6 @@ def pictures(samples: Samples) -> Pictures:
     return samples
 
 
-def every(n: int) -> torch.Tensor:
-    return torch.arange(n)
-
-
 @pytest.mark.parametrize("size", [SIZE, 25, 64])
 def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(folder: Path, size: int) -> None:
     data = load(folder, image_size=size, augment=False)
@@ -41,7 +37,7 @@ def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(fold
         [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), transforms.PILToTensor()]
     )
     for files in (pictures(data.train), pictures(data.test)):
-        x, y = files.raw(every(len(files)), 0)
+        x, y = files.raw(torch.arange(len(files)), 0)
         assert y.tolist() == sorted(y.tolist())
         for i, pixels in enumerate(x):
             with opened(files.path(i)) as image:
@@ -50,7 +46,7 @@ def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(fold
 
 def test_a_random_cut_is_resized_as_by_torchvision(folder: Path) -> None:
     train = pictures(load(folder, seed=3).train)
-    x, _ = train.raw(every(len(train)), epoch=2)
+    x, _ = train.raw(torch.arange(len(train)), epoch=2)
     mirrored = []
     for i, pixels in enumerate(x):
         with opened(train.path(i)) as image:
@@ -72,7 +68,7 @@ def test_what_is_cut_follows_from_seed_epoch_and_sample_alone(folder: Path) -> N
     for other in (data.train.raw(torch.tensor([4]), 3), load(folder, seed=4).train.raw(torch.tensor([4]), 2)):
         assert not torch.equal(other[0][0], one)
     test, later, plain = (
-        samples.raw(every(data.n_test), epoch)[0]
+        samples.raw(torch.arange(data.n_test), epoch)[0]
         for samples, epoch in ((data.test, 1), (data.test, 2), (load(folder, augment=False).test, 1))
     )
     assert torch.equal(test, later)
@@ -124,7 +120,7 @@ def test_a_folder_is_counted_and_a_part_of_it_taken(folder: Path) -> None:
     assert (data.n_train, data.n_test, data.n_classes) == (N_CLASSES * PER_CLASS, N_CLASSES * 3, N_CLASSES)
     assert data.input_shape == (3, SIZE, SIZE)
     mean, std = (torch.tensor(three).view(3, 1, 1) for three in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    stored, fetched = data.test.raw(every(4), 0)[0], data.fetch(every(4), "test")[0]
+    stored, fetched = data.test.raw(torch.arange(4), 0)[0], data.fetch(torch.arange(4), "test")[0]
     torch.testing.assert_close(fetched, (stored / 255 - mean) / std)
     some = pictures(load(folder, train_size=5).train)
     assert len(some) == 5

@@ -42,12 +42,6 @@ def nothing_is_wrong(browser: Browser) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def some(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    simulated(folder := tmp_path_factory.mktemp("ring"), "ring_all_reduce")
-    return loaded(folder)
-
-
-@pytest.fixture(scope="package")
 def bereaved(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """A run of which rank 2 dies, and rank 3, which returns."""
     simulated(folder := tmp_path_factory.mktemp("bereaved"), "async_param_server", Death(3, 0.02, 0.04), Death(2, 0.03))

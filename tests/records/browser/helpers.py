@@ -1,7 +1,6 @@
 """What the tests of pages in a browser read and press."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -50,9 +49,9 @@ def press(browser: Browser, *keys: str, shift: bool = False) -> None:
     actions.perform()
 
 
-def open_page(browser: Browser, folder: Path, *runs: Recorded, width: int = 1600, **options: Any) -> None:
-    (folder / "page.html").write_text(page.make_page(runs, **options), encoding="utf-8")
-    browser.open(folder / "page.html", width=width)
+def open_page(browser: Browser, folder: Path, run: Recorded) -> None:
+    (folder / "page.html").write_text(page.make_page([run]), encoding="utf-8")
+    browser.open(folder / "page.html")
 
 
 def is_in_view(browser: Browser, line: str) -> bool:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser import Browser, wait_for
+from tests.browser import Browser
+from tests.ranks import wait_until
 from tests.records.browser.helpers import MARKS, events_of, is_in_view, moment, press
 
 pytestmark = MARKS
@@ -74,7 +75,7 @@ def test_who_wants_no_motion_is_shown_event_after_event(browser: Browser, pages:
         moments.add(moment(browser))
         return max(passed for _, passed in moments) >= first + 3
 
-    wait_for(has_played, "three events of the play")
+    assert wait_until(has_played)
     browser.element("#play").click()
     times = browser.run("return [...page.times]")
     assert all(t == times[passed - 1] for t, passed in moments if passed > first), "time stands at events only"

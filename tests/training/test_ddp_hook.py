@@ -2,15 +2,11 @@
 
 import copy
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,11 +31,9 @@ from strategies import Replica
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.common.coding import CodecFactory
 from tests.ranks import LIMIT, launch, outcome
-from tests.runs import ROOT
 from training.ddp_hook import CodecState, codec_hook
 from transports.base import Transport
 
-EXAMPLES = ROOT / "docs" / "compression.md"  # the page whose block of Python is run
 STEPS, BATCH, MOMENTUM = 8, 6, 0.9
 STEPS_OF_EPOCH = 3
 WANTED = {"density": 0.25, "bucket": 8}
@@ -295,22 +289,3 @@ def test_a_mean_of_float16_codes_is_divided_before_it_is_added_and_codes_may_hav
     for found in run(means, 2):
         for i, vector in enumerate(found):
             assert torch.equal(vector, expected[i % 2])
-
-
-# The page
-
-
-@pytest.mark.end_to_end
-def test_the_example_of_the_page_runs_as_printed(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", EXAMPLES.read_text(encoding="utf-8"), re.DOTALL)
-    assert example.count("\n") < 40
-    script = tmp_path / "example.py"
-    script.write_text(example)
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = re.findall(r"accuracy ([\d.]+)", done.stdout)
-    assert found, done.stdout
-    assert min(map(float, found)) > 0.8

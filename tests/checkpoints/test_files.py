@@ -1,4 +1,4 @@
-"""The files of a checkpoint: written atomically, and refused when they are damaged or foreign."""
+"""The files of a checkpoint: written atomically, refused when they are damaged or foreign, and what is resumed."""
 
 import contextlib
 import os
@@ -14,9 +14,11 @@ from checkpoints import files
 from checkpoints import folder as folder_of
 from launchers.fork_server import start_context
 from records.errors import RunFailed, UsageError
+from records.files import load_table
 from tests.checkpoints.samples import options, seal
 from tests.disk import note_disk
 from tests.ranks import LIMIT
+from tests.runs import N_TRAIN, made
 from training import run
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
@@ -148,3 +150,16 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp
     assert not (tmp_path / "ran").exists()
     assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("resumed*"))
+
+
+def test_a_resumed_run_has_the_counts_among_the_buffers_and_counts_its_own_samples(tmp_path: Path) -> None:
+    """BatchNorm that takes the mean over all batches must know how many there were."""
+    same: dict[str, Any] = {"model": "tests.workload:cumulative_batch_norm", "n_gpus": 2}
+    made(tmp_path, "ring_all_reduce", "whole", **same, checkpoint_every=5)
+    path = folder_of.listed(tmp_path / "whole.checkpoints")[-1]
+    assert files.load_run(path)["epoch"] == 2, "the last"
+    made(tmp_path, "ring_all_reduce", "resumed", **same, resume=str(path))
+    whole, table = (load_table(tmp_path / f"{name}.csv") for name in ("whole", "resumed"))
+    for column in ("test_loss", "train_loss"):
+        assert table[column].dropna().tolist() == whole[whole["epoch"] == 2][column].dropna().tolist()
+    assert 0 < table["samples"].sum() < N_TRAIN

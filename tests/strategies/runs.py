@@ -6,23 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from records.files import load_events, load_metadata
+from records.files import load_events
 from strategies import Strategy
-from tests.ranks import LIMIT
+from tests.runs import metadata, small
 from tests.strategies.loops import fit, is_virtual
-from training import Options, run
+from training import run
 from virtual_time.cluster import Compute
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
 
-SMALL: dict[str, Any] = {
-    "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 3, "batch_size": 16, "lr": 0.05,
-    "device": "cpu", "timeout": LIMIT,
-}  # fmt: skip
 BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm"}
-N_TRAIN = 190
-
-
 PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "encode": 1e-3, "decode": 1e-3}
 
 
@@ -34,14 +27,14 @@ def made(
     In virtual time, where a pass takes 3 ms and each rank dies at its time; in processes if `real`, or where the
     strategy needs them.
     """
-    given = {"n_gpus": fit(type(strategy), 4), "results_dir": str(folder), "run_name": name}
-    options = Options(strategy=strategy, **(SMALL | given | changes))
+    given = {"n_gpus": fit(type(strategy), 4), "run_name": name, "epochs": 3, "lr": 0.05}
+    options = small(folder, strategy, **(given | changes))
     launcher = None
     if is_virtual(type(strategy)) and not real:
         network = OneSwitch(options.n_gpus or 1, 1e7, 1e-4)
         launcher = VirtualTime(network, Compute(options, PHASES), deaths).launcher()
     run(options, quiet=True, launcher=launcher)
-    return load_metadata(folder / f"{name}.json")
+    return metadata(folder, name)
 
 
 def applied(folder: Path, name: str) -> pd.DataFrame:

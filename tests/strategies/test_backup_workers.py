@@ -11,8 +11,9 @@ from records.files import load_events
 from records.tables import applied
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from tests.ranks import virtual_time
+from tests.runs import N_TRAIN
 from tests.strategies.loops import N_STEPS, Rank, Task
-from tests.strategies.runs import N_TRAIN, made, server_rows
+from tests.strategies.runs import made, server_rows
 from tests.strategies.scripted import Scripted, start
 from transports.base import Transport
 from transports.messages import WaitTimeout

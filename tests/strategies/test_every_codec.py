@@ -25,9 +25,9 @@ from strategies.synchronous_server.backup_workers import BackupWorkers
 from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
-from tests.runs import said
+from tests.runs import said, small
 from tests.strategies.loops import Task, exact, is_virtual, start, trajectories
-from tests.strategies.runs import SMALL, made
+from tests.strategies.runs import made
 from tests.strategies.test_every_strategy_messages import STEPS, counted, learned
 from training import Options, run
 from training.checks import resolve
@@ -224,8 +224,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Kind, c
 
 
 def test_encoding_takes_virtual_time(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"results_dir": str(tmp_path), "run_name": "run", "n_gpus": 3}
-    options = resolve(Options(strategy=ParamServer(), codec=TopK(), **SMALL | given))
+    options = resolve(small(tmp_path, ParamServer(), codec=TopK(), n_gpus=3))
     time = VirtualTime(OneSwitch(3, 1e9, 0.0), Compute(options, {"encode": 0.5, "decode": 0.25}))
     table = run(options, quiet=True, launcher=time.launcher())
     steps = table["step"].max()

@@ -12,9 +12,9 @@ import pytest
 from records.errors import RunFailed
 from strategies import Strategy
 from tests.ranks import LIMIT, launch, wait_until
+from tests.runs import N_TRAIN, small
 from tests.strategies.loops import EXHAUSTIVE, Rank, Task, accuracy, exact, fit, variants
-from tests.strategies.runs import N_TRAIN, SMALL, made
-from training import Options
+from tests.strategies.runs import made
 from training.evaluation import REPORTER
 from transports.base import Transport
 
@@ -36,7 +36,7 @@ def mortals(roles: list[str]) -> list[int]:
 
 def given_by_the_dead(strategy: Strategy) -> int:
     """On how many samples the victim has computed, as a worker of a run without a server: in three steps."""
-    plan = Options(strategy=strategy, **(SMALL | MORTAL)).plan(N_TRAIN)
+    plan = small(Path(), strategy, **MORTAL).plan(N_TRAIN)
     return sum(stop - start for start, stop in (plan.bounds(step, VICTIM) for step in range(3)))
 
 

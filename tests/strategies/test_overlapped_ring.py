@@ -32,22 +32,6 @@ def test_however_g_is_cut_it_takes_the_steps_of_the_ring(bucket_mb: float, optim
         torch.testing.assert_close(torch.tensor(overlapped), torch.tensor(ring), rtol=1e-10, atol=1e-12)
 
 
-# Its buckets
-
-
-def cut(transport: Transport, bucket_mb: float, model: nn.Module) -> list[tuple[int, int, set[int]]]:
-    """Where each bucket begins in g, how long it is, and whose gradients it holds."""
-    strategy = Rank(transport, Task(OverlappedRing(bucket_mb=bucket_mb), 1, "plain"), model).strategy
-    assert isinstance(strategy, OverlappedRing)
-    return [(int(one.g.storage_offset()), one.g.numel(), set(one.parameters)) for one in strategy.buckets]
-
-
-def test_buckets_are_cut_from_the_end_of_g_on() -> None:
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).double()  # tensors of 6, 3, 3, 1 elements
-    (found,) = run("simulated", cut, 1, 4.8e-5, model)  # 48 bytes: 6 elements
-    assert found == [(7, 6, {1, 2, 3}), (1, 6, {0, 1}), (0, 1, {0})]
-
-
 # What is on its way when
 
 

@@ -14,8 +14,8 @@ from strategies import Strategy
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.ranks import virtual_time
+from tests.runs import N_TRAIN
 from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
-from tests.strategies.runs import N_TRAIN
 from tests.strategies.test_every_strategy import CASES, one_process
 from tests.strategies.test_every_strategy_virtual import simulated
 from training import Options

@@ -62,12 +62,6 @@ def test_a_resumed_run_cuts_what_the_uninterrupted_one_does(
     assert resumed["parameter_hash"] == whole["parameter_hash"]
 
 
-# Who is left
-
-
-# Where there are none
-
-
 @pytest.mark.parametrize("option", [{"loader_workers": 1}, {"loader": "dali"}])
 def test_ranks_that_share_a_process_have_no_loader(
     tmp_path: Path, pictures: dict[str, Any], option: dict[str, Any]

@@ -1,9 +1,9 @@
 """The loop of one rank: what it counts, and where it says that it is."""
 
 import dataclasses
-import multiprocessing
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,13 +12,12 @@ from torch import nn
 from records.events import EVALUATE
 from records.files import load_events, load_table
 from strategies import STRATEGIES
-from tests.ranks import LIMIT, launch, wait_until
+from tests.ranks import launch
 from tests.runs import KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of
 from tests.strategies.runs import made
 from training.checks import resolve
-from training.loop import Task, train_rank
+from training.evaluation import evaluate_for_all
 from transports.base import Transport
-from workloads import datasets
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 
@@ -99,41 +98,16 @@ def test_the_record_says_how_large_the_optimizers_state_is(results: Path, name: 
 # An evaluation whose first batch takes long
 
 
-class Evaluating(nn.Linear):
-    """On rank 0, evaluation waits until rank 1 was told of it more often than in one time-out."""
+def evaluates_for_long(transport: Transport) -> bool:
+    """Rank 0 takes longer for the one batch than anybody waits for a message."""
 
-    told = Path()
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        time.sleep(1.5 * transport.timeout)
+        yield torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training and multiprocessing.current_process().name == "rank 0":
-            assert wait_until(self.told.exists, LIMIT), "rank 1 is told that rank 0 is alive"
-        return super().forward(x)
-
-
-def evaluating(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    return Evaluating(input_shape[0], n_classes)
-
-
-def long_evaluation(transport: Transport, report: Any, job: Task) -> None:
-    """Be a rank of a run."""
-    Evaluating.told = job.folder / "told"
-    recv, heard = transport.recv, 0
-
-    def counting(src: int, tag: Any, *limit: Any) -> Any:
-        nonlocal heard
-        message = recv(src, tag, *limit)
-        heard += tag == "evaluated"
-        if heard > 5:  # four times in a time-out
-            Evaluating.told.touch()
-        return message
-
-    if transport.rank == 1:
-        transport.recv = counting  # type: ignore[method-assign, assignment]
-    train_rank(transport, report, job, datasets.load(job.options))
+    return evaluate_for_all(transport, nn.Linear(2, 2), torch.zeros(6), batches()) is not None
 
 
 @pytest.mark.slow
-def test_a_rank_that_evaluates_one_batch_for_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
-    one = resolve(small(tmp_path, n_gpus=2, epochs=1, model=f"{__name__}:evaluating", timeout=3.0))
-    launch(long_evaluation, 2, Task(one, tmp_path, tmp_path), timeout=3.0, on_report=lambda rank, value: None)
-    assert (tmp_path / "told").exists()
+def test_a_rank_that_evaluates_one_batch_for_longer_than_the_timeout_is_waited_for() -> None:
+    assert launch(evaluates_for_long, 2, timeout=3.0) == [True, False]

@@ -1,9 +1,7 @@
 """Figures of the strategies against the built-ins, and timelines."""
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -11,13 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from experiments import drawing
-from experiments.cases import BATCH, FAMILY, LINES, STRONG_2, TIMELINES, WEAK_LINES, Setup, weak
-from experiments.drawing import COLOURS, NAMES, finish, legend_below, line, logarithmic, sheet, title_of, whiskers
-from experiments.measured import Results, folder, pick, seconds_to
-from experiments.real import TIMELINE, Runs, strategy_class
+from experiments.cases import BATCH, FAMILY, STRONG, TIMELINES, WEAK, Setup
+from experiments.drawing import COLOURS, NAMES, finish, legend_below, line, ranges, sheet, stack, title_of
+from experiments.measured import Results, folder, pick
+from experiments.real import BUILTIN, TIMELINE, Runs, strategy_class
 from records import timeline
 from records.errors import UsageError
 from records.events import PHASES
@@ -26,11 +23,10 @@ from records.legends import DASHED
 from records.tables import SERVER, applied, worker_spans
 
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
-TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that the scaling figure times
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
 _AGAINST = {"epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training")}
 _ROLES = {SERVER: "#c25b4e", "worker": "#3b6ea5"}
-Points = Mapping[str, Mapping[int, Setup]]  # by strategy and x
+_OUTSIDE = "outside any phase"
 
 
 def _below(setup: Setup, width: int = 12) -> str:
@@ -52,7 +48,7 @@ def _against(axes: Axes, results: Results, setups: Sequence[Setup], x: str, meas
     seen: set[str] = set()
     for setup in setups:
         # Two strategies that take the same steps lie on one another: the dashes let both be seen.
-        style = {"linestyle": "--" if setup.strategy.endswith("_builtin") else "-", "color": COLOURS[setup.strategy]}
+        style = {"linestyle": "--" if setup.strategy in BUILTIN else "-", "color": COLOURS[setup.strategy]}
         paler = {"marker": "s", "alpha": 0.5} if setup.strategy in seen else {}
         seen.add(setup.strategy)
         line(axes, pick(results.epochs, setup), x, measure, "epoch", label=title_of(setup), **style, **paler)
@@ -78,11 +74,9 @@ def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
         roles = pick(results.phases, setup).set_index("role")[[*(f"{phase}_s" for phase in PHASES), "epoch_s"]]
         for role, seconds in roles.groupby(level="role").mean().iterrows():
             bars[_below(setup, 30) + (f": {role}" if roles.index.nunique() > 1 else "")] = seconds.fillna(0)
-    table = pd.DataFrame(bars).T.set_axis([*PHASES, "rest"], axis=1)
-    table["rest"] = (table["rest"] - table[list(PHASES)].sum(axis=1)).clip(lower=0)
-    drawing.stack(axes, table[list(PHASES)], timeline.COLOURS, height=0.7)
-    left, edge = table[list(PHASES)].sum(axis=1), "#bbbbbb"
-    axes.barh(table.index, table["rest"], 0.7, left, label="outside any phase", color="white", edgecolor=edge, lw=0.6)
+    table = pd.DataFrame(bars).T.set_axis([*PHASES, _OUTSIDE], axis=1)
+    table[_OUTSIDE] = (table[_OUTSIDE] - table[list(PHASES)].sum(axis=1)).clip(lower=0)
+    stack(axes, table, timeline.COLOURS | {_OUTSIDE: "white"}, linewidth=0.5)
     axes.tick_params(axis="y", labelsize=8)
     axes.invert_yaxis()
     finish(axes, f"where an epoch's time goes ({setups[0].model.upper()})", "x", xlabel="seconds per epoch")
@@ -128,74 +122,24 @@ def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Se
     return figure
 
 
-# Scaling
-
-
 def scaling(results: Results) -> Figure:
-    """Draw epoch time and time to an accuracy against ranks (strong, weak) and against the training-set size."""
-    figure, (times, reached) = sheet(5.4, 2, 3)
-    panels = [(*way, TARGET) for way in _ways()] + [("training set, two workers", _by_size(results), TARGET_OF_SIZES)]
-    for above, below, (title, points, target) in zip(times, reached, panels, strict=True):
-        percent, to_target = f"{100 * target:.0f} %", partial(seconds_to, results, target)
-        _scaled(above, points, _epoch_s(results), title, "seconds per epoch")
-        _scaled(below, points, to_target, f"time to {percent} accuracy", f"seconds to {percent}")
-    legend_below(figure, times[0])
-    return figure
-
-
-def scaling_summary(results: Results) -> Figure:
-    """Draw the README's figure: epoch time against ranks, strong and weak."""
+    """Draw epoch time against ranks: strong and weak scaling."""
     figure, grid = sheet(3.4, 1, 2, sharey=True)
-    for axes, (title, points), ylabel in zip(grid, _ways(), ("seconds per epoch", ""), strict=True):
-        _scaled(axes, points, _epoch_s(results), title, ylabel)
+    titles = f"strong: {BATCH} samples a step", f"weak: {BATCH // 2} samples a worker"
+    for axes, title, setups in zip(grid, titles, (STRONG, WEAK), strict=True):
+        runs = pd.concat([pick(results.runs, setup) for setup in setups]).set_index(["n_gpus", "strategy"])["epoch_s"]
+        means, reach = ranges(runs)
+        for number, strategy in enumerate(means):
+            places = means.index + 0.06 * (number - 2)  # whiskers beside, not over, one another
+            at, style = means[strategy].notna(), {"none": ":"}.get(strategy, "--" if strategy in BUILTIN else "-")
+            axes.errorbar(
+                places[at], means[strategy][at], reach[number][:, at], marker="o", ls=style, color=COLOURS[strategy],
+                ms=4, capsize=2, label=NAMES[strategy],
+            )  # fmt: skip
+        finish(axes, title, xlabel="ranks", xticks=[1, 2, 3, 4], ylim=(0, None))
+    grid[0].set_ylabel("seconds per epoch")
     legend_below(figure, grid[0])
     return figure
-
-
-def _ways() -> list[tuple[str, Points]]:
-    """Return both ways of scaling: a title, and the setups by strategy and number of ranks."""
-    strong = {strategy: {n: Setup(strategy, n) for n in ranks} for strategy, ranks in LINES.items()}
-    of_workers = {strategy: {n: weak(strategy, n) for n in ranks} for strategy, ranks in WEAK_LINES.items()}
-    return [(f"strong: {BATCH} samples a step", strong), (f"weak: {BATCH // 2} samples a worker", of_workers)]
-
-
-def _by_size(results: Results) -> Points:
-    """Return the setups of two workers by strategy and number of training samples."""
-    sizes = results.runs[results.runs["model"] == "cnn"].groupby("samples")["train_size"].first()
-    return {one.strategy: {n: replace(one, train_size=size) for n, size in sizes.items()} for one in STRONG_2}
-
-
-def _epoch_s(results: Results) -> Callable[[Setup], pd.Series]:
-    return lambda setup: pick(results.runs, setup)["epoch_s"]
-
-
-def _scaled(axes: Axes, points: Points, values: Callable[[Setup], pd.Series], title: str, ylabel: str) -> None:
-    """Draw a line a strategy through the means of what `values` gives, with their ranges; name what has none."""
-    missed, ranks = [], max(max(by_x) for by_x in points.values()) < 100
-    for number, (strategy, by_x) in enumerate(points.items()):
-        measured = {x: of for x, setup in by_x.items() if len(of := values(setup))}
-        reached = {x: of for x, of in measured.items() if of.notna().all()}
-        places = [x + 0.06 * (number - 2) if ranks else x for x in reached]  # whiskers beside, not over, one another
-        style = {"none": ":"}.get(strategy, "--" if strategy.endswith("_builtin") else "-")
-        axes.errorbar(
-            places, [of.mean() for of in reached.values()], whiskers(*reached.values()), fmt="o" + style,
-            color=COLOURS[strategy], ms=4, capsize=2, lw=1.5, label=NAMES[strategy],
-        )  # fmt: skip
-        unit = "ranks" if ranks else "samples"
-        missed += [f"{NAMES[strategy].split(' (')[0]}, {x:,} {unit}" for x in measured if x not in reached]
-    if ranks:
-        finish(axes, title, xlabel="ranks", ylabel=ylabel, xticks=[1, 2, 3, 4], xlim=(0.8, 4.2), ylim=(0, None))
-    else:
-        logarithmic(axes, "y", (1, 2, 5))
-        finish(axes, title, xlabel="training samples", ylabel=ylabel, xscale="log")
-        sizes = sorted({x for by_x in points.values() for x in by_x})
-        axes.set_xticks(sizes, [f"{x:,}" for x in sizes])
-        axes.xaxis.set_minor_locator(LogLocator(subs=[]))
-    if missed:
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high + 0.15 * (high - low))  # room above the data
-        text = "not reached by every seed:\n" + "\n".join(missed)
-        axes.text(0.03, 0.97, text, transform=axes.transAxes, va="top", fontsize=8, color="#555555")
 
 
 # Timelines
@@ -219,21 +163,13 @@ def stale_timeline(directory: Path | None = None) -> Figure:
     """Draw some steps of the asynchronous server with a slow worker, from the events that were kept."""
     events, roles = _events(folder(directory), FAMILY, "async_param_server")
     figure, axes = sheet(3.8)
-    drawn = timeline.draw(axes, events, roles, _around_the_stalest(events, roles, 2), 2)
+    pushes, spans = applied(events), worker_spans(events, roles)
+    stalest = pushes["t0"][pushes["staleness"].idxmax()]
+    first = int(spans["step"][spans["t0"] <= stalest].max())
+    drawn = timeline.draw(axes, events, roles, first, 2)
     axes.set_title("asynchronous server, worker 3 three times as slow: each gradient's versions", fontsize=10)
     timeline.legend(figure, drawn, versions=True)
     return figure
-
-
-def _around_the_stalest(events: pd.DataFrame, roles: list[str], n_steps: int) -> int:
-    """Return the first of `n_steps` steps in which the stalest gradient of the run is applied."""
-    pushes = applied(events)
-    at = pushes["t0"][pushes["staleness"].idxmax()]
-    for first in range(1, int(worker_spans(events, roles)["step"].max()) + 2 - n_steps):
-        start, stop = timeline.window(events, roles, first, n_steps)
-        if at < start + 0.9 * (stop - start):  # at the edge its label would be cut
-            return first
-    return timeline.middle(events, roles, n_steps)
 
 
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:

@@ -3,7 +3,18 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDE, finish, legend_below, lines, logarithmic, pairs, sheet, stack, whiskers
+from experiments.drawing import (
+    PALE_AND_DARK,
+    WIDE,
+    bars,
+    finish,
+    legend_below,
+    lines,
+    logarithmic,
+    ranges,
+    sheet,
+    stack,
+)
 from experiments.simulated import Rows
 from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
 from records.legends import notes_on_covered
@@ -51,11 +62,9 @@ def cluster(rows: Rows) -> Figure:
 def slow(rows: Rows) -> Figure:
     """Draw the seconds on a cluster with equal workers and with one slow one."""
     figure, axes = sheet(3.4, width=8)
-    seconds = rows.of("slow").groupby(["name", "slow"])["seconds"]
-    names = list(Cluster.strategies)
-    pairs(axes, {name: [seconds.get_group((name, slow)) for slow in (False, True)] for name in names}, COLOURS)
-    axes.set_xticks(range(len(names)), names)
-    finish(axes, "pale: equal workers; full: the last worker 5 times as slow", "y", ylabel="virtual seconds")
+    means = bars(axes, rows.of("slow").set_index(["name", "slow"])["seconds"], dict(enumerate(PALE_AND_DARK)))
+    axes.set_xticks(range(len(means)), list(means.index))
+    finish(axes, "pale: equal workers; dark: the last worker 5 times as slow", "y", ylabel="virtual seconds")
     return figure
 
 
@@ -146,28 +155,14 @@ def summary(codecs: Rows) -> Figure:
     figure.suptitle(f"A ring of {TUNED_AT} workers; dotted: a step without a codec", fontsize="medium")
     for axes, gbit in zip(grid, bandwidths, strict=True):
         of = ms.xs(gbit, level="gbit").reindex(names)
-        stack(axes, of[list(_PARTS)], _PARTS)
+        stack(axes, of[list(_PARTS)], _PARTS, linewidth=0)
         axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
         finish(axes, rate_of(gbit), xlabel="ms a step")
-    for name, one in codecs.of("final", workers=TUNED_AT).groupby("name"):
-        accuracy = 100 * one["accuracy"]
-        last.errorbar(accuracy.mean(), name, xerr=whiskers(accuracy), fmt="o", color="#222222", ms=4)
+    ends = codecs.of("final", workers=TUNED_AT).assign(accuracy=lambda one: 100 * one["accuracy"])
+    means, reach = ranges(ends.set_index(["name", "question"])["accuracy"].loc[names])
+    last.errorbar(means["final"], range(len(names)), xerr=reach[0], fmt="o", color="#222222", ms=4)
     finish(last, "held-out accuracy", xlabel="%")
     legend_below(figure, grid[0])
-    return figure
-
-
-def density(methods: Rows) -> Figure:
-    """Draw accuracy and MB a step against the density, of the methods that have one."""
-    figure, (left, right) = sheet(3.3, 1, 2, 7.5)
-    colours = {name: COLOURS[name] for name in BY_DENSITY}
-    titles = {"accuracy": "held-out accuracy, %", "step_mb": "MB a step, all ranks"}
-    for axes, (what, title) in zip((left, right), titles.items(), strict=True):
-        lines(axes, by_density(methods), "percent", what, colours)
-        logarithmic(axes, marks=(1,))
-        finish(axes, title, xlabel="density, %")
-    logarithmic(right, "y")
-    legend_below(figure, right)
     return figure
 
 

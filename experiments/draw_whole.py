@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDE, bar, finish, line, lines, logarithmic, sheet, whiskers
+from experiments.drawing import PALE_AND_DARK, WIDE, bars, finish, line, lines, logarithmic, ranges, sheet
 from experiments.simulated import REAL, VIRTUAL, Rows
 from experiments.virtual_cases import BOUNDS, EVERY, FEW, GBIT, LOCAL_STEPS, names_of
 
@@ -41,39 +41,32 @@ def curves(rows: Rows, where: str, workers: int | None = None, gbit: float | Non
     return figure
 
 
-def _bars_and_points(rows_of: Mapping[str, tuple[str, pd.DataFrame]], height: float) -> tuple[Figure, Axes, Axes]:
-    """Draw seconds as bars, and the accuracy as points, whose axis need not begin at 0: two of each strategy.
-
-    `rows_of`: by label, a colour and the last rows of the runs.
-    """
+def _bars_and_points(runs: pd.DataFrame, by: str, colours: Mapping[Any, str], height: float) -> tuple[Figure, Any]:
+    """Draw seconds as bars, and the accuracy as points, whose axis need not begin at 0; a colour for each of `by`."""
     figure, (left, right) = sheet(height, 1, 2, WIDE, sharey=True)
-    shown = names_of(VIRTUAL)
-    for offset, (label, (colour, rows)) in zip((-0.2, 0.2), rows_of.items(), strict=True):
-        left.barh(0, 0, color=colour, label=label)
-        for i, name in enumerate(shown):
-            one = rows[rows["name"] == name].dropna(subset=["seconds", "accuracy"])
-            if len(one):
-                seconds, accuracy = one["seconds"], 100 * one["accuracy"]
-                error = {"xerr": whiskers(seconds), "error_kw": {"linewidth": 0.8}}
-                left.barh(i + offset, seconds.mean(), 0.38, color=colour, **error)
-                at = accuracy.mean(), i + offset
-                right.errorbar(*at, xerr=whiskers(accuracy), fmt="o", ms=5, elinewidth=1.2, capsize=2, color=colour)
-    left.set_yticks(range(len(shown)), shown)
+    runs = runs.dropna(subset=["seconds", "accuracy"]).set_index(["name", by])
+    runs = runs.loc[[name for name in names_of(VIRTUAL) if name in runs.index]]
+    bars(left, runs["seconds"], colours, horizontal=True)
+    means, reach = ranges(100 * runs["accuracy"])
+    for aside, label, across in zip((-0.2, 0.2), means, reach, strict=True):
+        look = {"fmt": "o", "ms": 5, "elinewidth": 1.2, "capsize": 2, "color": colours[label]}
+        right.errorbar(means[label], np.arange(len(means)) + aside, xerr=across, **look)
     left.invert_yaxis()
-    ends = pd.Series([sum(name in shown for name in members) for members in EVERY.values()]).cumsum()
+    ends = np.cumsum([sum(name in means.index for name in members) for members in EVERY.values()])
     for axes in (left, right):
-        finish(axes, "", "x")
-        for end in ends[ends < len(shown)]:  # where one group ends and the next begins
+        finish(axes, "", "x", ylabel="")
+        for end in ends[ends < len(means)]:  # where one group ends and the next begins
             axes.axhline(end - 0.5, color="0.6", linewidth=0.6)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
-    return figure, left, right
+    figure.legend(left.containers[1::2], list(means), loc="outside upper right", ncols=2, frameon=False)
+    return figure, (left, right)
 
 
 def summary(rows: Rows, workers: int = FEW) -> Figure:
     """Draw seconds and accuracy of every strategy in virtual time, at both bandwidths."""
     ends = rows.of("final", where=VIRTUAL, workers=workers)
-    of = {f"{gbit} Gbit/s": (_GBIT[gbit], ends[ends["gbit"] == gbit]) for gbit in GBIT}
-    figure, left, right = _bars_and_points(of, 6.4)
+    ends = ends.assign(network=ends["gbit"].map("{:g} Gbit/s".format))
+    colours = {f"{gbit} Gbit/s": colour for gbit, colour in _GBIT.items()}
+    figure, (left, right) = _bars_and_points(ends, "network", colours, 6.4)
     left.set_xlabel(f"virtual seconds of {rows.facts['epochs']} epochs")
     right.set_xlabel("held-out accuracy at their end, %")
     figure.suptitle(f"{workers} workers, the same samples; means of three seeds, and their range", fontsize=10)
@@ -82,9 +75,10 @@ def summary(rows: Rows, workers: int = FEW) -> Figure:
 
 def slow(rows: Rows) -> Figure:
     """Draw virtual seconds and accuracy with equal workers and with one that computes five times as slowly."""
-    usual = rows.of("final", where=VIRTUAL, workers=FEW, gbit=GBIT[-1])
-    of = {"equal workers": ("0.75", usual), "the last one 5 times as slow": ("#c25b4e", rows.of("slow"))}
-    figure, left, right = _bars_and_points(of, 5.6)
+    ends = rows.of("final", "slow", where=VIRTUAL, workers=FEW, gbit=GBIT[-1])
+    colours = dict(zip(("equal workers", "the last one 5 times as slow"), PALE_AND_DARK, strict=True))
+    ends = ends.assign(last=ends["question"].map(dict(zip(("final", "slow"), colours, strict=True))))
+    figure, (left, right) = _bars_and_points(ends, "last", colours, 5.6)
     left.set_xlabel(f"virtual seconds, {FEW} workers, {GBIT[-1]} Gbit/s")
     right.set_xlabel("held-out accuracy, %")
     return figure
@@ -121,22 +115,3 @@ def distances(rows: Rows) -> Figure:
         axes.legend(fontsize=8, **_ASIDE)
     left.set_ylabel("distance / length of the mean")
     return figure
-
-
-def meters(rows: Rows) -> Figure:
-    """Draw the updates that Hogwild has lost, and which part of the time of the overlapped buckets was in the pass."""
-    figure, (left, right) = sheet(3.2, 1, 2, WIDE)
-    lost, ring = rows.of("lost", last=False, where=REAL), rows.of("final", where=VIRTUAL, name="overlapped ring")
-    _bars(left, {str(n): (100 * one["lost_updates"], "#7b3294") for n, one in lost.groupby("workers")})
-    finish(left, "", "y", xlabel="ranks of Hogwild, on the cores of this machine", ylabel="lost, % of what was written")
-    hidden = ring.groupby(["workers", "gbit"])["hidden_communication"]
-    _bars(right, {f"{n} workers\n{gbit:g} Gbit/s": (100 * one, _GBIT[gbit]) for (n, gbit), one in hidden})
-    finish(right, "", "y", ylabel="of the buckets' time, in the backward pass, %")
-    return figure
-
-
-def _bars(axes: Axes, samples: Mapping[str, tuple[pd.Series, str]]) -> None:
-    """Draw a bar for each sample, which has a label and a colour: its mean, and its range."""
-    for place, (values, colour) in enumerate(samples.values()):
-        bar(axes, place, values, colour, 0.6)
-    axes.set_xticks(range(len(samples)), samples)

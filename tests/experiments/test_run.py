@@ -270,7 +270,7 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
         learned = kept.table[kept.table["run"].str.startswith("cnn")].groupby("run")["test_accuracy"].last()
         assert learned.min() > 0.6, "a quick run teaches something"
     if experiment == WHOLE:  # its notebook is of 64 workers too
-        for draw in (draw_whole.summary, draw_whole.slow, draw_whole.axis, draw_whole.distances, draw_whole.meters):
+        for draw in (draw_whole.summary, draw_whole.slow, draw_whole.axis, draw_whole.distances):
             draw(measured.simulated(WHOLE, tmp_path)).draw_without_rendering()
         return
     for path in report.NOTEBOOKS:

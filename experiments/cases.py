@@ -5,17 +5,17 @@ for both sides of it, and a parameter server's N ranks counted as the N - 1 work
 less have three workers, 64 samples a worker and step, no momentum, and the best learning rate of one grid each.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
 from experiments import lost_updates
-from experiments.experiment import make
 from experiments.real import TIMELINE, TUNING, Measured, Runs, strategy_class
 from media import draw_ring
 from strategies import Strategy
 from training import Options
+from training.names import make_strategy as make
 
 SEEDS = (0, 1, 2)
 
@@ -97,14 +97,15 @@ class Comparison(Measured):
     def __init__(self, name: str, quick: bool = False) -> None:
         super().__init__(name, quick)
         self.files = {RING_TRACE: draw_ring.record} if name == "ring_all_reduce" else {}
+        self.shown = [_options(one, seed) for seed in SEEDS for one in dict.fromkeys(COMPARED[name])]
+        if name in TIMELINES:
+            run = _options(Setup(name, TIMELINES[name], "mlp"), SEEDS[0])
+            self.shown.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{name}-{run.n_gpus}"))
 
-    def shown(self) -> list[Options]:
-        """Return the runs, each once."""
-        runs = [_options(one, seed) for seed in SEEDS for one in dict.fromkeys(COMPARED[self.name])]
-        if self.name in TIMELINES:
-            run = _options(Setup(self.name, TIMELINES[self.name], "mlp"), SEEDS[0])
-            runs.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{self.name}-{run.n_gpus}"))
-        return runs
+    def about(self, one: Options) -> dict[str, Any]:
+        """Return what a run is called in tables: the columns of its Setup, and its seed."""
+        options = {name: getattr(one, name) for name in ("n_gpus", "global_batch_size", "train_size", "seed")}
+        return options | {"strategy": one.strategy.name, "model": LABELS[str(one.model)]}
 
 
 def _options(one: Setup, seed: int) -> Options:
@@ -141,42 +142,6 @@ SLOW = {
 OF_ALL, OF_SYNCHRONOUS = ("final", "slow"), ("apart", "apartslow")  # which parts are run with which servers
 
 
-class Family(Measured):
-    """Five servers."""
-
-    files = {LOST_UPDATES: lost_updates.record}
-    seeds = SEEDS[0], TUNING_SEED
-
-    def tuning(self) -> list[Options]:
-        """Return the runs of the grid, and a short one of the asynchronous server that is drawn."""
-        grid = [family_run(TUNING, name, TUNING_SEED, lr) for lr in GRID for name in FAMILY_SERVERS]
-        drawn = family_run("slow", "async", SEEDS[0], GRID[0])
-        name = f"{TIMELINE}-async_param_server-4"
-        return [*grid, replace(drawn, train_size=1_280, epochs=1, slow=("3:3",), run_name=name)]
-
-    def tuned(self, kept: Runs) -> dict[str, float]:
-        """Return each server's learning rate."""
-        return tuned(self.accuracies(kept))
-
-    def accuracies(self, kept: Runs) -> pd.DataFrame:
-        """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
-        reached = kept.table.dropna(subset="test_accuracy").groupby("run")["test_accuracy"].last()
-        runs = self.grid()[:-1]
-        rows = [(server_of(one), one.lr, one.seed, reached.get(str(one.run_name), 0.0)) for one in runs]
-        table = pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
-        return table.assign(accuracy=table["accuracy"].where(table["accuracy"] > GUESSING))
-
-    def shown(self) -> list[Options]:
-        """Return the runs that are compared; the servers take turns, seed by seed."""
-        parts = [(part, server) for part in OF_ALL for server in FAMILY_SERVERS]
-        parts += [(part, server) for part in OF_SYNCHRONOUS for server in SYNCHRONOUS]
-        return [family_run(part, server, seed) for seed in SEEDS for part, server in parts]
-
-    def with_rate(self, one: Options, rates: Mapping[str, float]) -> Options:
-        """Return the run with its server's learning rate."""
-        return replace(one, lr=rates[server_of(one)])
-
-
 def family_run(part: str, server: str, seed: int, lr: float = GRID[0]) -> Options:
     """Return a run of a part of SLOW, or of TUNING."""
     return Options(
@@ -187,9 +152,43 @@ def family_run(part: str, server: str, seed: int, lr: float = GRID[0]) -> Option
     )  # fmt: skip
 
 
-def server_of(one: Options) -> str:
-    """Return which of FAMILY_SERVERS a run has."""
-    return str(one.run_name).split("-")[1]
+class Family(Measured):
+    """Five servers; the runs that are compared take turns, seed by seed."""
+
+    files = {LOST_UPDATES: lost_updates.record}
+    seeds = SEEDS[0], TUNING_SEED
+    tuning = [
+        *(family_run(TUNING, name, TUNING_SEED, lr) for lr in GRID for name in FAMILY_SERVERS),
+        replace(  # a short one that is drawn
+            family_run("slow", "async", SEEDS[0]), train_size=1_280, epochs=1, slow=("3:3",),
+            run_name=f"{TIMELINE}-async_param_server-4",
+        ),
+    ]  # fmt: skip
+    shown = [
+        family_run(part, server, seed) for seed in SEEDS
+        for part in SLOW for server in (FAMILY_SERVERS if part in OF_ALL else SYNCHRONOUS)
+    ]  # fmt: skip
+
+    def like(self, one: Options) -> str:
+        """Return which of FAMILY_SERVERS a run has."""
+        return str(one.run_name).split("-")[1]
+
+    def about(self, one: Options) -> dict[str, Any]:
+        """Return what a run is called in tables: its part, server, learning rate and seed."""
+        part = str(one.run_name).split("-")[0]
+        return {"part": part, "server": self.like(one), "lr": one.lr, "seed": one.seed}
+
+    def tuned(self, kept: Runs) -> dict[str, float]:
+        """Return each server's learning rate."""
+        return tuned(self.accuracies(kept))
+
+    def accuracies(self, kept: Runs) -> pd.DataFrame:
+        """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
+        reached = kept.table.dropna(subset="test_accuracy").groupby("run")["test_accuracy"].last()
+        runs = self.grid()[:-1]
+        rows = [(self.like(one), one.lr, one.seed, reached.get(str(one.run_name), 0.0)) for one in runs]
+        table = pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
+        return table.assign(accuracy=table["accuracy"].where(table["accuracy"] > GUESSING))
 
 
 def tuned(accuracies: pd.DataFrame) -> dict[str, float]:

@@ -1,22 +1,25 @@
-"""Figures of the experiments in virtual time: the cluster, and compression."""
+"""Figures of the experiments in virtual time: the cluster, compression, and the whole family."""
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.drawing import (
-    PALE_AND_DARK,
-    WIDE,
-    bars,
-    finish,
-    legend_below,
-    lines,
-    logarithmic,
-    ranges,
-    sheet,
-    stack,
-)
-from experiments.simulated import Rows
-from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
+from experiments import drawing, virtual_cases
+from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, sheet, stack
+from experiments.simulated import REAL, VIRTUAL, Rows
+from experiments.virtual_cases import (
+    EVERY,
+    FEW,
+    GBIT,
+    ONE_PROCESS,
+    ONE_WORKER,
+    TUNED_AT,
+    USUAL,
+    Cluster,
+    names_of,
+)  # fmt: skip
 from records.legends import notes_on_covered
 
 COLOURS = {
@@ -62,7 +65,7 @@ def cluster(rows: Rows) -> Figure:
 def slow(rows: Rows) -> Figure:
     """Draw the seconds on a cluster with equal workers and with one slow one."""
     figure, axes = sheet(3.4, width=8)
-    means = bars(axes, rows.of("slow").set_index(["name", "slow"])["seconds"], dict(enumerate(PALE_AND_DARK)))
+    means = bars(axes, rows.of("slow").set_index(["name", "slow"])["seconds"], dict(enumerate(drawing.PALE_AND_DARK)))
     axes.set_xticks(range(len(means)), list(means.index))
     finish(axes, "pale: equal workers; dark: the last worker 5 times as slow", "y", ylabel="virtual seconds")
     return figure
@@ -159,7 +162,7 @@ def summary(codecs: Rows) -> Figure:
         axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
         finish(axes, rate_of(gbit), xlabel="ms a step")
     ends = codecs.of("final", workers=TUNED_AT).assign(accuracy=lambda one: 100 * one["accuracy"])
-    means, reach = ranges(ends.set_index(["name", "question"])["accuracy"].loc[names])
+    means, reach = drawing.ranges(ends.set_index(["name", "question"])["accuracy"].loc[names])
     last.errorbar(means["final"], range(len(names)), xerr=reach[0], fmt="o", color="#222222", ms=4)
     finish(last, "held-out accuracy", xlabel="%")
     legend_below(figure, grid[0])
@@ -169,5 +172,95 @@ def summary(codecs: Rows) -> Figure:
 def by_density(methods: Rows) -> pd.DataFrame:
     """Return the last rows of GD and DGS at each density (`percent`), with MB a step."""
     rows = methods.of("density", "final", workers=TUNED_AT)
-    rows = rows[rows["name"].isin(BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
+    rows = rows[rows["name"].isin(virtual_cases.BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
     return rows.assign(step_mb=rows["mb"] / rows["steps"], percent=100 * rows["density"])
+
+
+# The whole family
+
+_OF_A_GROUP = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
+_OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(group, _OF_A_GROUP, strict=False)}
+_GBIT = dict(zip(GBIT, ("#9ecae1", "#08519c"), strict=True))
+_X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by all ranks"}
+_ASIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}  # of a legend
+
+
+def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Figure:
+    """Draw the accuracy after each epoch against seconds, updates and bytes: a row a group, the others in grey."""
+    shown = names_of(where)
+    groups = {group: here for group, all_of in EVERY.items() if (here := [name for name in all_of if name in shown])}
+    figure, grid = sheet(2.1 * len(groups), len(groups), len(_X), WIDE, sharex="col", sharey=True)
+    final = rows.of("final", last=False, where=where, workers=workers, gbit=gbit)
+    means = final.groupby(["name", "epoch"], as_index=False)[["accuracy", *_X]].mean()
+    for (group, members), panels in zip(groups.items(), grid, strict=True):
+        for axes, what in zip(panels, _X, strict=True):
+            drawn = means[means[what] > 0]  # a logarithm is to be drawn
+            for _, one in drawn[~drawn["name"].isin(members)].groupby("name"):
+                axes.plot(one[what], 100 * one["accuracy"], linewidth=1.2, color="0.85")
+            lines(axes, drawn, what, "accuracy", {name: _OF_FAMILY[name] for name in members}, "epoch")
+            finish(axes, "", xscale="log")
+        panels[0].set_ylabel("accuracy, %")
+        panels[-1].legend(*panels[0].get_legend_handles_labels(), title=group, alignment="left", **_ASIDE)
+    for axes, label in zip(grid[-1], _X.values(), strict=True):
+        axes.set_xlabel("virtual seconds" if where == VIRTUAL and label == "seconds" else label)
+        low, high = axes.get_xlim()
+        logarithmic(axes, marks=(1, 3) if high < 1000 * low else (1,))
+    return figure
+
+
+def family(rows: Rows) -> Figure:
+    """Draw seconds as bars, and the accuracy as points, whose axis need not begin at 0, of all in virtual time."""
+    figure, (left, right) = sheet(6.4, 1, 2, WIDE, sharey=True)
+    runs = rows.of("final", where=VIRTUAL, workers=FEW).dropna(subset=["seconds", "accuracy"])
+    runs = runs.set_index(["name", "gbit"])
+    runs = runs.loc[[name for name in names_of(VIRTUAL) if name in runs.index]]
+    bars(left, runs["seconds"], _GBIT, horizontal=True)
+    means, reach = drawing.ranges(100 * runs["accuracy"])
+    for aside, gbit, across in zip((-0.2, 0.2), means, reach, strict=True):
+        look = {"fmt": "o", "ms": 5, "elinewidth": 1.2, "capsize": 2, "color": _GBIT[gbit]}
+        right.errorbar(means[gbit], np.arange(len(means)) + aside, xerr=across, **look)
+    left.invert_yaxis()
+    ends = np.cumsum([sum(name in means.index for name in members) for members in EVERY.values()])
+    labels = {left: f"virtual seconds of {rows.facts['epochs']} epochs", right: "held-out accuracy at their end, %"}
+    for axes, label in labels.items():
+        finish(axes, "", "x", xlabel=label)
+        for end in ends[ends < len(means)]:  # where one group ends and the next begins
+            axes.axhline(end - 0.5, color="0.6", linewidth=0.6)
+    bandwidths = [rate_of(gbit) for gbit in means]
+    figure.legend(left.containers[1::2], bandwidths, loc="outside upper right", ncols=2, frameon=False)
+    figure.suptitle(f"{FEW} workers, the same samples; means of three seeds, and their range", fontsize=10)
+    return figure
+
+
+def axis(rows: Rows) -> Figure:
+    """Draw accuracy and seconds against the local steps between two averagings, and against the bound on staleness."""
+    figure, (left, right) = sheet(3.6, 1, 2, WIDE)
+    for name, colour, label, first in (
+        (virtual_cases.LOCAL_STEPS, "#d55e00", "local SGD, H steps", 0),
+        (virtual_cases.BOUNDS, "#0072b2", "server, staleness bound s", 1),
+    ):  # fmt: skip
+        for gbit, style in zip(GBIT, ("--", "-"), strict=True):
+            ends = rows.of("axis", name=name, gbit=gbit)
+            ends = ends.assign(value=ends["value"] + first)
+            line(right, ends, "value", "seconds", color=colour, linestyle=style, label=f"{label}, {gbit} Gbit/s")
+        line(left, ends, "value", "accuracy", color=colour, label=label)
+    for axes, label in ((left, f"held-out accuracy, %, {GBIT[-1]} Gbit/s"), (right, "virtual seconds")):
+        logarithmic(axes, "x", (1,), base=2)
+        finish(axes, "", xlabel="H, or s + 1", ylabel=label)
+    left.legend(frameon=False)
+    right.legend(frameon=False, fontsize=8, handlelength=3.6)
+    return figure
+
+
+def distances(rows: Rows) -> Figure:
+    """Draw how far the ranks' models are from their mean at the end of each epoch, relative to its length."""
+    figure, (left, right) = sheet(3.4, 1, 2, WIDE, sharey=True)
+    chosen: dict[str, Any] = {"where": VIRTUAL, "workers": FEW, "gbit": GBIT[-1]}
+    for axes, title, of in ((left, "real, 4 ranks", {"where": REAL}), (right, f"virtual time, {FEW} workers", chosen)):
+        drifting = rows.of("final", last=False, **of).dropna(subset="replica_distance")
+        colours = dict(zip(drifting["name"].unique(), _OF_A_GROUP, strict=False))
+        lines(axes, drifting, "epoch", "replica_distance", colours)
+        finish(axes, title, xlabel="epochs", xticks=sorted(drifting["epoch"].unique()), yscale="log")
+        axes.legend(fontsize=8, **_ASIDE)
+    left.set_ylabel("distance / length of the mean")
+    return figure

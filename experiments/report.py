@@ -33,9 +33,9 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
-from experiments import cases, draw_family, draw_virtual, draw_whole, measured, tables
+from experiments import cases, draw_measured, draw_virtual, measured, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
-from experiments.draw_comparisons import overview, scaling, timelines
+from experiments.draw_measured import overview, scaling, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.virtual_cases import CODED
 from media import draw_ring
@@ -48,8 +48,8 @@ TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md":
 PICTURES: dict[str, Callable[[Any], Figure]] = {  # the summary of each experiment, which stands in media/
     "param_server": partial(overview, compared=cases.SERVER, sent=cases.SERVERS),
     "ring_all_reduce": partial(overview, compared=cases.RING, sent=cases.TRAFFIC),
-    "scaling": scaling, FAMILY: draw_family.summary, CLUSTER: draw_virtual.cluster,
-    CODED: draw_virtual.summary, WHOLE: draw_whole.summary,
+    "scaling": scaling, FAMILY: draw_measured.servers, CLUSTER: draw_virtual.cluster,
+    CODED: draw_virtual.summary, WHOLE: draw_virtual.family,
 }  # fmt: skip
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 _LIMIT_S = 300  # for one cell of a notebook

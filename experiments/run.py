@@ -34,10 +34,9 @@ from tyro.conf import Positional
 
 from experiments import tables
 from experiments.cases import COMPARED
-from experiments.experiment import Experiment, attempt
+from experiments.experiment import Experiment, Store, attempt
 from experiments.measured import hardware, of_size
 from experiments.real import Runs
-from experiments.store import Store
 from experiments.virtual_cases import CODED, METHODS
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
@@ -91,7 +90,7 @@ class _Work:
         for one in runs if isinstance(kept, Runs) else ():
             having = next((store for store in self.measured if store.has(one)), None)
             if having is not None and not kept.has(one):
-                kept.copy(one, having)
+                kept.add(one, (having.rows(str(one.run_name)), having.runs[str(one.run_name)]))
         lacking = [one for one in runs if not kept.has(one)]
         self.there += len(runs) - len(lacking)
         jobs = experiment.results(kept, lacking, self.common)
@@ -143,7 +142,7 @@ def main(settings: Settings) -> None:
         if all(kept[name].has(run) for run in grid):
             work.make(one, kept[name], one.finals(one.tuned(kept[name])))
     if METHODS in chosen:
-        print(aligned(tables.methods(kept[METHODS]), left=1))
+        print(aligned(tables.grouped(kept[METHODS].of("final"), *tables.METHODS), left=1))
     rows = [("runs made", work.made), ("there already", work.there), ("failed", len(work.failed))]
     print(aligned([(name, str(n)) for name, n in rows], left=1))
     print(f"results in {directory}; what is there is not made again, unless its file is deleted")

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import networks
 from experiments import cases
 from experiments.cases import COMPARED, FAMILY, FAMILY_SERVERS, GRID, SEEDS, Comparison, Family, Setup
-from experiments.draw_comparisons import SIZES
+from experiments.draw_measured import SIZES
 from experiments.measured import WHOLE
 from experiments.real import BUILTIN, TIMELINE, TUNING
 from experiments.simulated import GRID as TUNED_ON

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import draw_whole, lost_updates, measured, real, report, run, simulated
+from experiments import draw_virtual, lost_updates, measured, real, report, run, simulated
 from experiments.cases import FAMILY, LOST_UPDATES, TIMELINES, Comparison, Family
 from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs as Kept
@@ -270,7 +270,7 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
         learned = kept.table[kept.table["run"].str.startswith("cnn")].groupby("run")["test_accuracy"].last()
         assert learned.min() > 0.6, "a quick run teaches something"
     if experiment == WHOLE:  # its notebook is of 64 workers too
-        for draw in (draw_whole.summary, draw_whole.slow, draw_whole.axis, draw_whole.distances):
+        for draw in (draw_virtual.family, draw_virtual.axis, draw_virtual.distances):
             draw(measured.simulated(WHOLE, tmp_path)).draw_without_rendering()
         return
     for path in report.NOTEBOOKS:

@@ -1,9 +1,11 @@
-"""Figures of the strategies against the built-ins, and timelines."""
+"""Figures of what is measured on this machine: strategies against the built-ins, servers that wait less, timelines."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,9 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from experiments.cases import BATCH, FAMILY, STRONG, TIMELINES, WEAK, Setup
-from experiments.drawing import COLOURS, NAMES, finish, legend_below, line, ranges, sheet, stack, title_of
-from experiments.measured import Results, folder, pick
+from experiments import drawing
+from experiments.cases import BATCH, FAMILY, FAMILY_SERVERS, OF_ALL, STRONG, TIMELINES, WEAK, Setup
+from experiments.drawing import COLOURS, NAMES, bars, finish, legend_below, line, lines, panels, sheet, stack, title_of
+from experiments.measured import Results, Servers, folder, pick
 from experiments.real import BUILTIN, TIMELINE, Runs, strategy_class
 from records import timeline
 from records.errors import UsageError
@@ -24,7 +27,10 @@ from records.tables import SERVER, applied, worker_spans
 
 SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
-_AGAINST = {"epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training")}
+_AGAINST = {
+    "epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training"),
+    "updates": ("updates", "updates of the server"), "mb": ("MB", "MB sent by all ranks"),
+}  # fmt: skip
 _ROLES = {SERVER: "#c25b4e", "worker": "#3b6ea5"}
 _OUTSIDE = "outside any phase"
 
@@ -37,7 +43,7 @@ def _below(setup: Setup, width: int = 12) -> str:
 def curves(results: Results, setups: Sequence[Setup]) -> Figure:
     """Draw accuracy and loss against epochs (left) and against seconds (right)."""
     figure, grid = sheet(6.2, 2, 2)
-    for axes, (measure, x) in zip(grid.flat, product(_MEASURES, _AGAINST), strict=True):
+    for axes, (measure, x) in zip(grid.flat, product(_MEASURES, ("epoch", "seconds")), strict=True):
         _against(axes, results, setups, x, measure)
     legend_below(figure, grid[0][0], 4)
     return figure
@@ -128,7 +134,7 @@ def scaling(results: Results) -> Figure:
     titles = f"strong: {BATCH} samples a step", f"weak: {BATCH // 2} samples a worker"
     for axes, title, setups in zip(grid, titles, (STRONG, WEAK), strict=True):
         runs = pd.concat([pick(results.runs, setup) for setup in setups]).set_index(["n_gpus", "strategy"])["epoch_s"]
-        means, reach = ranges(runs)
+        means, reach = drawing.ranges(runs)
         for number, strategy in enumerate(means):
             places = means.index + 0.06 * (number - 2)  # whiskers beside, not over, one another
             at, style = means[strategy].notna(), {"none": ":"}.get(strategy, "--" if strategy in BUILTIN else "-")
@@ -140,6 +146,89 @@ def scaling(results: Results) -> Figure:
     grid[0].set_ylabel("seconds per epoch")
     legend_below(figure, grid[0])
     return figure
+
+
+# Servers that wait less
+
+_PARTS = {"final": "three equal workers", "slow": "worker 3 five times as slow"}
+_MODES = {"write": "#c25b4e", "push": "#5a9e6f"}
+_SHORT = {"sync": "sync", "backup": "backup", "bounded": "bound", "async": "async", "downpour": "Down-\npour"}
+_STALE = {server: COLOURS[server] for server, strategy in FAMILY_SERVERS.items() if strategy.traits.asynchronous}
+_WORKERS = {1: "#7fa8d1", 2: "#2c5282", 3: "#c25b4e"}
+
+
+def servers(results: Servers) -> Figure:
+    """Draw the README's figure: accuracy against everything, staleness, a slow worker, lost updates."""
+    return panels(results, 6.0, 2, [*_ACCURACY, _staleness_of_servers, _epoch_seconds, _kept], 0)
+
+
+def straggler(results: Servers) -> Figure:
+    """Draw what one slow worker does: to the time of an epoch, and to accuracy over time."""
+    curves = partial(_accuracy, x="seconds", part="slow", title=_PARTS["slow"])
+    return panels(results, 3.6, 1, [_epoch_seconds, curves], 1)
+
+
+def lost(results: Servers) -> Figure:
+    """Draw how many of the updates of several clients a server has kept."""
+    return panels(results, 3.0, 1, [_kept])
+
+
+def _accuracy(axes: Axes, results: Servers, x: str, part: str = "final", title: str | None = None) -> None:
+    """Draw accuracy against `x`, one line a server, a point an epoch."""
+    colours = {server: COLOURS[server] for server in FAMILY_SERVERS}
+    lines(axes, results.epochs[results.epochs["part"] == part], x, "accuracy", colours, "epoch", "server")
+    by, xlabel = _AGAINST[x]
+    finish(axes, title or f"accuracy against {by}", xlabel=xlabel, ylabel="held-out accuracy, %", xlim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+
+
+_ACCURACY = [partial(_accuracy, x=x) for x in ("updates", "seconds", "mb")]
+
+
+def staleness(results: Servers) -> Figure:
+    """Draw how stale each worker's gradients were, with equal workers (above) and with a slow one (below)."""
+    figure, grid = sheet(4.6, len(_PARTS), len(_STALE), sharex="col", squeeze=False)
+    of = results.staleness.groupby(["part", "server"])
+    for axes, (part, server) in zip(grid.flat, product(_PARTS, _STALE), strict=True):
+        _shares(axes, of.get_group((part, server)), "worker", _WORKERS, f"{NAMES[server]}\n{_PARTS[part]}")
+    legend_below(figure, grid[0][-1], 3)
+    return figure
+
+
+def _staleness_of_servers(axes: Axes, results: Servers) -> None:
+    """Draw a bar for each server beside each other: of all gradients of all workers and seeds."""
+    equal = results.staleness[results.staleness["part"] == "final"]
+    _shares(axes, equal, "server", _STALE, "staleness, equal workers")
+
+
+def _shares(axes: Axes, rows: pd.DataFrame, by: str, colours: Mapping[Any, str], title: str) -> None:
+    """Draw which % of the gradients were how stale, for each value of the column `by` beside each other."""
+    width = 0.85 / len(colours)
+    for number, (key, colour) in enumerate(colours.items()):
+        counts = rows[rows[by] == key].groupby("staleness")["count"].sum()
+        places = counts.index + width * (number - (len(colours) - 1) / 2)
+        label = f"worker {key}" if by == "worker" else key
+        axes.bar(places, 100 * counts / counts.sum(), width, color=colour, label=label)
+    finish(axes, title, "y", xlabel="staleness, versions", ylabel="% of gradients")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def _epoch_seconds(axes: Axes, results: Servers) -> None:
+    """Draw the seconds of an epoch, a pair of bars a server: with equal workers, and with a slow one."""
+    runs = results.runs[results.runs["part"].isin(OF_ALL)].set_index(["server", "part"])
+    bars(axes, runs["epoch_s"].loc[list(_SHORT)], dict(zip(OF_ALL, drawing.PALE_AND_DARK, strict=True)))
+    axes.set_xticks(range(len(_SHORT)), _SHORT.values(), fontsize=8)
+    finish(axes, "pale: equal workers,\ndark: one 5 times as slow", "y", ylabel="seconds per epoch")
+
+
+def _kept(axes: Axes, results: Servers) -> None:
+    """Draw a pair of bars for each number of clients: the % of the updates that was kept."""
+    share = results.lost.assign(kept=100 * results.lost["kept"] / results.lost["made"])
+    means = bars(axes, share.set_index(["clients", "mode"])["kept"], _MODES)
+    axes.set_xticklabels([f"{n} client{'s' * (n > 1)}" for n in means.index])
+    finish(axes, "updates that a server keeps", "y", ylabel="% of the updates kept", ylim=(0, 135))
+    axes.set_yticks(range(0, 101, 25))
+    axes.legend(["read, modify, write back", "push the increment"], fontsize=8, loc="upper right")
 
 
 # Timelines

@@ -175,8 +175,8 @@ class Family(Measured):
 
     def about(self, one: Options) -> dict[str, Any]:
         """Return what a run is called in tables: its part, server, learning rate and seed."""
-        part = str(one.run_name).split("-")[0]
-        return {"part": part, "server": self.like(one), "lr": one.lr, "seed": one.seed}
+        part, server, *_ = str(one.run_name).split("-")
+        return {"part": part, "server": server, "lr": one.lr, "seed": one.seed}
 
     def tuned(self, kept: Runs) -> dict[str, float]:
         """Return each server's learning rate."""
@@ -197,10 +197,7 @@ def tuned(accuracies: pd.DataFrame) -> dict[str, float]:
     With the next larger rate of the grid, too, it must have learned: the compared runs are longer, and others, than
     those of the grid, and at the edge one in a few diverges.
     """
-    rates: dict[str, float] = {}
-    for server in FAMILY_SERVERS:
-        reached = accuracies[accuracies["server"] == server].set_index("lr")["accuracy"].fillna(0.0)
-        safe = (reached > LEARNED).shift(-1, fill_value=False)
-        safe.iloc[0] = True
-        rates[server] = float(reached[safe].idxmax())
-    return rates
+    reached = accuracies.pivot(index="lr", columns="server", values="accuracy").fillna(0.0)
+    safe = (reached > LEARNED).shift(-1, fill_value=False)
+    safe.iloc[0] = True
+    return {str(server): float(lr) for server, lr in reached.where(safe).idxmax().items()}

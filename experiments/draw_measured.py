@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from experiments import drawing
-from experiments.cases import BATCH, FAMILY, FAMILY_SERVERS, OF_ALL, STRONG, TIMELINES, WEAK, Setup
-from experiments.drawing import COLOURS, NAMES, bars, finish, legend_below, line, lines, panels, sheet, stack, title_of
+from experiments.cases import BATCH, FAMILY, FAMILY_SERVERS, LINES, OF_ALL, STRONG, TIMELINES, WEAK, Setup
+from experiments.drawing import COLOURS, NAMES, bars, finish, legend_below, line, lines, sheet, stack
 from experiments.measured import Results, Servers, folder, pick
-from experiments.real import BUILTIN, TIMELINE, Runs, strategy_class
+from experiments.real import TIMELINE, Runs, strategy_class
 from records import timeline
-from records.errors import UsageError
 from records.events import PHASES
 from records.files import load_events
 from records.legends import DASHED
 from records.tables import SERVER, applied, worker_spans
 
-SIZES = {"cnn": "CNN, 108 thousand parameters", "mlp": "MLP, 5.8 million parameters"}
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
 _AGAINST = {
     "epoch": ("epochs", "epoch"), "seconds": ("seconds", "seconds of training"),
@@ -53,16 +50,14 @@ def _against(axes: Axes, results: Results, setups: Sequence[Setup], x: str, meas
     """Draw `measure` against `x`; a strategy's second setup, with other ranks, is drawn paler."""
     seen: set[str] = set()
     for setup in setups:
-        # Two strategies that take the same steps lie on one another: the dashes let both be seen.
-        style = {"linestyle": "--" if setup.strategy in BUILTIN else "-", "color": COLOURS[setup.strategy]}
+        style = {"linestyle": drawing.DASHES.get(setup.strategy, "-"), "color": COLOURS[setup.strategy]}
         paler = {"marker": "s", "alpha": 0.5} if setup.strategy in seen else {}
         seen.add(setup.strategy)
-        line(axes, pick(results.epochs, setup), x, measure, "epoch", label=title_of(setup), **style, **paler)
+        label = NAMES[setup.strategy] + ("" if setup.strategy == "single" else f", {setup.ranks}")
+        line(axes, pick(results.epochs, setup), x, measure, "epoch", label=label, **style, **paler)
     (what, ylabel), (by, xlabel) = _MEASURES[measure], _AGAINST[x]
-    finish(axes, f"{what} against {by}", xlabel=xlabel, ylabel=ylabel)
+    finish(axes, f"{what} against {by}", xlabel=xlabel, ylabel=ylabel, xlim=(0, None) if x == "seconds" else None)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
-    if x == "seconds":
-        axes.set_xlim(left=0)
 
 
 def time_by_phase(results: Results, setups: Sequence[Setup]) -> Figure:
@@ -101,8 +96,6 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
     left, roles = 0.0, set[str]()
     for setup in setups:
         sent = pick(results.ranks, setup).groupby(["rank", "role"], as_index=False)["mb_sent"].mean()
-        if sent.empty:
-            continue
         axes.bar(left + sent["rank"], sent["mb_sent"], 0.8, color=sent["role"].map(_ROLES))
         formula = "" if pick(results.runs, setup)["counted"].all() else "\n(formula)"
         groups[left + (len(sent) - 1) / 2] = _below(setup) + formula
@@ -115,10 +108,9 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
 def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:
     """Draw the README's figure: accuracy against seconds of both networks, where the time goes, and MB by rank."""
     figure, (top, bottom) = sheet(6.4, 2, 2)
-    full = all(entry["options"]["dataset"] == "fashion_mnist" for entry in results.metadata.values())
     for axes, (model, setups) in zip(top, compared.items(), strict=True):
         _against(axes, results, setups, "seconds", "accuracy")
-        axes.set_title(SIZES[model] if full else model.upper(), fontsize=10)
+        axes.set_title(model.upper(), fontsize=10)
         low, high = axes.get_ylim()
         axes.set_ylim(low - 0.1 * len(axes.get_lines()) * (high - low), high)  # room for the legend below the data
         axes.legend(fontsize=8, loc="lower right", **DASHED)
@@ -133,15 +125,8 @@ def scaling(results: Results) -> Figure:
     figure, grid = sheet(3.4, 1, 2, sharey=True)
     titles = f"strong: {BATCH} samples a step", f"weak: {BATCH // 2} samples a worker"
     for axes, title, setups in zip(grid, titles, (STRONG, WEAK), strict=True):
-        runs = pd.concat([pick(results.runs, setup) for setup in setups]).set_index(["n_gpus", "strategy"])["epoch_s"]
-        means, reach = drawing.ranges(runs)
-        for number, strategy in enumerate(means):
-            places = means.index + 0.06 * (number - 2)  # whiskers beside, not over, one another
-            at, style = means[strategy].notna(), {"none": ":"}.get(strategy, "--" if strategy in BUILTIN else "-")
-            axes.errorbar(
-                places[at], means[strategy][at], reach[number][:, at], marker="o", ls=style, color=COLOURS[strategy],
-                ms=4, capsize=2, label=NAMES[strategy],
-            )  # fmt: skip
+        runs = pd.concat([pick(results.runs, setup) for setup in setups])
+        lines(axes, runs, "n_gpus", "epoch_s", {one: COLOURS[one] for one in LINES}, of="strategy")
         finish(axes, title, xlabel="ranks", xticks=[1, 2, 3, 4], ylim=(0, None))
     grid[0].set_ylabel("seconds per epoch")
     legend_below(figure, grid[0])
@@ -159,18 +144,31 @@ _WORKERS = {1: "#7fa8d1", 2: "#2c5282", 3: "#c25b4e"}
 
 def servers(results: Servers) -> Figure:
     """Draw the README's figure: accuracy against everything, staleness, a slow worker, lost updates."""
-    return panels(results, 6.0, 2, [*_ACCURACY, _staleness_of_servers, _epoch_seconds, _kept], 0)
+    figure, (above, below) = sheet(6.0, 2, 3)
+    for axes, x in zip(above, ("updates", "seconds", "mb"), strict=True):
+        _accuracy(axes, results, x)
+    equal = results.staleness[results.staleness["part"] == "final"]
+    _shares(below[0], equal, "server", _STALE, "staleness, equal workers")
+    _epoch_seconds(below[1], results)
+    _kept(below[2], results)
+    legend_below(figure, above[0])
+    return figure
 
 
 def straggler(results: Servers) -> Figure:
     """Draw what one slow worker does: to the time of an epoch, and to accuracy over time."""
-    curves = partial(_accuracy, x="seconds", part="slow", title=_PARTS["slow"])
-    return panels(results, 3.6, 1, [_epoch_seconds, curves], 1)
+    figure, (left, right) = sheet(3.6, 1, 2)
+    _epoch_seconds(left, results)
+    _accuracy(right, results, "seconds", "slow", _PARTS["slow"])
+    legend_below(figure, right)
+    return figure
 
 
 def lost(results: Servers) -> Figure:
     """Draw how many of the updates of several clients a server has kept."""
-    return panels(results, 3.0, 1, [_kept])
+    figure, axes = sheet(3.0)
+    _kept(axes, results)
+    return figure
 
 
 def _accuracy(axes: Axes, results: Servers, x: str, part: str = "final", title: str | None = None) -> None:
@@ -182,9 +180,6 @@ def _accuracy(axes: Axes, results: Servers, x: str, part: str = "final", title: 
     axes.xaxis.set_major_locator(MaxNLocator(4))
 
 
-_ACCURACY = [partial(_accuracy, x=x) for x in ("updates", "seconds", "mb")]
-
-
 def staleness(results: Servers) -> Figure:
     """Draw how stale each worker's gradients were, with equal workers (above) and with a slow one (below)."""
     figure, grid = sheet(4.6, len(_PARTS), len(_STALE), sharex="col", squeeze=False)
@@ -193,12 +188,6 @@ def staleness(results: Servers) -> Figure:
         _shares(axes, of.get_group((part, server)), "worker", _WORKERS, f"{NAMES[server]}\n{_PARTS[part]}")
     legend_below(figure, grid[0][-1], 3)
     return figure
-
-
-def _staleness_of_servers(axes: Axes, results: Servers) -> None:
-    """Draw a bar for each server beside each other: of all gradients of all workers and seeds."""
-    equal = results.staleness[results.staleness["part"] == "final"]
-    _shares(axes, equal, "server", _STALE, "staleness, equal workers")
 
 
 def _shares(axes: Axes, rows: pd.DataFrame, by: str, colours: Mapping[Any, str], title: str) -> None:
@@ -264,8 +253,6 @@ def stale_timeline(directory: Path | None = None) -> Figure:
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the kept events of a short run, and the roles of its ranks."""
     store = Runs(directory, experiment)
-    name = next((name for name in store.runs if name.startswith(f"{TIMELINE}-{strategy}-")), None)
-    if name is None:
-        raise UsageError(f"no timeline of {strategy} in {directory}: python experiments/run.py {experiment} makes it")
+    name = next(name for name in store.runs if name.startswith(f"{TIMELINE}-{strategy}-"))
     roles = strategy_class(strategy)().roles(store.runs[name]["options"]["n_gpus"])
     return load_events(store.events_of(name)), roles

@@ -8,18 +8,8 @@ from matplotlib.figure import Figure
 
 from experiments import drawing, virtual_cases
 from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, sheet, stack
-from experiments.simulated import REAL, VIRTUAL, Rows
-from experiments.virtual_cases import (
-    EVERY,
-    FEW,
-    GBIT,
-    ONE_PROCESS,
-    ONE_WORKER,
-    TUNED_AT,
-    USUAL,
-    Cluster,
-    names_of,
-)  # fmt: skip
+from experiments.simulated import VIRTUAL, Rows
+from experiments.virtual_cases import EVERY, FEW, GBIT, TUNED_AT, USUAL, Cluster, names_of
 from records.legends import notes_on_covered
 
 COLOURS = {
@@ -27,8 +17,8 @@ COLOURS = {
     "backup": "#56b4e9",
     "none": "#222222", "fp16": "#56b4e9", "bf16": "#0072b2", "blosc": "#999999", "topk": "#e69f00",
     "random_k": "#8a6d3b", "dgc": "#009e73", "qsgd": "#cc79a7", "sign": "#7b3294", "powersgd": "#d55e00",
-    "ASGD": "#0072b2", "GD": "#e69f00", "DGC": "#009e73", "DGS": "#d55e00", ONE_PROCESS: "#222222",
-    ONE_WORKER: "#999999",
+    "ASGD": "#0072b2", "GD": "#e69f00", "DGC": "#009e73", "DGS": "#d55e00",
+    virtual_cases.ONE_PROCESS: "#222222", virtual_cases.ONE_WORKER: "#999999",
 }  # fmt: skip
 _PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # of a step
 
@@ -88,17 +78,17 @@ def prediction(rows: pd.DataFrame) -> Figure:
     finish(left, "", xscale="log", yscale="log", xlabel="measured, ms a step", ylabel="ms a step")
     xlabel = "time of the link / time of a step without a link"
     finish(right, "", xscale="log", xlabel=xlabel, ylabel="simulated against measured, %")
-    for axes in (left, right):
-        axes.legend(frameon=False)
+    left.legend(frameon=False)
+    right.legend(frameon=False)
     return figure
 
 
 # Compression
 
 
-def steps_of(codecs: Rows, question: str = "time") -> pd.DataFrame:
+def steps_of(codecs: Rows) -> pd.DataFrame:
     """Return what a step takes with each codec, in ms, a row for each name, workers and gbit: all, and its parts."""
-    rows = codecs.of(question).set_index(["name", "workers", "gbit"])
+    rows = codecs.of("time").set_index(["name", "workers", "gbit"])
     ms = rows[["seconds", "computed", "coded"]].div(rows["steps"], axis=0) * 1000
     ms.columns = pd.Index(["all", "computing", "coding"])
     return ms.assign(network=ms["all"] - ms["computing"] - ms["coding"])
@@ -109,44 +99,42 @@ def rate_of(gbit: float) -> str:
     return f"{gbit:g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
 
 
-def _at(rows: Rows, codecs: Rows, gbit: float, workers: int) -> pd.DataFrame:
+def _at(rows: Rows, codecs: Rows, gbit: float) -> pd.DataFrame:
     """Return the rows of training, with the seconds of a bandwidth: of the codecs those of the timed steps."""
-    final = rows.of("final", last=False, workers=workers)
+    final = rows.of("final", last=False, workers=TUNED_AT)
     if rows is codecs:
         ms = steps_of(codecs)["all"]
-        return final.assign(seconds=final["steps"] * [ms[name, workers, gbit] / 1000 for name in final["name"]])
+        return final.assign(seconds=final["steps"] * [ms[name, TUNED_AT, gbit] / 1000 for name in final["name"]])
     if gbit == USUAL:
         return final
-    other = rows.of("bandwidth", last=False, workers=workers, gbit=gbit)
-    return pd.concat([other, final[final["name"] == ONE_PROCESS]])  # which has no network
+    other = rows.of("bandwidth", last=False, workers=TUNED_AT, gbit=gbit)
+    return pd.concat([other, final[final["name"] == virtual_cases.ONE_PROCESS]])  # which has no network
 
 
-def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
+def curves(rows: Rows, codecs: Rows) -> Figure:
     """Draw the accuracy against epochs, MB, seconds at each bandwidth, and at the end against workers.
 
     `rows`: those of the codecs, or of the methods.
     """
-    figure, ((first, second, last), below) = sheet(6.2, 2, 3, WIDE, sharey=True)
-    usual, ends = _at(rows, codecs, USUAL, workers), rows.of("final")
-    seconds = [(axes, gbit) for axes, gbit in zip(below, codecs.of("time")["gbit"].unique(), strict=True)]
-    panels = [(first, usual, "epoch", "epochs", f"{workers} workers"),
-              (second, usual, "mb", "MB sent by all ranks", f"{workers} workers"),
-              *((axes, _at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
-                for axes, gbit in seconds)]  # fmt: skip
-    for axes, of, x, label, title in panels:
-        sent = of[of.groupby("name")[x].transform("max") > 0]  # a logarithm is to be drawn
-        means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", *{x} - {"epoch"}]].mean()
-        lines(axes, means, x, "accuracy", COLOURS, "epoch")
+    figure, grid = sheet(6.2, 2, 3, WIDE, sharey=True)
+    usual, ends, title = _at(rows, codecs, USUAL), rows.of("final"), f"{TUNED_AT} workers"
+    panels = [("epoch", "epochs", title, usual), ("mb", "MB sent by all ranks", title, usual)]
+    for gbit in codecs.of("time")["gbit"].unique():
+        panels.append(("seconds", "virtual seconds", rate_of(gbit), _at(rows, codecs, gbit)))
+    last, others = grid[0, 2], [*grid[0, :2], *grid[1]]
+    for axes, (x, label, title, of) in zip(others, panels, strict=True):
+        sent = of[of.groupby("name")[x].transform("max") > 0].assign(across=lambda one, x=x: one[x])  # for a logarithm
+        means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", "across"]].mean()
+        lines(axes, means, "across", "accuracy", COLOURS, "epoch")
         if x != "epoch":
             logarithmic(axes)
         finish(axes, title, xlabel=label)
-    lines(last, ends[ends["name"] != ONE_WORKER], "workers", "accuracy", COLOURS)
+    lines(last, ends[ends["name"] != virtual_cases.ONE_WORKER], "workers", "accuracy", COLOURS)
     finish(last, "at the end", xlabel="workers", xticks=sorted(ends["workers"].unique()))
-    first.set_xticks(sorted(usual["epoch"].unique()))
-    for axes in (first, below[0]):
-        axes.set_ylabel("held-out accuracy, %")
-    first.set_ylim(bottom=max(0.0, 100 * float(ends["accuracy"].min()) - 10))
-    legend_below(figure, first)
+    grid[0, 0].set_xticks(sorted(usual["epoch"].unique()))
+    grid[0, 0].set_ylim(bottom=max(0.0, 100 * float(ends["accuracy"].min()) - 10))
+    figure.supylabel("held-out accuracy, %", fontsize=10)
+    legend_below(figure, grid[0, 0])
     return figure
 
 
@@ -170,10 +158,10 @@ def summary(codecs: Rows) -> Figure:
 
 
 def by_density(methods: Rows) -> pd.DataFrame:
-    """Return the last rows of GD and DGS at each density (`percent`), with MB a step."""
+    """Return the last rows of GD and DGS at each density (`percent`)."""
     rows = methods.of("density", "final", workers=TUNED_AT)
     rows = rows[rows["name"].isin(virtual_cases.BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
-    return rows.assign(step_mb=rows["mb"] / rows["steps"], percent=100 * rows["density"])
+    return rows.assign(percent=100 * rows["density"])
 
 
 # The whole family
@@ -182,7 +170,6 @@ _OF_A_GROUP = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 _OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(group, _OF_A_GROUP, strict=False)}
 _GBIT = dict(zip(GBIT, ("#9ecae1", "#08519c"), strict=True))
 _X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by all ranks"}
-_ASIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}  # of a legend
 
 
 def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Figure:
@@ -200,7 +187,8 @@ def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: floa
             lines(axes, drawn, what, "accuracy", {name: _OF_FAMILY[name] for name in members}, "epoch")
             finish(axes, "", xscale="log")
         panels[0].set_ylabel("accuracy, %")
-        panels[-1].legend(*panels[0].get_legend_handles_labels(), title=group, alignment="left", **_ASIDE)
+        aside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+        panels[-1].legend(*panels[0].get_legend_handles_labels(), title=group, alignment="left", **aside)
     for axes, label in zip(grid[-1], _X.values(), strict=True):
         axes.set_xlabel("virtual seconds" if where == VIRTUAL and label == "seconds" else label)
         low, high = axes.get_xlim()
@@ -211,8 +199,7 @@ def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: floa
 def family(rows: Rows) -> Figure:
     """Draw seconds as bars, and the accuracy as points, whose axis need not begin at 0, of all in virtual time."""
     figure, (left, right) = sheet(6.4, 1, 2, WIDE, sharey=True)
-    runs = rows.of("final", where=VIRTUAL, workers=FEW).dropna(subset=["seconds", "accuracy"])
-    runs = runs.set_index(["name", "gbit"])
+    runs = rows.of("final", where=VIRTUAL, workers=FEW).dropna(subset="accuracy").set_index(["name", "gbit"])
     runs = runs.loc[[name for name in names_of(VIRTUAL) if name in runs.index]]
     bars(left, runs["seconds"], _GBIT, horizontal=True)
     means, reach = drawing.ranges(100 * runs["accuracy"])
@@ -249,18 +236,4 @@ def axis(rows: Rows) -> Figure:
         finish(axes, "", xlabel="H, or s + 1", ylabel=label)
     left.legend(frameon=False)
     right.legend(frameon=False, fontsize=8, handlelength=3.6)
-    return figure
-
-
-def distances(rows: Rows) -> Figure:
-    """Draw how far the ranks' models are from their mean at the end of each epoch, relative to its length."""
-    figure, (left, right) = sheet(3.4, 1, 2, WIDE, sharey=True)
-    chosen: dict[str, Any] = {"where": VIRTUAL, "workers": FEW, "gbit": GBIT[-1]}
-    for axes, title, of in ((left, "real, 4 ranks", {"where": REAL}), (right, f"virtual time, {FEW} workers", chosen)):
-        drifting = rows.of("final", last=False, **of).dropna(subset="replica_distance")
-        colours = dict(zip(drifting["name"].unique(), _OF_A_GROUP, strict=False))
-        lines(axes, drifting, "epoch", "replica_distance", colours)
-        finish(axes, title, xlabel="epochs", xticks=sorted(drifting["epoch"].unique()), yscale="log")
-        axes.legend(fontsize=8, **_ASIDE)
-    left.set_ylabel("distance / length of the mean")
     return figure

@@ -1,6 +1,6 @@
 """What all figures share: names, colours, lines with bands, bars with whiskers. Means over seeds, and their range."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,54 +9,30 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from experiments.cases import Setup
 from records.legends import DASHED
 
 NAMES = {
-    "single": "one process",
-    "param_server": "parameter server",
-    "param_server_builtin": "DataParallel (built-in)",
-    "ring_all_reduce": "ring all-reduce",
-    "ring_all_reduce_builtin": "DDP (built-in)",
-    "naive_all_reduce": "naive all-reduce",
-    "none": "none (no communication)",
-    "sync": "synchronous",
-    "backup": "1 backup worker",
-    "bounded": "staleness bound 2",
-    "async": "asynchronous",
+    "single": "one process", "param_server": "parameter server", "param_server_builtin": "DataParallel (built-in)",
+    "ring_all_reduce": "ring all-reduce", "ring_all_reduce_builtin": "DDP (built-in)",
+    "naive_all_reduce": "naive all-reduce", "none": "none (no communication)", "sync": "synchronous",
+    "backup": "1 backup worker", "bounded": "staleness bound 2", "async": "asynchronous",
     "downpour": "Downpour, every 4",
-}
+}  # fmt: skip
 COLOURS = {
     "single": "#222222", "param_server": "#c25b4e", "param_server_builtin": "#8c6bb1", "ring_all_reduce": "#3b6ea5",
     "ring_all_reduce_builtin": "#d9903d", "naive_all_reduce": "#5a9e6f", "none": "#999999",
     "sync": "#c25b4e", "backup": "#d9903d", "bounded": "#8c6bb1", "async": "#3b6ea5", "downpour": "#5a9e6f",
 }  # fmt: skip
+DASHES = {"param_server_builtin": "--", "ring_all_reduce_builtin": "--", "none": ":"}
+"""Strategies that take the same steps lie on one another: dashes let both be seen."""
 PALE_AND_DARK = ("0.75", "0.4")  # of equal workers, and with a slow one
 WIDTH, WIDE = 9.0, 10.0  # inches; at 100 dpi the first is the width of a README
-
-
-def title_of(setup: Setup) -> str:
-    """Return how a setup is called in a legend."""
-    return NAMES[setup.strategy] + ("" if setup.strategy == "single" else f", {setup.ranks}")
 
 
 def sheet(height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **how: Any) -> tuple[Figure, Any]:
     """Return a figure and its panels, as `Figure.subplots` returns them."""
     figure = Figure((width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, **how)
-
-
-def panels(
-    results: Any, height: float, rows: int, draw: Sequence[Callable[[Axes, Any], object]],
-    legend_of: int | None = None, **how: Any,
-) -> Figure:  # fmt: skip
-    """Return a figure with a panel for each function of `draw`, and the legend of one of the panels below."""
-    figure, grid = sheet(height, rows, len(draw) // rows, squeeze=False, **how)
-    for axes, draw_panel in zip(grid.flat, draw, strict=True):
-        draw_panel(axes, results)
-    if legend_of is not None:
-        legend_below(figure, figure.axes[legend_of])
-    return figure
 
 
 def line(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None = None, **style: Any) -> None:
@@ -74,9 +50,11 @@ def lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colours: Mapping[str, str], by: str | None = None, of: str = "name"
 ) -> None:
     """Draw a line for each of the names in the column `of` that have a colour, in their order."""
+    named = of in ("server", "strategy")
     for name, colour in colours.items():
         if len(one := rows[rows[of] == name]):
-            line(axes, one, x, y, by, color=colour, label=NAMES[name] if of == "server" else name)
+            style = DASHES.get(name, "-") if named else "-"
+            line(axes, one, x, y, by, color=colour, linestyle=style, label=NAMES[name] if named else name)
 
 
 def ranges(samples: pd.Series) -> tuple[pd.DataFrame, np.ndarray]:

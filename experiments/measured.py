@@ -42,7 +42,7 @@ EXPERIMENTS = of_size(quick=False)
 class Results:
     """What was measured on this machine: tables with the columns of Setup and `seed`; of servers part, server and seed.
 
-    runs: one row a run: workers, samples (of an epoch), accuracy (0 to 1, held out, of the last epoch), samples_per_s,
+    runs: one row a run: workers, accuracy (0 to 1, held out, of the last epoch), samples_per_s,
     epoch_s, updates and mb (of an epoch; like the next, means without the first), step_s (seconds an update),
     mb_per_step (MB sent by all ranks in a step; NaN where it is not counted), counted (False where the MB come from a
     formula), stale (mean staleness; NaN where it is 0 by construction), last_stale (that of the last worker's
@@ -169,7 +169,7 @@ def _tables_of(store: Runs, name: str, strategy: Strategy, of: Mapping[str, Any]
     lateness = (staleness["staleness"] * staleness["count"]).groupby(staleness["worker"]).sum()
     of_worker = lateness / staleness.groupby("worker")["count"].sum()
     run = {
-        "run": name, "workers": n_workers, "samples": int(samples.iloc[0]), "accuracy": numbers["test_accuracy"],
+        "run": name, "workers": n_workers, "accuracy": numbers["test_accuracy"],
         "samples_per_s": numbers["samples_per_s"], "updates": spans["updates"].mean(),
         "epoch_s": spans["seconds"].mean(), "mb": spans["mb"].mean(),
         "step_s": spans["seconds"].sum() / spans["updates"].sum(),

@@ -1,9 +1,7 @@
 """Experiments that measure this machine: runs on processes, one after the other.
 
-EXPERIMENT.csv has a row for each run, epoch and rank: `run`, and the columns of a run's own table. EXPERIMENT.json has
-the machine, the options that all runs share, and of each run (`runs`) its other options, whether its replicas were
-identical, whether its bytes were counted, its commit, and where gradients may be stale, how many of each worker were
-how stale.
+EXPERIMENT.csv has the rows of the runs' own tables, and `run`. EXPERIMENT.json has the machine, the options that all
+runs share, and of each run (`runs`) its other options and the rest of what is said of it.
 """
 
 import shutil
@@ -31,12 +29,9 @@ from training import Options, names, run
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 TUNING, TIMELINE = "tuning", "timeline"  # names of runs that find a learning rate, and whose events are drawn, so begin
 DIVERGED = "diverged"  # of a run whose loss became nan: what it said; it has no rows
-STALENESS = "staleness"
+STALENESS = "staleness"  # how many gradients of each worker were how stale, where they may be
 _SAID = ("options", "replicas_identical", "bytes", "git_commit", DIVERGED, STALENESS)  # of each run
-_ELSEWHERE = (
-    *("data_dir", "download", "timeout", "results_dir", "run_name", "save"),
-    *("checkpoint_dir", "checkpoint_keep"),
-)
+_ELSEWHERE = {"data_dir", "download", "timeout", "results_dir", "run_name", "save", "checkpoint_dir", "checkpoint_keep"}
 """Options that do not make a run what it is: where the files are, and how long a wait may take."""
 _QUICK_MODELS = {"lenet": "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
 _QUICK_SIZE = 1_280  # at most; digits has 1,437 for training

@@ -163,7 +163,7 @@ class Simulated(Experiment):
         make = partial(self.rows, common=common, timed=kept.facts.get("phase_seconds", {}))
         virtual, real = ([case for case in runs if (case.where == VIRTUAL) == of] for of in (True, False))
         if virtual:
-            with cores() as pool:
+            with ProcessPoolExecutor(len(usable_cores()), get_context("spawn"), _take_core) as pool:
                 yield from zip(virtual, pool.map(attempt, [partial(make, case) for case in virtual]), strict=True)
         for case in real:
             yield case, attempt(partial(make, case))
@@ -232,8 +232,3 @@ def _take_core() -> None:
         here = sorted(os.sched_getaffinity(0))
         number = int(current_process().name.rpartition("-")[2])  # the processes of a pool count
         os.sched_setaffinity(0, {here[number % len(here)]})
-
-
-def cores() -> ProcessPoolExecutor:
-    """Return a process for each core."""
-    return ProcessPoolExecutor(len(usable_cores()), get_context("spawn"), _take_core)

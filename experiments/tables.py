@@ -111,8 +111,7 @@ def comparison(
     """
     runs = []
     for setup in setups:
-        n = setup.workers
-        of_server = f" ({n} worker{'s' * (n > 1)})" if SERVER in setup.roles else ""
+        of_server = f" ({setup.workers} worker{'s' * (setup.workers > 1)})" if SERVER in setup.roles else ""
         one = pick(results.runs, setup).set_index("seed")
         reached = seconds_to(results, target or 0.0, setup)
         label = {"network": setup.model.upper(), "ranks": setup.ranks.removesuffix(" ranks") + of_server}
@@ -233,6 +232,13 @@ def lost(rows: Rows) -> Table:
     """Return which share of what Hogwild's ranks have written was lost, less what one rank, which loses none, shows."""
     ends = rows.of("lost", last=False, where=REAL)
     floor = ends.loc[ends["workers"] == 1, "lost_updates"].mean()
-    written = {"lost, % of what was written": _spread("lost_updates", 4, 100)}
-    cells = {**written, "less the rounding of one rank": _mean("more", 4, 100)}
+    cells = {"lost, % of what was written": _spread("lost_updates", 4, 100)}
+    cells |= {"less the rounding of one rank": _mean("more", 4, 100)}
     return grouped(ends.assign(more=ends["lost_updates"] - floor), {"workers": "ranks"}, cells)
+
+
+def drift(rows: Rows, **of: Any) -> Table:
+    """Return how far the ranks' models are from their mean at the end of each epoch, in % of its length."""
+    ends = rows.of("final", last=False, **of).dropna(subset="replica_distance")
+    epochs = {f"epoch {epoch}": epoch for epoch in sorted(ends["epoch"].unique())}
+    return grouped(ends, {"name": "strategy"}, _where("epoch", epochs, _spread("replica_distance", 2, 100)))

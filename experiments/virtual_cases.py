@@ -26,6 +26,7 @@ SEEDS, TUNING_SEED = (1, 2, 3), 0
 FEW, MANY = 16, 64  # workers
 BATCH, COMPUTE, CODING, LATENCY, JITTER = 16, "10ms", "2ms", "50us", 0.2
 GBIT = (1, 10)
+_ALIKE = {"batch_size": BATCH, "latency": LATENCY, "jitter": JITTER}
 _FULL = {"model": "mlp", "dataset": "fashion_mnist"}
 _QUICK = {"model": "mlp", "dataset": "digits", "epochs": 1}
 
@@ -50,7 +51,7 @@ class Cluster(Simulated):
     scaled = ("ring", "server", "bound 1", "bound 8", "asynchronous")
     workers = (1, 4, FEW, MANY)
     rates = (0.003125, 0.0125, 0.05, 0.2)
-    constants = {"batch_size": BATCH, "compute": COMPUTE, "latency": LATENCY, "jitter": JITTER}
+    constants = _ALIKE | {"compute": COMPUTE}
     sizes = _FULL | {"train_size": 10_000, "epochs": 2}, _QUICK | {"train_size": 300}
 
     tuning = [Case(GRID, *run, TUNING_SEED, GBIT[-1]) for run in product(scaled, workers, rates)]
@@ -101,10 +102,7 @@ class Compression(Simulated):
 
     workers = (2, 4, 8)
     rates = (0.003, 0.01, 0.03, 0.1, 0.3)
-    constants = {
-        "batch_size": BATCH, "latency": LATENCY, "jitter": JITTER, "momentum": MOMENTUM, "steps": _STEPS,
-        "timings": _TIMINGS,
-    }  # fmt: skip
+    constants = _ALIKE | {"momentum": MOMENTUM, "steps": _STEPS, "timings": _TIMINGS}
     sizes = _FULL | {"train_size": 5_120, "epochs": 4}, _QUICK | {"train_size": 320}
 
     def __init__(self, name: str, quick: bool = False) -> None:
@@ -138,9 +136,8 @@ class Compression(Simulated):
     def _codec(self, case: Case) -> Codec:
         """Return what gradients are sent as; DGS has a codec of its own, which is no option."""
         kind = CODECS.get(ON_A_SERVER.get(case.name, case.name), CODECS["none"])
-        known = kind.__dataclass_fields__
         wanted = {"density": case.density, "warmup_epochs": 0}
-        return kind(**{option: value for option, value in wanted.items() if option in known})
+        return kind(**{option: value for option, value in wanted.items() if option in kind.__dataclass_fields__})
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
@@ -223,10 +220,7 @@ class WholeFamily(Simulated):
 
     cluster = ClusterOptions(compute=COMPUTE, coding=CODING)
     rates = (0.0002, 0.00078125, 0.003125, 0.0125, 0.05, 0.2, 0.8)
-    constants = {
-        "batch_size": BATCH, "global_batch_size": GLOBAL_BATCH, "compute": COMPUTE, "coding": CODING,
-        "latency": LATENCY, "jitter": JITTER,
-    }  # fmt: skip
+    constants = _ALIKE | {"global_batch_size": GLOBAL_BATCH, "compute": COMPUTE, "coding": CODING}
     sizes = _FULL | {"train_size": 12_288, "epochs": 3}, _QUICK | {"train_size": 1024}
 
     tuning = [Case(GRID, name, workers, lr, TUNING_SEED, networks[-1], where)

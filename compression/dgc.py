@@ -12,7 +12,7 @@ has no momentum of its own. Lin, Han, Mao, Wang, Dally, 2018, Deep gradient comp
 bandwidth for distributed training, arXiv 1712.01887, sections 3.1 to 3.3.
 
 --momentum is 0.7 unless it is given: with 0.9 and the paper's R = 0.1 %, the default network loses up to 18 points of
-accuracy (`experiments/codec_defaults.py`).
+accuracy (`benchmarks/codec_defaults.py`).
 
 With R = 1 and masking this is SGD without momentum; without masking, SGD with momentum.
 """

@@ -10,7 +10,7 @@ This is not that form: what is sent is not scaled.
 
 An element waits n / k steps on average before it is sent, whatever its size. Such late gradients act like momentum, and
 with momentum 0.9 on top of it the training diverges below a density of 0.5. So --momentum is 0 and --lr 0.2 unless they
-are given, and the density is 10 %: the smallest of the grid in `experiments/codec_defaults.py` that learns everywhere.
+are given, and the density is 10 %: the smallest of the grid in `benchmarks/codec_defaults.py` that learns everywhere.
 
 The draw is numpy's, of k of n without replacement, from a generator of its own: where k is small it takes time for k
 elements, not for n. (A torch.Generator on the CPU takes only 32 bits of a seed; seed and number are more.)

@@ -8,7 +8,7 @@ Algorithm 1 of Karimireddy, Rebjock, Stich, Jaggi, 2019, Error feedback fixes si
 schemes, arXiv 1901.09847. There p holds the learning rate, p = gamma g + e; here the optimizer multiplies by it later.
 
 The algorithm has no momentum. The kept error acts like some, so --momentum is 0.5 unless it is given: see the grid in
-`experiments/codec_defaults.py`.
+`benchmarks/codec_defaults.py`.
 """
 
 from dataclasses import dataclass

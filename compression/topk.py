@@ -8,7 +8,7 @@ Three things differ from the paper. There R is the share that is dropped; here i
 threshold is estimated from a sample, as with `sampled` here; else exactly R n elements are sent. There the server drops
 as well; this is the worker's side.
 What is kept is sent late, and late gradients act like momentum: --momentum is 0.5 unless it is given, by the grid in
-`experiments/codec_defaults.py`. At first, while the kept elements grow, it learns more slowly than without a codec.
+`benchmarks/codec_defaults.py`. At first, while the kept elements grow, it learns more slowly than without a codec.
 """
 
 from dataclasses import dataclass

@@ -5,17 +5,17 @@ for both sides of it, and a parameter server's N ranks counted as the N - 1 work
 less have three workers, 64 samples a worker and step, no momentum, and the best learning rate of one grid each.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
 from experiments import lost_updates
-from experiments.experiment import make
 from experiments.real import TIMELINE, TUNING, Measured, Runs, strategy_class
 from media import draw_ring
 from strategies import Strategy
 from training import Options
+from training.names import make_strategy as make
 
 SEEDS = (0, 1, 2)
 
@@ -29,6 +29,7 @@ _SHORT = 20 * BATCH  # training samples of a first try, and of a timeline
 SIZES = {1_000: 8, 10_000: 4}  # of the training set, besides all of it, and their epochs
 _EPOCHS_OF_SIZE = SIZES | {_SHORT: 2}
 TIMELINES = {"param_server": 3, "ring_all_reduce": 2}  # ranks of short runs that are drawn: two workers each
+TARGET, TARGET_OF_SIZES = 0.87, 0.65  # accuracies that are timed, on all and on parts of the training set
 RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 
 
@@ -63,13 +64,6 @@ LINES: dict[str, tuple[int, ...]] = {
     "single": (1,), "param_server": (2, 3, 4), "ring_all_reduce": (2, 4), "ring_all_reduce_builtin": (2, 4),
     "none": (2, 4),
 }  # fmt: skip
-WEAK_LINES = {strategy: ranks for strategy, ranks in LINES.items() if strategy != "param_server"}
-
-
-def weak(strategy: str, n_gpus: int) -> Setup:
-    """Return the setup of weak scaling: every worker has the same batch."""
-    return Setup(strategy, n_gpus, global_batch_size=Setup(strategy, n_gpus).workers * BATCH // 2)
-
 
 FIRST_TRY = [Setup(name, 8, "mlp", train_size=_SHORT) for name in ("param_server", "ring_all_reduce")]
 SERVER = {model: [Setup("param_server", 3, model), Setup("param_server_builtin", 2, model)] for model in MODELS}
@@ -81,7 +75,7 @@ RING = {
 }
 TRAFFIC = [Setup(strategy, 4) for strategy in ("ring_all_reduce", "naive_all_reduce", "param_server")]
 STRONG = [Setup(strategy, n) for strategy, ranks in LINES.items() for n in ranks]
-WEAK = [weak(strategy, n) for strategy, ranks in WEAK_LINES.items() for n in ranks]
+WEAK = [replace(one, global_batch_size=one.workers * BATCH // 2) for one in STRONG if one.strategy != "param_server"]
 STRONG_2 = [Setup(strategy, 3 if strategy == "param_server" else ranks[0]) for strategy, ranks in LINES.items()]
 TABLE = [
     *SERVER["cnn"], *RING["cnn"], Setup("naive_all_reduce", 4), Setup("none", 2), Setup("none", 4), Setup("single", 1),
@@ -103,14 +97,15 @@ class Comparison(Measured):
     def __init__(self, name: str, quick: bool = False) -> None:
         super().__init__(name, quick)
         self.files = {RING_TRACE: draw_ring.record} if name == "ring_all_reduce" else {}
+        self.shown = [_options(one, seed) for seed in SEEDS for one in dict.fromkeys(COMPARED[name])]
+        if name in TIMELINES:
+            run = _options(Setup(name, TIMELINES[name], "mlp"), SEEDS[0])
+            self.shown.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{name}-{run.n_gpus}"))
 
-    def shown(self) -> list[Options]:
-        """Return the runs, each once."""
-        runs = [_options(one, seed) for seed in SEEDS for one in dict.fromkeys(COMPARED[self.name])]
-        if self.name in TIMELINES:
-            run = _options(Setup(self.name, TIMELINES[self.name], "mlp"), SEEDS[0])
-            runs.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{self.name}-{run.n_gpus}"))
-        return runs
+    def about(self, one: Options) -> dict[str, Any]:
+        """Return what a run is called in tables: the columns of its Setup, and its seed."""
+        options = {name: getattr(one, name) for name in ("n_gpus", "global_batch_size", "train_size", "seed")}
+        return options | {"strategy": one.strategy.name, "model": LABELS[str(one.model)]}
 
 
 def _options(one: Setup, seed: int) -> Options:
@@ -147,42 +142,6 @@ SLOW = {
 OF_ALL, OF_SYNCHRONOUS = ("final", "slow"), ("apart", "apartslow")  # which parts are run with which servers
 
 
-class Family(Measured):
-    """Five servers."""
-
-    files = {LOST_UPDATES: lost_updates.record}
-    seeds = SEEDS[0], TUNING_SEED
-
-    def tuning(self) -> list[Options]:
-        """Return the runs of the grid, and a short one of the asynchronous server that is drawn."""
-        grid = [family_run(TUNING, name, TUNING_SEED, lr) for lr in GRID for name in FAMILY_SERVERS]
-        drawn = family_run("slow", "async", SEEDS[0], GRID[0])
-        name = f"{TIMELINE}-async_param_server-4"
-        return [*grid, replace(drawn, train_size=1_280, epochs=1, slow=("3:3",), run_name=name)]
-
-    def tuned(self, kept: Runs) -> dict[str, float]:
-        """Return each server's learning rate."""
-        return tuned(self.accuracies(kept))
-
-    def accuracies(self, kept: Runs) -> pd.DataFrame:
-        """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
-        reached = kept.table.dropna(subset="test_accuracy").groupby("run")["test_accuracy"].last()
-        runs = self.grid()[:-1]
-        rows = [(server_of(one), one.lr, one.seed, reached.get(str(one.run_name), 0.0)) for one in runs]
-        table = pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
-        return table.assign(accuracy=table["accuracy"].where(table["accuracy"] > GUESSING))
-
-    def shown(self) -> list[Options]:
-        """Return the runs that are compared; the servers take turns, seed by seed."""
-        parts = [(part, server) for part in OF_ALL for server in FAMILY_SERVERS]
-        parts += [(part, server) for part in OF_SYNCHRONOUS for server in SYNCHRONOUS]
-        return [family_run(part, server, seed) for seed in SEEDS for part, server in parts]
-
-    def with_rate(self, one: Options, rates: Mapping[str, float]) -> Options:
-        """Return the run with its server's learning rate."""
-        return replace(one, lr=rates[server_of(one)])
-
-
 def family_run(part: str, server: str, seed: int, lr: float = GRID[0]) -> Options:
     """Return a run of a part of SLOW, or of TUNING."""
     return Options(
@@ -193,9 +152,43 @@ def family_run(part: str, server: str, seed: int, lr: float = GRID[0]) -> Option
     )  # fmt: skip
 
 
-def server_of(one: Options) -> str:
-    """Return which of FAMILY_SERVERS a run has."""
-    return str(one.run_name).split("-")[1]
+class Family(Measured):
+    """Five servers; the runs that are compared take turns, seed by seed."""
+
+    files = {LOST_UPDATES: lost_updates.record}
+    seeds = SEEDS[0], TUNING_SEED
+    tuning = [
+        *(family_run(TUNING, name, TUNING_SEED, lr) for lr in GRID for name in FAMILY_SERVERS),
+        replace(  # a short one that is drawn
+            family_run("slow", "async", SEEDS[0]), train_size=1_280, epochs=1, slow=("3:3",),
+            run_name=f"{TIMELINE}-async_param_server-4",
+        ),
+    ]  # fmt: skip
+    shown = [
+        family_run(part, server, seed) for seed in SEEDS
+        for part in SLOW for server in (FAMILY_SERVERS if part in OF_ALL else SYNCHRONOUS)
+    ]  # fmt: skip
+
+    def like(self, one: Options) -> str:
+        """Return which of FAMILY_SERVERS a run has."""
+        return str(one.run_name).split("-")[1]
+
+    def about(self, one: Options) -> dict[str, Any]:
+        """Return what a run is called in tables: its part, server, learning rate and seed."""
+        part, server, *_ = str(one.run_name).split("-")
+        return {"part": part, "server": server, "lr": one.lr, "seed": one.seed}
+
+    def tuned(self, kept: Runs) -> dict[str, float]:
+        """Return each server's learning rate."""
+        return tuned(self.accuracies(kept))
+
+    def accuracies(self, kept: Runs) -> pd.DataFrame:
+        """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
+        reached = kept.table.dropna(subset="test_accuracy").groupby("run")["test_accuracy"].last()
+        runs = self.grid()[:-1]
+        rows = [(self.like(one), one.lr, one.seed, reached.get(str(one.run_name), 0.0)) for one in runs]
+        table = pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
+        return table.assign(accuracy=table["accuracy"].where(table["accuracy"] > GUESSING))
 
 
 def tuned(accuracies: pd.DataFrame) -> dict[str, float]:
@@ -204,10 +197,7 @@ def tuned(accuracies: pd.DataFrame) -> dict[str, float]:
     With the next larger rate of the grid, too, it must have learned: the compared runs are longer, and others, than
     those of the grid, and at the edge one in a few diverges.
     """
-    rates: dict[str, float] = {}
-    for server in FAMILY_SERVERS:
-        reached = accuracies[accuracies["server"] == server].set_index("lr")["accuracy"].fillna(0.0)
-        safe = (reached > LEARNED).shift(-1, fill_value=False)
-        safe.iloc[0] = True
-        rates[server] = float(reached[safe].idxmax())
-    return rates
+    reached = accuracies.pivot(index="lr", columns="server", values="accuracy").fillna(0.0)
+    safe = (reached > LEARNED).shift(-1, fill_value=False)
+    safe.iloc[0] = True
+    return {str(server): float(lr) for server, lr in reached.where(safe).idxmax().items()}

@@ -1,11 +1,15 @@
-"""Figures of the experiments in virtual time: the cluster, and compression."""
+"""Figures of the experiments in virtual time: the cluster, compression, and the whole family."""
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.drawing import WIDE, finish, legend_below, lines, logarithmic, pairs, sheet, stack, whiskers
-from experiments.simulated import Rows
-from experiments.virtual_cases import BY_DENSITY, GBIT, ONE_PROCESS, ONE_WORKER, TUNED_AT, USUAL, Cluster
+from experiments import drawing, virtual_cases
+from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, sheet, stack
+from experiments.simulated import VIRTUAL, Rows
+from experiments.virtual_cases import EVERY, FEW, GBIT, TUNED_AT, USUAL, Cluster, names_of
 from records.plot import notes_on_covered
 
 COLOURS = {
@@ -13,8 +17,8 @@ COLOURS = {
     "backup": "#56b4e9",
     "none": "#222222", "fp16": "#56b4e9", "bf16": "#0072b2", "blosc": "#999999", "topk": "#e69f00",
     "random_k": "#8a6d3b", "dgc": "#009e73", "qsgd": "#cc79a7", "sign": "#7b3294", "powersgd": "#d55e00",
-    "ASGD": "#0072b2", "GD": "#e69f00", "DGC": "#009e73", "DGS": "#d55e00", ONE_PROCESS: "#222222",
-    ONE_WORKER: "#999999",
+    "ASGD": "#0072b2", "GD": "#e69f00", "DGC": "#009e73", "DGS": "#d55e00",
+    virtual_cases.ONE_PROCESS: "#222222", virtual_cases.ONE_WORKER: "#999999",
 }  # fmt: skip
 _PARTS = {"computing": "#0072b2", "coding": "#e69f00", "network": "#c9c9c9"}  # of a step
 
@@ -51,11 +55,9 @@ def cluster(rows: Rows) -> Figure:
 def slow(rows: Rows) -> Figure:
     """Draw the seconds on a cluster with equal workers and with one slow one."""
     figure, axes = sheet(3.4, width=8)
-    seconds = rows.of("slow").groupby(["name", "slow"])["seconds"]
-    names = list(Cluster.strategies)
-    pairs(axes, {name: [seconds.get_group((name, slow)) for slow in (False, True)] for name in names}, COLOURS)
-    axes.set_xticks(range(len(names)), names)
-    finish(axes, "pale: equal workers; full: the last worker 5 times as slow", "y", ylabel="virtual seconds")
+    means = bars(axes, rows.of("slow").set_index(["name", "slow"])["seconds"], dict(enumerate(drawing.PALE_AND_DARK)))
+    axes.set_xticks(range(len(means)), list(means.index))
+    finish(axes, "pale: equal workers; dark: the last worker 5 times as slow", "y", ylabel="virtual seconds")
     return figure
 
 
@@ -76,17 +78,17 @@ def prediction(rows: pd.DataFrame) -> Figure:
     finish(left, "", xscale="log", yscale="log", xlabel="measured, ms a step", ylabel="ms a step")
     xlabel = "time of the link / time of a step without a link"
     finish(right, "", xscale="log", xlabel=xlabel, ylabel="simulated against measured, %")
-    for axes in (left, right):
-        axes.legend(frameon=False)
+    left.legend(frameon=False)
+    right.legend(frameon=False)
     return figure
 
 
 # Compression
 
 
-def steps_of(codecs: Rows, question: str = "time") -> pd.DataFrame:
+def steps_of(codecs: Rows) -> pd.DataFrame:
     """Return what a step takes with each codec, in ms, a row for each name, workers and gbit: all, and its parts."""
-    rows = codecs.of(question).set_index(["name", "workers", "gbit"])
+    rows = codecs.of("time").set_index(["name", "workers", "gbit"])
     ms = rows[["seconds", "computed", "coded"]].div(rows["steps"], axis=0) * 1000
     ms.columns = pd.Index(["all", "computing", "coding"])
     return ms.assign(network=ms["all"] - ms["computing"] - ms["coding"])
@@ -97,44 +99,42 @@ def rate_of(gbit: float) -> str:
     return f"{gbit:g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
 
 
-def _at(rows: Rows, codecs: Rows, gbit: float, workers: int) -> pd.DataFrame:
+def _at(rows: Rows, codecs: Rows, gbit: float) -> pd.DataFrame:
     """Return the rows of training, with the seconds of a bandwidth: of the codecs those of the timed steps."""
-    final = rows.of("final", last=False, workers=workers)
+    final = rows.of("final", last=False, workers=TUNED_AT)
     if rows is codecs:
         ms = steps_of(codecs)["all"]
-        return final.assign(seconds=final["steps"] * [ms[name, workers, gbit] / 1000 for name in final["name"]])
+        return final.assign(seconds=final["steps"] * [ms[name, TUNED_AT, gbit] / 1000 for name in final["name"]])
     if gbit == USUAL:
         return final
-    other = rows.of("bandwidth", last=False, workers=workers, gbit=gbit)
-    return pd.concat([other, final[final["name"] == ONE_PROCESS]])  # which has no network
+    other = rows.of("bandwidth", last=False, workers=TUNED_AT, gbit=gbit)
+    return pd.concat([other, final[final["name"] == virtual_cases.ONE_PROCESS]])  # which has no network
 
 
-def curves(rows: Rows, codecs: Rows, workers: int = TUNED_AT) -> Figure:
+def curves(rows: Rows, codecs: Rows) -> Figure:
     """Draw the accuracy against epochs, MB, seconds at each bandwidth, and at the end against workers.
 
     `rows`: those of the codecs, or of the methods.
     """
-    figure, ((first, second, last), below) = sheet(6.2, 2, 3, WIDE, sharey=True)
-    usual, ends = _at(rows, codecs, USUAL, workers), rows.of("final")
-    seconds = [(axes, gbit) for axes, gbit in zip(below, codecs.of("time")["gbit"].unique(), strict=True)]
-    panels = [(first, usual, "epoch", "epochs", f"{workers} workers"),
-              (second, usual, "mb", "MB sent by all ranks", f"{workers} workers"),
-              *((axes, _at(rows, codecs, gbit, workers), "seconds", "virtual seconds", rate_of(gbit))
-                for axes, gbit in seconds)]  # fmt: skip
-    for axes, of, x, label, title in panels:
-        sent = of[of.groupby("name")[x].transform("max") > 0]  # a logarithm is to be drawn
-        means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", *{x} - {"epoch"}]].mean()
-        lines(axes, means, x, "accuracy", COLOURS, "epoch")
+    figure, grid = sheet(6.2, 2, 3, WIDE, sharey=True)
+    usual, ends, title = _at(rows, codecs, USUAL), rows.of("final"), f"{TUNED_AT} workers"
+    panels = [("epoch", "epochs", title, usual), ("mb", "MB sent by all ranks", title, usual)]
+    for gbit in codecs.of("time")["gbit"].unique():
+        panels.append(("seconds", "virtual seconds", rate_of(gbit), _at(rows, codecs, gbit)))
+    last, others = grid[0, 2], [*grid[0, :2], *grid[1]]
+    for axes, (x, label, title, of) in zip(others, panels, strict=True):
+        sent = of[of.groupby("name")[x].transform("max") > 0].assign(across=lambda one, x=x: one[x])  # for a logarithm
+        means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", "across"]].mean()
+        lines(axes, means, "across", "accuracy", COLOURS, "epoch")
         if x != "epoch":
             logarithmic(axes)
         finish(axes, title, xlabel=label)
-    lines(last, ends[ends["name"] != ONE_WORKER], "workers", "accuracy", COLOURS)
+    lines(last, ends[ends["name"] != virtual_cases.ONE_WORKER], "workers", "accuracy", COLOURS)
     finish(last, "at the end", xlabel="workers", xticks=sorted(ends["workers"].unique()))
-    first.set_xticks(sorted(usual["epoch"].unique()))
-    for axes in (first, below[0]):
-        axes.set_ylabel("held-out accuracy, %")
-    first.set_ylim(bottom=max(0.0, 100 * float(ends["accuracy"].min()) - 10))
-    legend_below(figure, first)
+    grid[0, 0].set_xticks(sorted(usual["epoch"].unique()))
+    grid[0, 0].set_ylim(bottom=max(0.0, 100 * float(ends["accuracy"].min()) - 10))
+    figure.supylabel("held-out accuracy, %", fontsize=10)
+    legend_below(figure, grid[0, 0])
     return figure
 
 
@@ -146,33 +146,94 @@ def summary(codecs: Rows) -> Figure:
     figure.suptitle(f"A ring of {TUNED_AT} workers; dotted: a step without a codec", fontsize="medium")
     for axes, gbit in zip(grid, bandwidths, strict=True):
         of = ms.xs(gbit, level="gbit").reindex(names)
-        stack(axes, of[list(_PARTS)], _PARTS)
+        stack(axes, of[list(_PARTS)], _PARTS, linewidth=0)
         axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
         finish(axes, rate_of(gbit), xlabel="ms a step")
-    for name, one in codecs.of("final", workers=TUNED_AT).groupby("name"):
-        accuracy = 100 * one["accuracy"]
-        last.errorbar(accuracy.mean(), name, xerr=whiskers(accuracy), fmt="o", color="#222222", ms=4)
+    ends = codecs.of("final", workers=TUNED_AT).assign(accuracy=lambda one: 100 * one["accuracy"])
+    means, reach = drawing.ranges(ends.set_index(["name", "question"])["accuracy"].loc[names])
+    last.errorbar(means["final"], range(len(names)), xerr=reach[0], fmt="o", color="#222222", ms=4)
     finish(last, "held-out accuracy", xlabel="%")
     legend_below(figure, grid[0])
     return figure
 
 
-def density(methods: Rows) -> Figure:
-    """Draw accuracy and MB a step against the density, of the methods that have one."""
-    figure, (left, right) = sheet(3.3, 1, 2, 7.5)
-    colours = {name: COLOURS[name] for name in BY_DENSITY}
-    titles = {"accuracy": "held-out accuracy, %", "step_mb": "MB a step, all ranks"}
-    for axes, (what, title) in zip((left, right), titles.items(), strict=True):
-        lines(axes, by_density(methods), "percent", what, colours)
-        logarithmic(axes, marks=(1,))
-        finish(axes, title, xlabel="density, %")
-    logarithmic(right, "y")
-    legend_below(figure, right)
+def by_density(methods: Rows) -> pd.DataFrame:
+    """Return the last rows of GD and DGS at each density (`percent`)."""
+    rows = methods.of("density", "final", workers=TUNED_AT)
+    rows = rows[rows["name"].isin(virtual_cases.BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
+    return rows.assign(percent=100 * rows["density"])
+
+
+# The whole family
+
+_OF_A_GROUP = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
+_OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(group, _OF_A_GROUP, strict=False)}
+_GBIT = dict(zip(GBIT, ("#9ecae1", "#08519c"), strict=True))
+_X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by all ranks"}
+
+
+def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Figure:
+    """Draw the accuracy after each epoch against seconds, updates and bytes: a row a group, the others in grey."""
+    shown = names_of(where)
+    groups = {group: here for group, all_of in EVERY.items() if (here := [name for name in all_of if name in shown])}
+    figure, grid = sheet(2.1 * len(groups), len(groups), len(_X), WIDE, sharex="col", sharey=True)
+    final = rows.of("final", last=False, where=where, workers=workers, gbit=gbit)
+    means = final.groupby(["name", "epoch"], as_index=False)[["accuracy", *_X]].mean()
+    for (group, members), panels in zip(groups.items(), grid, strict=True):
+        for axes, what in zip(panels, _X, strict=True):
+            drawn = means[means[what] > 0]  # a logarithm is to be drawn
+            for _, one in drawn[~drawn["name"].isin(members)].groupby("name"):
+                axes.plot(one[what], 100 * one["accuracy"], linewidth=1.2, color="0.85")
+            lines(axes, drawn, what, "accuracy", {name: _OF_FAMILY[name] for name in members}, "epoch")
+            finish(axes, "", xscale="log")
+        panels[0].set_ylabel("accuracy, %")
+        aside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+        panels[-1].legend(*panels[0].get_legend_handles_labels(), title=group, alignment="left", **aside)
+    for axes, label in zip(grid[-1], _X.values(), strict=True):
+        axes.set_xlabel("virtual seconds" if where == VIRTUAL and label == "seconds" else label)
+        low, high = axes.get_xlim()
+        logarithmic(axes, marks=(1, 3) if high < 1000 * low else (1,))
     return figure
 
 
-def by_density(methods: Rows) -> pd.DataFrame:
-    """Return the last rows of GD and DGS at each density (`percent`), with MB a step."""
-    rows = methods.of("density", "final", workers=TUNED_AT)
-    rows = rows[rows["name"].isin(BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
-    return rows.assign(step_mb=rows["mb"] / rows["steps"], percent=100 * rows["density"])
+def family(rows: Rows) -> Figure:
+    """Draw seconds as bars, and the accuracy as points, whose axis need not begin at 0, of all in virtual time."""
+    figure, (left, right) = sheet(6.4, 1, 2, WIDE, sharey=True)
+    runs = rows.of("final", where=VIRTUAL, workers=FEW).dropna(subset="accuracy").set_index(["name", "gbit"])
+    runs = runs.loc[[name for name in names_of(VIRTUAL) if name in runs.index]]
+    bars(left, runs["seconds"], _GBIT, horizontal=True)
+    means, reach = drawing.ranges(100 * runs["accuracy"])
+    for aside, gbit, across in zip((-0.2, 0.2), means, reach, strict=True):
+        look = {"fmt": "o", "ms": 5, "elinewidth": 1.2, "capsize": 2, "color": _GBIT[gbit]}
+        right.errorbar(means[gbit], np.arange(len(means)) + aside, xerr=across, **look)
+    left.invert_yaxis()
+    ends = np.cumsum([sum(name in means.index for name in members) for members in EVERY.values()])
+    labels = {left: f"virtual seconds of {rows.facts['epochs']} epochs", right: "held-out accuracy at their end, %"}
+    for axes, label in labels.items():
+        finish(axes, "", "x", xlabel=label)
+        for end in ends[ends < len(means)]:  # where one group ends and the next begins
+            axes.axhline(end - 0.5, color="0.6", linewidth=0.6)
+    bandwidths = [rate_of(gbit) for gbit in means]
+    figure.legend(left.containers[1::2], bandwidths, loc="outside upper right", ncols=2, frameon=False)
+    figure.suptitle(f"{FEW} workers, the same samples; means of three seeds, and their range", fontsize=10)
+    return figure
+
+
+def axis(rows: Rows) -> Figure:
+    """Draw accuracy and seconds against the local steps between two averagings, and against the bound on staleness."""
+    figure, (left, right) = sheet(3.6, 1, 2, WIDE)
+    for name, colour, label, first in (
+        (virtual_cases.LOCAL_STEPS, "#d55e00", "local SGD, H steps", 0),
+        (virtual_cases.BOUNDS, "#0072b2", "server, staleness bound s", 1),
+    ):  # fmt: skip
+        for gbit, style in zip(GBIT, ("--", "-"), strict=True):
+            ends = rows.of("axis", name=name, gbit=gbit)
+            ends = ends.assign(value=ends["value"] + first)
+            line(right, ends, "value", "seconds", color=colour, linestyle=style, label=f"{label}, {gbit} Gbit/s")
+        line(left, ends, "value", "accuracy", color=colour, label=label)
+    for axes, label in ((left, f"held-out accuracy, %, {GBIT[-1]} Gbit/s"), (right, "virtual seconds")):
+        logarithmic(axes, "x", (1,), base=2)
+        finish(axes, "", xlabel="H, or s + 1", ylabel=label)
+    left.legend(frameon=False)
+    right.legend(frameon=False, fontsize=8, handlelength=3.6)
+    return figure

@@ -4,6 +4,8 @@ Every client adds 1 to an element of its own of the server's vector x, again and
 and either writes the whole copy back, or pushes only what it has added. What is in x at the end was kept.
 """
 
+from itertools import product
+
 import pandas as pd
 import torch
 
@@ -46,15 +48,14 @@ def server(transport: Transport, mode: str) -> torch.Tensor:
     return x
 
 
-def _rank(transport: Transport) -> list[tuple[str, int, float]]:
+def _rank(transport: Transport) -> list[tuple[str, int, int]]:
     kept = []
-    for repeat in range(REPEATS):
-        for mode in MODES:
-            transport.barrier()
-            if transport.rank == SERVER:
-                kept.append((mode, repeat, float(server(transport, mode).sum())))
-            else:
-                client(transport, mode)
+    for repeat, mode in product(range(REPEATS), MODES):
+        transport.barrier()
+        if transport.rank == SERVER:
+            kept.append((mode, repeat, int(server(transport, mode).sum())))
+        else:
+            client(transport, mode)
     return kept
 
 
@@ -64,9 +65,7 @@ def record(path: AnyPath) -> None:
     Raises RunFailed, OSError.
     """
     rows = [
-        {"mode": mode, "clients": n, "repeat": repeat, "made": n * UPDATES, "kept": int(kept)}
-        for n in CLIENTS
-        for mode, repeat, kept in launch(_rank, n + 1)[SERVER]
+        (mode, n, repeat, n * UPDATES, kept) for n in CLIENTS for mode, repeat, kept in launch(_rank, n + 1)[SERVER]
     ]
     with write_atomically(path) as temporary:
-        pd.DataFrame(rows).to_csv(temporary, index=False)
+        pd.DataFrame(rows, columns=["mode", "clients", "repeat", "made", "kept"]).to_csv(temporary, index=False)

@@ -3,16 +3,16 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from experiments import cases
-from experiments.cases import FAMILY, LABELS, LOST_UPDATES, Comparison, Family, Setup
+from experiments.cases import FAMILY, LOST_UPDATES, Comparison, Family, Setup
 from experiments.experiment import Experiment
-from experiments.real import TIMELINE, Runs, measured, strategy_class
+from experiments.real import TIMELINE, Measured, Runs
 from experiments.simulated import Rows, so_far
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
 from records.errors import UsageError
@@ -28,7 +28,6 @@ KINDS: dict[str, type[Experiment]] = {
     **dict.fromkeys(cases.COMPARED, Comparison), FAMILY: Family, CLUSTER: Cluster,
     METHODS: Compression, CODED: Compression, WHOLE: WholeFamily,
 }  # fmt: skip
-_SETUP = [field.name for field in fields(Setup)]
 
 
 def of_size(quick: bool) -> dict[str, Experiment]:
@@ -43,7 +42,7 @@ EXPERIMENTS = of_size(quick=False)
 class Results:
     """What was measured on this machine: tables with the columns of Setup and `seed`; of servers part, server and seed.
 
-    runs: one row a run: workers, samples (of an epoch), accuracy (0 to 1, held out, of the last epoch), samples_per_s,
+    runs: one row a run: workers, accuracy (0 to 1, held out, of the last epoch), samples_per_s,
     epoch_s, updates and mb (of an epoch; like the next, means without the first), step_s (seconds an update),
     mb_per_step (MB sent by all ranks in a step; NaN where it is not counted), counted (False where the MB come from a
     formula), stale (mean staleness; NaN where it is 0 by construction), last_stale (that of the last worker's
@@ -88,59 +87,52 @@ def hardware(device: str) -> str:
 def comparison(*names: str, directory: str | Path | None = None) -> Results:
     """Return the results of some experiments, by default of all three that compare strategies with the built-ins.
 
-    They are those in `folder(directory)`. Raises UsageError if there are none, or if runs of one setup differ.
+    They are those in `folder(directory)`. Raises UsageError if some are missing, or are of other machines or versions.
     """
-    where, made = folder(directory), dict[tuple[Any, ...], tuple[str, Any]]()
-    metadata: dict[str, dict[str, Any]] = {}
-    parts: list[dict[str, pd.DataFrame]] = []
-    for experiment in names or cases.COMPARED:
-        store = Runs(where, experiment)
-        for name, entry in store.runs.items():
-            if name in metadata or not len(store.rows(name)):
-                continue
-            metadata[name] = entry | {"machine": store.facts["machine"]}
-            if name.startswith(TIMELINE):
-                continue
-            options = measured(entry["options"])
-            setup = {key: options[key] for key in _SETUP} | {"model": LABELS.get(options["model"], options["model"])}
-            alike = {key: value for key, value in options.items() if key not in (*_SETUP, "seed")}
-            # Machine and versions must be the same for all runs, the options for all of a setup.
-            for of, made_so in ((tuple(setup.values()), alike), ((), store.facts["machine"])):
-                other, other_made_so = made.setdefault(of, (name, made_so))
-                if other_made_so != made_so:
-                    raise UsageError(f"{where}: {name} and {other} were not made alike; delete one, make it again")
-            strategy = strategy_class(setup["strategy"])()
-            parts.append(_tables_of(store, name, strategy, setup | {"seed": options["seed"]}))
-    if not parts:
-        raise _none(where, names[0] if len(names) == 1 else "all")
-    return Results(**_joined(parts), metadata=metadata)
+    return Results(**_measured(names or tuple(cases.COMPARED), folder(directory)))
 
 
 def family(directory: str | Path | None = None) -> Servers:
     """Return the results of the server family. Raises UsageError if some are missing."""
     where = folder(directory)
-    store = Runs(where, FAMILY)
-    experiment, parts = Family(FAMILY, any(name.endswith("-quick") for name in store.runs)), []
-    if absent := experiment.missing(where):
-        raise UsageError(
-            f"{where}: {len(absent)} runs of {FAMILY} are missing, such as {absent[0]}; "
-            f"make them with python experiments/run.py {FAMILY}"
-        )
-    rates = experiment.tuned(store)
-    for one in experiment.finals(rates):
-        name = str(one.run_name)
-        of = {"part": name.split("-")[0], "server": cases.server_of(one), "seed": one.seed}
-        parts.append(_tables_of(store, name, one.strategy, of))
-    metadata = {name: entry | {"machine": store.facts["machine"]} for name, entry in store.runs.items()}
-    grid, lost = experiment.accuracies(store), pd.read_csv(where / LOST_UPDATES)
-    return Servers(**_joined(parts), metadata=metadata, grid=grid, rates=rates, lost=lost)
+    tables = _measured((FAMILY,), where)
+    store, lost = Runs(where, FAMILY), pd.read_csv(where / LOST_UPDATES)
+    experiment = Family(FAMILY, _is_quick(store))
+    return Servers(**tables, grid=experiment.accuracies(store), rates=experiment.tuned(store), lost=lost)
+
+
+def _measured(names: Sequence[str], where: Path) -> dict[str, Any]:
+    """Return the fields of Results, a run of several experiments once."""
+    metadata: dict[str, dict[str, Any]] = {}
+    parts: list[dict[str, pd.DataFrame]] = []
+    for name in names:
+        store = Runs(where, name)
+        experiment = KINDS[name](name, _is_quick(store))
+        assert isinstance(experiment, Measured)
+        if absent := experiment.missing(where):
+            raise UsageError(
+                f"{where}: {len(absent)} runs of {name} are missing, such as {absent[0]}; "
+                f"make them with python experiments/run.py {name}"
+            )
+        if any(entry["machine"] != store.facts["machine"] for entry in metadata.values()):
+            raise UsageError(f"{where}: {name} and {', '.join(names)} were not made alike; delete one, make it again")
+        for one in experiment.finals(experiment.tuned(store)):
+            if one.run_name not in metadata and not str(one.run_name).startswith(TIMELINE):
+                parts.append(_tables_of(store, str(one.run_name), one.strategy, experiment.about(one)))
+        metadata |= {run: entry | {"machine": store.facts["machine"]} for run, entry in store.runs.items()}
+    tables = {kind: pd.concat([part[kind] for part in parts], ignore_index=True) for kind in parts[0]}
+    return {**tables, "metadata": metadata}
+
+
+def _is_quick(store: Runs) -> bool:
+    return any(name.endswith("-quick") for name in store.runs)
 
 
 def simulated(name: str, directory: str | Path | None = None) -> Rows:
     """Return the rows of an experiment in virtual time. Raises UsageError if there are none."""
     rows = Rows(folder(directory), name)
     if rows.table.empty:
-        raise _none(folder(directory), name)
+        raise UsageError(f"no results in {rows.folder}: make them with python experiments/run.py {name}")
     return rows
 
 
@@ -155,14 +147,6 @@ def predictions(directory: str | Path | None = None) -> pd.DataFrame:
     """Return the rows of the benchmark of predictions there; where there are none, of the repository's."""
     path = folder(directory) / PREDICTION
     return pd.DataFrame(pd.read_json(path if path.exists() else KEPT / PREDICTION, typ="series")["rows"])
-
-
-def _none(where: Path, name: str) -> UsageError:
-    return UsageError(f"no results in {where}: make them with python experiments/run.py {name}")
-
-
-def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
 
 
 def _tables_of(store: Runs, name: str, strategy: Strategy, of: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -185,7 +169,7 @@ def _tables_of(store: Runs, name: str, strategy: Strategy, of: Mapping[str, Any]
     lateness = (staleness["staleness"] * staleness["count"]).groupby(staleness["worker"]).sum()
     of_worker = lateness / staleness.groupby("worker")["count"].sum()
     run = {
-        "run": name, "workers": n_workers, "samples": int(samples.iloc[0]), "accuracy": numbers["test_accuracy"],
+        "run": name, "workers": n_workers, "accuracy": numbers["test_accuracy"],
         "samples_per_s": numbers["samples_per_s"], "updates": spans["updates"].mean(),
         "epoch_s": spans["seconds"].mean(), "mb": spans["mb"].mean(),
         "step_s": spans["seconds"].sum() / spans["updates"].sum(),
@@ -234,23 +218,22 @@ def ratio_to(results: Results, setup: Setup) -> pd.Series:
 
 def provenance(results: Results) -> str:
     """Return on what, with what, how and by which code the results were measured, from their records."""
-    entries = list(results.metadata.values())
+    facts = pd.json_normalize(list(results.metadata.values()))
 
-    def every(part: str, name: str) -> str:
-        return ", ".join(sorted({str(entry[part][name]) for entry in entries}))
+    def every(*columns: str) -> list[str]:
+        return [", ".join(sorted(set(facts[column].astype(str)))) for column in columns]
 
-    gpus = ", ".join(sorted({gpu for entry in entries for gpu in entry["machine"]["gpus"]})) or "no GPU"
-    systems = ", ".join(sorted({entry["machine"]["platform"].split("-")[0] for entry in entries}))
-    commits = {str(entry["git_commit"]) for entry in entries}
-    short = ", ".join(sorted(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in commits))
-    return "\n".join(
-        (
-            f"machine   {every('machine', 'cpu')}, {every('machine', 'cores')} cores, {every('machine', 'memory_gib')} "
-            f"GiB, {gpus}, device {every('options', 'device')}",
-            f"software  torch {every('machine', 'torch')}, Python {every('machine', 'python')}, {systems}",
-            f"training  {every('options', 'dataset')}, {every('options', 'optimizer')}, learning rate "
-            f"{every('options', 'lr')}, momentum {every('options', 'momentum')}, {every('options', 'dtype')}",
-            f"runs      {len(results.runs)}, seeds {', '.join(map(str, sorted(results.runs['seed'].unique())))}, "
-            f"code at {short}",
-        )
+    facts["gpus"] = facts["machine.gpus"].map(lambda gpus: ", ".join(sorted(set(gpus))) or "no GPU")
+    facts["system"] = facts["machine.platform"].str.partition("-")[0]
+    facts["commit"] = facts["git_commit"].str.replace(r"^(.{10})[^-]*", r"\1", regex=True)
+    cpu, cores, memory, gpus = every("machine.cpu", "machine.cores", "machine.memory_gib", "gpus")
+    torch, python, system, commit = every("machine.torch", "machine.python", "system", "commit")
+    of = [f"options.{name}" for name in ("device", "dataset", "optimizer", "lr", "momentum", "dtype")]
+    device, dataset, optimizer, lr, momentum, dtype = every(*of)
+    seeds = ", ".join(map(str, sorted(results.runs["seed"].unique())))
+    return (
+        f"machine   {cpu}, {cores} cores, {memory} GiB, {gpus}, device {device}\n"
+        f"software  torch {torch}, Python {python}, {system}\n"
+        f"training  {dataset}, {optimizer}, learning rate {lr}, momentum {momentum}, {dtype}\n"
+        f"runs      {len(results.runs)}, seeds {seeds}, code at {commit}"
     )

@@ -1,12 +1,11 @@
 """Experiments that measure this machine: runs on processes, one after the other.
 
-EXPERIMENT.csv has a row for each run, epoch and rank: `run`, and the columns of a run's own table. EXPERIMENT.json has
-the machine, the options that all runs share, and of each run (`runs`) its other options, whether its replicas were
-identical, whether its bytes were counted, its commit, and where gradients may be stale, how many of each worker were
-how stale.
+EXPERIMENT.csv has the rows of the runs' own tables, and `run`. EXPERIMENT.json has the machine, the options that all
+runs share, and of each run (`runs`) its other options and the rest of what is said of it.
 """
 
 import shutil
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,8 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Experiment, attempt, diverged
-from experiments.store import Store
+from experiments.experiment import Experiment, Store, attempt, diverged
 from param_server_builtin import BuiltinParamServer
 from records import files
 from records.atomic import write_atomically
@@ -31,15 +29,12 @@ from training import Options, names, run
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 TUNING, TIMELINE = "tuning", "timeline"  # names of runs that find a learning rate, and whose events are drawn, so begin
 DIVERGED = "diverged"  # of a run whose loss became nan: what it said; it has no rows
-STALENESS = "staleness"
+STALENESS = "staleness"  # how many gradients of each worker were how stale, where they may be
 _SAID = ("options", "replicas_identical", "bytes", "git_commit", DIVERGED, STALENESS)  # of each run
-_ELSEWHERE = (
-    *("data_dir", "download", "timeout", "results_dir", "run_name", "save"),
-    *("checkpoint_dir", "checkpoint_keep"),
-)
+_ELSEWHERE = {"data_dir", "download", "timeout", "results_dir", "run_name", "save", "checkpoint_dir", "checkpoint_keep"}
 """Options that do not make a run what it is: where the files are, and how long a wait may take."""
 _QUICK_MODELS = {"lenet": "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
-_QUICK_SIZES = {1_000: 300, 2_560: 1_280, 6_000: 384, 10_000: 600, 20_000: 0}  # digits has 1,437 for training
+_QUICK_SIZE = 1_280  # at most; digits has 1,437 for training
 Result = tuple[pd.DataFrame, dict[str, Any]]  # of a run: its table, and what is said of it
 
 
@@ -67,9 +62,7 @@ class Runs(Store):
     def written(self) -> dict[str, Any]:
         """Return the facts, the options that all runs share apart."""
         every = [entry["options"] for entry in self.runs.values()]
-        shared = {
-            key: value for key, value in every[0].items() if all(key in one and one[key] == value for one in every)
-        }
+        shared = dict(item for item in every[0].items() if all(item in one.items() for one in every))
         own = {
             name: entry | {"options": {key: value for key, value in entry["options"].items() if key not in shared}}
             for name, entry in self.runs.items()
@@ -107,16 +100,15 @@ class Runs(Store):
         self.table = self.table[self.table["run"] != name]
         self.append(table.assign(run=name).reindex(columns=list(self.columns)))
 
-    def copy(self, run: Options, other: "Runs") -> None:
-        """Keep a run that another experiment has. Raises OSError."""
-        name = str(run.run_name)
-        self.add(run, (other.rows(name), other.runs[name]))
-
 
 class Measured(Experiment):
     """An experiment whose runs are real, one after the other. `quick`: on digits, with the first seed."""
 
     seeds: tuple[int, ...] = (0,)  # of quick runs
+
+    @abstractmethod
+    def about(self, one: Options) -> dict[str, Any]:
+        """Return what a run is called in tables: columns and their values."""
 
     def open(self, folder: Path) -> Runs:
         """Return what is kept. Raises UsageError if it is damaged."""
@@ -130,7 +122,7 @@ class Measured(Experiment):
             return None
         return replace(
             one, dataset="digits", model=_QUICK_MODELS.get(one.model, one.model), epochs=2 * one.epochs,
-            train_size=_QUICK_SIZES.get(one.train_size, one.train_size), lr=one.lr * (5 if one.momentum else 1),
+            train_size=min(one.train_size, _QUICK_SIZE), lr=one.lr * (5 if one.momentum else 1),
             run_name=f"{one.run_name}-quick",  # so that no quick run is ever taken for a long one
         )  # fmt: skip
 

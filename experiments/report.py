@@ -3,9 +3,7 @@
 python experiments/report.py                                   # of the results in the repository
 python experiments/report.py --results_dir results/HARDWARE    # of your own
 
-Executes the notebooks in place, draws the figures with the notebooks' code, the timelines and the animation from the
-recorded events, and writes the tables. What shows an experiment with missing runs stays as it is. Reads
-nothing but the results. Needs pip install -e '.[dev]'.
+What shows an experiment with missing runs stays as it is. Reads nothing but the results. Needs pip install -e '.[dev]'.
 """
 
 import sys
@@ -33,9 +31,9 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
-from experiments import cases, draw_family, draw_virtual, draw_whole, measured, tables
+from experiments import cases, draw_measured, draw_virtual, measured, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
-from experiments.draw_comparisons import overview, scaling_summary, timelines
+from experiments.draw_measured import overview, scaling, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.virtual_cases import CODED
 from media import draw_ring
@@ -48,11 +46,10 @@ TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md":
 PICTURES: dict[str, Callable[[Any], Figure]] = {  # the summary of each experiment, which stands in media/
     "param_server": partial(overview, compared=cases.SERVER, sent=cases.SERVERS),
     "ring_all_reduce": partial(overview, compared=cases.RING, sent=cases.TRAFFIC),
-    "scaling": scaling_summary, FAMILY: draw_family.summary, CLUSTER: draw_virtual.cluster,
-    CODED: draw_virtual.summary, WHOLE: draw_whole.summary,
+    "scaling": scaling, FAMILY: draw_measured.servers, CLUSTER: draw_virtual.cluster,
+    CODED: draw_virtual.summary, WHOLE: draw_virtual.family,
 }  # fmt: skip
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
-_LIMIT_S = 300  # for one cell of a notebook
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def execute(notebook: Path, results_dir: Path) -> NotebookNode:
     """Return the notebook with the outputs that it has on these results. Raises RunFailed."""
     node = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
-    client = NotebookClient(node, timeout=_LIMIT_S, kernel_name="python3", resources=where, coalesce_streams=True)
+    client = NotebookClient(node, timeout=300, kernel_name="python3", resources=where, coalesce_streams=True)
     try:
         client.execute(env=os.environ | {"EXPERIMENT_RESULTS": str(results_dir.resolve())})
     except CellExecutionError as error:
@@ -121,8 +118,8 @@ def main(settings: Settings) -> None:
     jobs: dict[Path, Callable[[], NotebookNode | Figure | str]] = {
         path: partial(execute, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
     }
-    drawn = {name: draw for name, draw in PICTURES.items() if name in there}
-    jobs |= {media / f"{name}.png": partial(_picture, draw, name, folder) for name, draw in drawn.items()}
+    for name in there.intersection(PICTURES):
+        jobs[media / f"{name}.png"] = partial(lambda name: PICTURES[name](measured.load(name, folder)), name)
     if {"param_server", "ring_all_reduce"} <= there:
         jobs[media / "timelines.png"] = partial(timelines, folder)
     if set(COMPARED) <= there:
@@ -131,24 +128,17 @@ def main(settings: Settings) -> None:
     bar = tqdm(jobs.items())
     for path, make in bar:
         bar.set_description(str(path.relative_to(ROOT)))
-        _write(path, make())
+        shown = make()
+        with write_atomically(path) as temporary:
+            if isinstance(shown, Figure):
+                shown.savefig(temporary, dpi=100)
+            else:
+                text = shown if isinstance(shown, str) else nbformat.writes(shown) + "\n"
+                temporary.write_text(text, encoding="utf-8")
     if "ring_all_reduce" in there:
         draw_ring.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:
         print(f"The text of the README and of the notebooks is about {KEPT.name}; correct what differs.")
-
-
-def _picture(draw: Callable[[Any], Figure], name: str, folder: Path) -> Figure:
-    return draw(measured.load(name, folder))
-
-
-def _write(path: Path, shown: NotebookNode | Figure | str) -> None:
-    with write_atomically(path) as temporary:
-        if isinstance(shown, Figure):
-            shown.savefig(temporary, dpi=100)
-        else:
-            text = shown if isinstance(shown, str) else nbformat.writes(shown) + "\n"
-            temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

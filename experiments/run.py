@@ -5,10 +5,9 @@ python experiments/run.py param_server      # or ring_all_reduce, scaling, serve
 
 python experiments/run.py all --quick       # all of it small, in a few minutes: digits, one seed
 
-On 2 cores with nothing else running: param_server 12 minutes, ring_all_reduce 15, scaling 26, server_family 10, cluster
-6, dgs 5, compression 16 with dgs, whole_family 25; together 96, for they share runs. The data set is Fashion-MNIST;
-`--download` lets torchvision fetch it. Runs that are there already are skipped, so an interrupted command continues
-where it was, and experiments can be made one by one. A run that fails is reported, and the others are still made.
+How long each takes is in experiments/README.md. The data set is Fashion-MNIST; `--download` lets torchvision fetch it.
+Runs that are there already are skipped, so an interrupted command continues where it was. A run that fails is reported,
+and the others are still made.
 """
 
 import sys
@@ -34,10 +33,9 @@ from tyro.conf import Positional
 
 from experiments import tables
 from experiments.cases import COMPARED
-from experiments.experiment import Experiment, attempt
+from experiments.experiment import Experiment, Store, attempt
 from experiments.measured import hardware, of_size
 from experiments.real import Runs
-from experiments.store import Store
 from experiments.virtual_cases import CODED, METHODS
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
@@ -76,34 +74,15 @@ class Settings:
 
 
 @dataclass
-class _Work:
-    """The results in one folder, and what was done: runs made, there already, and failed."""
+class _Count:
+    """What was done: runs made, there already, and failed."""
 
-    directory: Path
-    common: dict[str, Any]  # device, data_dir, results_dir
-    measured: list[Runs]  # what is kept of Measured experiments, which share runs
     made: int = 0
     there: int = 0
     failed: list[str] = field(default_factory=list)
 
-    def make(self, experiment: Experiment, kept: Any, runs: list[Any]) -> None:
-        """Make the runs that are not there; continue after a failure."""
-        for one in runs if isinstance(kept, Runs) else ():
-            having = next((store for store in self.measured if store.has(one)), None)
-            if having is not None and not kept.has(one):
-                kept.copy(one, having)
-        lacking = [one for one in runs if not kept.has(one)]
-        self.there += len(runs) - len(lacking)
-        jobs = experiment.results(kept, lacking, self.common)
-        self.collect(((str(one.run_name), partial(kept.add, one), result) for one, result in jobs), len(lacking))
-
-    def make_files(self, experiment: Experiment) -> None:
-        """Make the further files that are not there."""
-        absent = [name for name in experiment.files if not (self.directory / name).exists()]
-        self.collect(((name, experiment.files[name], self.directory / name) for name in absent), len(absent))
-
     def collect(self, jobs: Iterable[tuple[str, Any, Any]], n: int) -> None:
-        """Call each job's function with its result; report what failed."""
+        """Call each job's function with its result; report what failed, and continue."""
         bar = tqdm(jobs, total=n, unit="run", disable=not n)
         for name, keep, result in bar:
             bar.set_description(name)
@@ -124,42 +103,54 @@ def main(settings: Settings) -> None:
     chosen = [METHODS, CODED] if chosen == [CODED] else chosen
     device = resolve(Options(device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
-    dataset = "digits" if settings.quick else "fashion_mnist"
-    datasets.load(DataOptions(dataset=dataset, data_dir=settings.data_dir, download=settings.download))
+    of = "digits" if settings.quick else "fashion_mnist"
+    datasets.load(DataOptions(dataset=of, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
     shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
     kept = {name: one.open(directory) for name, one in experiments.items() if name in (*COMPARED, *chosen)}
-    measured = [one for one in kept.values() if isinstance(one, Runs)]
+    measured = [one for one in kept.values() if isinstance(one, Runs)]  # which share runs
     for name in chosen:
         if experiments[name].missing(directory):
-            for of in measured if kept[name] in measured else [kept[name]]:
-                _refuse_another_machine(of)
-    common = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}
-    work = _Work(directory, common, measured)
+            _refuse_another_machine(measured if kept[name] in measured else [kept[name]])
+    common, count = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}, _Count()
+
+    def make(experiment: Experiment, store: Any, runs: list[Any]) -> bool:
+        """Make the runs that are not there, nor in another store; return whether all are there."""
+        for one in runs if isinstance(store, Runs) else ():
+            having = next((other for other in measured if other.has(one)), None)
+            if having is not None and not store.has(one):
+                store.add(one, (having.rows(str(one.run_name)), having.runs[str(one.run_name)]))
+        lacking = [one for one in runs if not store.has(one)]
+        count.there += len(runs) - len(lacking)
+        jobs = experiment.results(store, lacking, common)
+        count.collect(((str(one.run_name), partial(store.add, one), result) for one, result in jobs), len(lacking))
+        return all(map(store.has, runs))
+
     for name in chosen:
-        one, grid = experiments[name], experiments[name].grid()
-        work.make(one, kept[name], grid)
-        work.make_files(one)
-        if all(kept[name].has(run) for run in grid):
-            work.make(one, kept[name], one.finals(one.tuned(kept[name])))
+        one, store = experiments[name], kept[name]
+        tuned = make(one, store, one.grid())
+        absent = [file for file in one.files if not (directory / file).exists()]
+        count.collect(((file, one.files[file], directory / file) for file in absent), len(absent))
+        if tuned:
+            make(one, store, one.finals(one.tuned(store)))
     if METHODS in chosen:
-        print(aligned(tables.methods(kept[METHODS]), left=1))
-    rows = [("runs made", work.made), ("there already", work.there), ("failed", len(work.failed))]
-    print(aligned([(name, str(n)) for name, n in rows], left=1))
+        print(aligned(tables.grouped(kept[METHODS].of("final"), *tables.METHODS), left=1))
+    rows = {"runs made": count.made, "there already": count.there, "failed": len(count.failed)}
+    print(aligned([(name, str(n)) for name, n in rows.items()], left=1))
     print(f"results in {directory}; what is there is not made again, unless its file is deleted")
-    if work.failed:
-        named = ", ".join(work.failed[:3]) + (", ..." if len(work.failed) > 3 else "")
-        raise RunFailed(f"{len(work.failed)} of {work.made + len(work.failed)} runs failed: {named}")
+    if count.failed:
+        named = ", ".join(count.failed[:3]) + (", ..." if len(count.failed) > 3 else "")
+        raise RunFailed(f"{len(count.failed)} of {count.made + len(count.failed)} runs failed: {named}")
 
 
-def _refuse_another_machine(kept: Store) -> None:
+def _refuse_another_machine(stores: Iterable[Store]) -> None:
     here = json.loads(json.dumps(machine()))
-    changed = [name for name, value in here.items() if kept.facts["machine"].get(name) != value]
-    if changed:
-        raise UsageError(
-            f"--results_dir: {kept.paths[1]} was measured with another {', '.join(changed)}; "
-            "name another folder, or delete the results of all experiments and measure them again"
-        )
+    for kept in stores:
+        if changed := [name for name, value in here.items() if kept.facts["machine"].get(name) != value]:
+            raise UsageError(
+                f"--results_dir: {kept.paths[1]} was measured with another {', '.join(changed)}; "
+                "name another folder, or delete the results of all experiments and measure them again"
+            )
 
 
 if __name__ == "__main__":

@@ -6,18 +6,16 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
+from multiprocessing import current_process, get_context
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import simulate
-from experiments.experiment import Experiment, attempt, diverged
-from experiments.store import Store
+from experiments.experiment import Experiment, Store, attempt, diverged
 from launchers.devices import usable_cores
 from records.atomic import AnyPath
 from records.errors import RunFailed, UsageError
@@ -134,13 +132,9 @@ class Simulated(Experiment):
         """Return the seconds of the phases of a step as they were timed; None: the machines say them."""
         return None
 
-    def like(self, case: Case) -> tuple[str, str, int]:
+    def like(self, one: Case) -> tuple[str, str, int]:
         """Return of which runs of the grid a run has the learning rate: where, name and workers."""
-        return case.where, case.name, case.workers
-
-    def with_rate(self, one: Case, rates: Rates) -> Case:
-        """Return the run with its learning rate."""
-        return replace(one, lr=rates[self.like(one)])
+        return one.where, one.name, one.workers
 
     def small(self, one: Case) -> Case | None:
         """Return the run, whose size is that of all, if it is made at all."""
@@ -169,7 +163,7 @@ class Simulated(Experiment):
         make = partial(self.rows, common=common, timed=kept.facts.get("phase_seconds", {}))
         virtual, real = ([case for case in runs if (case.where == VIRTUAL) == of] for of in (True, False))
         if virtual:
-            with cores() as pool:
+            with ProcessPoolExecutor(len(usable_cores()), get_context("spawn"), _take_core) as pool:
                 yield from zip(virtual, pool.map(attempt, [partial(make, case) for case in virtual]), strict=True)
         for case in real:
             yield case, attempt(partial(make, case))
@@ -232,17 +226,9 @@ def so_far(table: pd.DataFrame, strategy: Strategy, batch: int) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index()
 
 
-def _take_core(numbers: SimpleQueue[int]) -> None:
+def _take_core() -> None:
     """Keep this process to one core of its own, since a run in virtual time uses one."""
-    number = numbers.get()
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[number]})
-
-
-def cores() -> ProcessPoolExecutor:
-    """Return a process for each core."""
-    context = get_context("spawn")
-    numbers = context.SimpleQueue()
-    for number in range(len(usable_cores())):
-        numbers.put(number)
-    return ProcessPoolExecutor(len(usable_cores()), context, _take_core, (numbers,))
+        here = sorted(os.sched_getaffinity(0))
+        number = int(current_process().name.rpartition("-")[2])  # the processes of a pool count
+        os.sched_setaffinity(0, {here[number % len(here)]})

@@ -1,21 +1,23 @@
 """The tables of the notebooks and READMEs, as text: mean ± standard deviation over the seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from experiments.cases import SEEDS, Setup
-from experiments.draw_virtual import by_density, rate_of
+from experiments.draw_virtual import rate_of
 from experiments.drawing import NAMES
-from experiments.measured import Results, Servers, pick, ratio_to, seconds_to
-from experiments.simulated import GRID, REAL, VIRTUAL, Rows
-from experiments.virtual_cases import FEW, GBIT, TUNED_AT
+from experiments.measured import Results, pick, ratio_to, seconds_to
+from experiments.simulated import REAL, Rows
+from experiments.virtual_cases import GBIT, TUNED_AT, Compression
 from records.events import PHASES
 from records.tables import SERVER
 
 Table = list[tuple[str, ...]]  # its head first
 Cell = Callable[[pd.DataFrame], str]
+Layout = tuple[Mapping[str, str], Mapping[str, Cell]]  # of `grouped`: by what, and the cells
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -58,27 +60,28 @@ def _spread(name: str, digits: int, scale: float = 1, per: str | None = None) ->
 
 
 def _mean(name: str, digits: int, scale: float = 1, per: str | None = None) -> Cell:
-    def cell(rows: pd.DataFrame) -> str:
-        mean = scale * _of(rows, name, per).mean()
-        return "-" if pd.isna(mean) else f"{mean:z.{digits}f}"
+    return lambda rows: "-" if pd.isna(mean := scale * _of(rows, name, per).mean()) else f"{mean:z.{digits}f}"
 
-    return cell
+
+def _only(column: str, value: Any, cell: Cell, rows: pd.DataFrame) -> str:
+    return cell(rows[rows[column] == value])
+
+
+def _times(name: str, column: str, one: Any, other: Any, rows: pd.DataFrame) -> str:
+    means = rows.groupby(column)[name].mean()
+    return f"{means[one] / means[other]:.2f}"
 
 
 def _where(column: str, values: Mapping[str, Any], cell: Cell) -> dict[str, Cell]:
     """Return a cell for each of the `values`, by its head: what `cell` makes of the rows with that value."""
-
-    def where(value: Any) -> Cell:
-        return lambda rows: cell(rows[rows[column] == value])
-
-    return {head: where(value) for head, value in values.items()}
+    return {head: partial(_only, column, value, cell) for head, value in values.items()}
 
 
 def _rate(rows: pd.DataFrame) -> str:
     return f"{rows['lr'].iloc[0]:g}"
 
 
-ACCURACY = {"accuracy, %": _spread("accuracy", 2, 100)}
+ACCURACY: dict[str, Cell] = {"accuracy, %": _spread("accuracy", 2, 100)}
 
 
 def grid(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
@@ -108,8 +111,7 @@ def comparison(
     """
     runs = []
     for setup in setups:
-        n = setup.workers
-        of_server = f" ({n} worker{'s' * (n > 1)})" if SERVER in setup.roles else ""
+        of_server = f" ({setup.workers} worker{'s' * (setup.workers > 1)})" if SERVER in setup.roles else ""
         one = pick(results.runs, setup).set_index("seed")
         reached = seconds_to(results, target or 0.0, setup)
         label = {"network": setup.model.upper(), "ranks": setup.ranks.removesuffix(" ranks") + of_server}
@@ -138,74 +140,82 @@ def phases(results: Results, setups: Iterable[Setup]) -> Table:
     return grouped(rows, by, {phase: _mean(f"{phase}_s", 2) for phase in timed})
 
 
-def servers(results: Servers, part: str = "final") -> Table:
-    """Return one part of the server family."""
-    runs = results.runs[results.runs["part"] == part]
-    cells = {
-        "learning rate": _rate, "updates an epoch": _spread("updates", 0),
-        "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
-        "ms an update": _spread("step_s", 1, 1000), "MB per epoch": _spread("mb", 0),
-        "mean staleness": _spread("stale", 1), "of worker 3": _spread("last_stale", 1),
-        "its share of the samples, %": _mean("last_share", 0, 100), "gradients dropped, %": _spread("dropped", 1),
-    }  # fmt: skip
-    return grouped(runs.assign(lr=runs["server"].map(results.rates)), {"server": "server"}, cells)
+SERVERS: Layout = {"server": "server"}, {
+    "learning rate": _rate, "updates an epoch": _spread("updates", 0),
+    "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
+    "ms an update": _spread("step_s", 1, 1000), "MB per epoch": _spread("mb", 0),
+    "mean staleness": _spread("stale", 1), "of worker 3": _spread("last_stale", 1),
+    "its share of the samples, %": _mean("last_share", 0, 100), "gradients dropped, %": _spread("dropped", 1),
+}  # fmt: skip
 
 
-def kept_updates(results: Servers) -> Table:
-    """Return how many of the updates of several clients a server has kept."""
-    rows = results.lost.assign(share=results.lost["kept"] / results.lost["made"])
-    return grouped(rows, {"mode": "client", "clients": "clients"}, {"kept, %": _mean("share", 0, 100)})
+def backup(equal: str, slow: str) -> Layout:
+    """Return how the updates of a part with equal workers, and of one with a slow worker, are shown."""
+    updates = _where("part", {"ms an update": equal, "with a slow worker": slow}, _spread("step_s", 1, 1000))
+    return {"server": "server"}, updates | {"times as long": partial(_times, "step_s", "part", slow, equal)}
+
+
+KEPT_UPDATES: Layout = {"mode": "client", "clients": "clients"}, {"kept, %": _mean("kept", 0, 100, "made")}
 
 
 # In virtual time
-
-
-def scaling(rows: Rows, gbit: float) -> Table:
-    """Return speed-up, accuracy and busiest card of the cluster."""
-    cells = {"rate": _rate, "speed-up": _spread("speedup", 2), **ACCURACY, "busiest card, % of the time": _card}
-    return grouped(rows.of("scaling", gbit=gbit), {"name": "strategy", "workers": "workers"}, cells)
 
 
 def _card(rows: pd.DataFrame) -> str:
     return f"{rows['busiest_card'].iloc[0]}, {rows['busy_percent'].mean():.0f}"
 
 
-def racks(rows: Rows) -> Table:
-    """Return what four racks change."""
-    by = {"name": "strategy", "racks": "racks", "uplink": "uplink, Gbit/s"}
-    return grouped(rows.of("racks"), by, {"virtual seconds": _mean("seconds", 2), "busiest card, % of the time": _card})
+def _error(side: str, rows: pd.DataFrame) -> str:
+    percent = 100 * (rows[f"{side}_ms"] / rows["measured_ms"] - 1)
+    return f"{percent.min():+.1f} to {percent.max():+.1f}"
 
 
-def predictions(rows: pd.DataFrame) -> Table:
-    """Return how far a step's predicted and simulated time are from the measured one, at least and at most."""
-
-    def error(side: str) -> Cell:
-        def cell(one: pd.DataFrame) -> str:
-            percent = 100 * (one[f"{side}_ms"] / one["measured_ms"] - 1)
-            return f"{percent.min():+.1f} to {percent.max():+.1f}"
-
-        return cell
-
-    cells = {"cases": lambda one: str(len(one))} | {f"{side}, %": error(side) for side in ("predicted", "simulated")}
-    return grouped(rows.sort_values("wall", ascending=False), {"wall": "the link is the wall"}, cells)
+def _saved(rows: pd.DataFrame) -> str:
+    """Return which part, in %, of what a ring adds to the time without messages overlapping has saved."""
+    ours, ring, none = rows.groupby("name")["seconds"].mean()[["overlapped ring", "ring", "none"]]
+    return f"{100 * (ring - ours) / (ring - none):.0f}"
 
 
-def methods(rows: Rows) -> Table:
-    """Return the methods of the paper with each number of workers."""
-    cells = {
-        "rate": _rate, **ACCURACY, "MB a step": _spread("mb", 3, per="steps"),
-        "codes": _spread("code_mb", 3, per="steps"), "staleness": _spread("staleness", 2),
-        "virtual seconds": _spread("seconds", 2),
-    }  # fmt: skip
-    return grouped(rows.of("final"), {"name": "method", "workers": "workers"}, cells)
-
-
-def codecs(rows: Rows) -> Table:
-    """Return accuracy and MB a step of each codec on the ring."""
-    cells, numbers = {"rate": _rate}, sorted(rows.of("final")["workers"].unique())
-    for what, cell in (("accuracy, %", ACCURACY["accuracy, %"]), ("MB a step", _mean("mb", 3, per="steps"))):
-        cells |= _where("workers", {f"{what} ({n})": n for n in numbers}, cell)
-    return grouped(rows.of("final"), {"name": "codec"}, cells)
+_CARD: dict[str, Cell] = {"busiest card, % of the time": _card}
+_SECONDS = _mean("seconds", 2)
+_MB, _CODES = _mean("mb", 3, per="steps"), _mean("code_mb", 3, per="steps")
+SCALING: Layout = {"name": "strategy", "workers": "workers"}, {
+    "rate": _rate, "speed-up": _spread("speedup", 2), **ACCURACY, **_CARD,
+}  # fmt: skip
+RACKS: Layout = {"name": "strategy", "racks": "racks", "uplink": "uplink, Gbit/s"}, {
+    "virtual seconds": _SECONDS, **_CARD,
+}  # fmt: skip
+PREDICTIONS: Layout = {"wall": "the link is the wall"}, {
+    "cases": lambda rows: str(len(rows)), "predicted, %": partial(_error, "predicted"),
+    "simulated, %": partial(_error, "simulated"),
+}  # fmt: skip
+METHODS: Layout = {"name": "method", "workers": "workers"}, {
+    "rate": _rate, **ACCURACY, "MB a step": _spread("mb", 3, per="steps"),
+    "codes": _spread("code_mb", 3, per="steps"), "staleness": _spread("staleness", 2),
+    "virtual seconds": _spread("seconds", 2),
+}  # fmt: skip
+CODECS: Layout = {"name": "codec"}, {
+    "rate": _rate,
+    **_where("workers", {f"accuracy, % ({n})": n for n in Compression.workers}, ACCURACY["accuracy, %"]),
+    **_where("workers", {f"MB a step ({n})": n for n in Compression.workers}, _MB),
+}  # fmt: skip
+DENSITY: Layout = {"name": "method", "percent": "density, %"}, {**ACCURACY, "MB a step": _MB, "codes": _CODES}
+FAMILY: Layout = {"name": "strategy"}, {
+    "rate": _rate, **ACCURACY, "seconds": _spread("seconds", 2), "updates": _mean("updates", 0),
+    "MB sent": _mean("mb", 0), "waited, % of the time": _mean("waited", 0, 100), "staleness": _mean("staleness", 1),
+}  # fmt: skip
+SLOW: Layout = {"name": "strategy"}, {
+    **_where("question", {"accuracy, %": "final"}, _mean("accuracy", 1, 100)),
+    **_where("gbit", {f"s at {gbit} Gbit/s": gbit for gbit in GBIT}, partial(_only, "question", "final", _SECONDS)),
+    **_where("question", {"with a slow worker": "slow"}, _SECONDS),
+    **_where("question", {"accuracy then, %": "slow"}, _mean("accuracy", 1, 100)),
+    "times as long": partial(_only, "gbit", GBIT[-1], partial(_times, "seconds", "question", "slow", "final")),
+}  # fmt: skip
+OVERLAP: Layout = {"workers": "workers", "gbit": "Gbit/s"}, {
+    "in the pass, %": _mean("hidden_communication", 0, 100),
+    **_where("name", {"seconds: overlapped ring": "overlapped ring", "ring": "ring", "none": "none"}, _SECONDS),
+    "of what the ring adds, saved, %": _saved,
+}  # fmt: skip
 
 
 def times(rows: Rows, question: str = "time") -> Table:
@@ -215,63 +225,20 @@ def times(rows: Rows, question: str = "time") -> Table:
     cells = {"ms to encode": _mean("encode", 2, 1000), "to decode": _mean("decode", 2, 1000)}
     heads = {f"a step at {rate_of(gbit)}": gbit for gbit in steps["gbit"].unique()}
     cells |= _where("gbit", heads, _mean("seconds", 2, 1000, per="steps"))
-    return grouped(steps.assign(**coding), {"name": "codec"}, cells | {"MB of codes": _mean("code_mb", 3, per="steps")})
-
-
-def density(rows: Rows) -> Table:
-    """Return accuracy and MB a step at each density."""
-    cells = {**ACCURACY, "MB a step": _mean("mb", 3, per="steps"), "codes": _mean("code_mb", 3, per="steps")}
-    return grouped(by_density(rows), {"name": "method", "percent": "density, %"}, cells)
-
-
-def family_grid(rows: Rows, where: str) -> Table:
-    """Return the grid of the whole family."""
-    return grid(rows.of(GRID, where=where), {"name": "strategy", "workers": "workers"})
-
-
-def family(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Table:
-    """Return what each strategy of the whole family came to."""
-    cells = {
-        "rate": _rate, **ACCURACY, "seconds": _spread("seconds", 2), "updates": _mean("updates", 0),
-        "MB sent": _mean("mb", 0), "waited, % of the time": _mean("waited", 0, 100), "staleness": _mean("staleness", 1),
-    }  # fmt: skip
-    return grouped(rows.of("final", where=where, workers=workers, gbit=gbit), {"name": "strategy"}, cells)
-
-
-def slow(rows: Rows, names: Sequence[str] | None = None) -> Table:
-    """Return the seconds with both networks, and with one slow worker in the faster one: of all, or of some."""
-    ends = rows.of("final", "slow", where=VIRTUAL, workers=FEW)
-    ends = ends[ends["name"].isin(names)] if names else ends
-    equal = ends[ends["question"] == "final"].groupby(["name", "gbit"])["seconds"].mean()
-    slowed = ends["question"] == "slow"
-    longer = ends["seconds"] / [equal[key] for key in zip(ends["name"], ends["gbit"], strict=True)]
-    ends = ends.assign(
-        network=ends["gbit"].where(~slowed), slowed=ends["seconds"].where(slowed), longer=longer.where(slowed)
-    )
-    cells = _where("network", {f"s at {gbit} Gbit/s": gbit for gbit in GBIT}, _mean("seconds", 2))
-    cells |= {"with a slow worker": _mean("slowed", 2), "times as long": _mean("longer", 2)}
-    accuracy = _where("question", {"accuracy, %": "final"}, _mean("accuracy", 1, 100))
-    return grouped(ends, {"name": "strategy"}, accuracy | cells)
+    return grouped(steps.assign(**coding), {"name": "codec"}, cells | {"MB of codes": _CODES})
 
 
 def lost(rows: Rows) -> Table:
     """Return which share of what Hogwild's ranks have written was lost, less what one rank, which loses none, shows."""
     ends = rows.of("lost", last=False, where=REAL)
     floor = ends.loc[ends["workers"] == 1, "lost_updates"].mean()
-    written = {"lost, % of what was written": _spread("lost_updates", 4, 100)}
-    cells = {**written, "less the rounding of one rank": _mean("more", 4, 100)}
+    cells = {"lost, % of what was written": _spread("lost_updates", 4, 100)}
+    cells |= {"less the rounding of one rank": _mean("more", 4, 100)}
     return grouped(ends.assign(more=ends["lost_updates"] - floor), {"workers": "ranks"}, cells)
 
 
-def overlap(rows: Rows) -> Table:
-    """Return which part of the buckets' time lay in the backward pass, and what that saved of the ring's own."""
-    ends, names = rows.of("final", where=VIRTUAL), ("overlapped ring", "ring", "none")
-
-    def saved(one: pd.DataFrame) -> str:
-        ours, ring, none = one.groupby("name")["seconds"].mean()[list(names)]
-        return f"{100 * (ring - ours) / (ring - none):.0f}"
-
-    seconds = _where("name", {f"seconds: {names[0]}": names[0], "ring": "ring", "none": "none"}, _mean("seconds", 2))
-    cells = {"in the pass, %": _mean("hidden_communication", 0, 100), **seconds}
-    by = {"workers": "workers", "gbit": "Gbit/s"}
-    return grouped(ends, by, cells | {"of what the ring adds, saved, %": saved})
+def drift(rows: Rows, **of: Any) -> Table:
+    """Return how far the ranks' models are from their mean at the end of each epoch, in % of its length."""
+    ends = rows.of("final", last=False, **of).dropna(subset="replica_distance")
+    epochs = {f"epoch {epoch}": epoch for epoch in sorted(ends["epoch"].unique())}
+    return grouped(ends, {"name": "strategy"}, _where("epoch", epochs, _spread("replica_distance", 2, 100)))

@@ -14,11 +14,11 @@ import pandas as pd
 
 import simulate
 from compression import CODECS, Codec
-from experiments.experiment import make
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Simulated
 from records.tables import SERVER
 from strategies import Strategy
 from training import Options
+from training.names import make_strategy as make
 from virtual_time.calibration import time_phases
 from virtual_time.cluster import ClusterOptions
 
@@ -26,6 +26,7 @@ SEEDS, TUNING_SEED = (1, 2, 3), 0
 FEW, MANY = 16, 64  # workers
 BATCH, COMPUTE, CODING, LATENCY, JITTER = 16, "10ms", "2ms", "50us", 0.2
 GBIT = (1, 10)
+_ALIKE = {"batch_size": BATCH, "latency": LATENCY, "jitter": JITTER}
 _FULL = {"model": "mlp", "dataset": "fashion_mnist"}
 _QUICK = {"model": "mlp", "dataset": "digits", "epochs": 1}
 
@@ -50,28 +51,21 @@ class Cluster(Simulated):
     scaled = ("ring", "server", "bound 1", "bound 8", "asynchronous")
     workers = (1, 4, FEW, MANY)
     rates = (0.003125, 0.0125, 0.05, 0.2)
-    constants = {"batch_size": BATCH, "compute": COMPUTE, "latency": LATENCY, "jitter": JITTER}
+    constants = _ALIKE | {"compute": COMPUTE}
     sizes = _FULL | {"train_size": 10_000, "epochs": 2}, _QUICK | {"train_size": 300}
 
-    def tuning(self) -> list[Case]:
-        """Return the runs that find each strategy's rate for each number of workers."""
-        runs = product(self.scaled, self.workers, self.rates)
-        return [Case(GRID, name, n, lr, TUNING_SEED, GBIT[-1]) for name, n, lr in runs]
+    tuning = [Case(GRID, *run, TUNING_SEED, GBIT[-1]) for run in product(scaled, workers, rates)]
+    racks = product(("ring", "server", "asynchronous"), ((1, 0), (4, 1.0), (4, 0.25)))
+    shown = [
+        *(Case("scaling", name, n, 0, seed, gbit) for name, n, gbit, seed in product(scaled, workers, GBIT, SEEDS)),
+        *(Case("slow", name, FEW, 0, seed, GBIT[-1], slow=slow)
+          for name, slow, seed in product(strategies, (False, True), SEEDS)),
+        *(Case("racks", name, FEW, 0, SEEDS[0], GBIT[0], racks=n, uplink=uplink) for name, (n, uplink) in racks),
+    ]  # fmt: skip
 
-    def like(self, case: Case) -> tuple[str, str, int]:
+    def like(self, one: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate: with a backup worker those of the server."""
-        return VIRTUAL, "server" if case.name == "backup" else case.name, case.workers
-
-    def shown(self) -> list[Case]:
-        """Return the runs that are shown."""
-        racks = product(("ring", "server", "asynchronous"), ((1, 0), (4, 1.0), (4, 0.25)))
-        return [
-            *(Case("scaling", name, n, 0, seed, gbit)
-              for name, n, gbit, seed in product(self.scaled, self.workers, GBIT, SEEDS)),
-            *(Case("slow", name, FEW, 0, seed, GBIT[-1], slow=slow)
-              for name, slow, seed in product(self.strategies, (False, True), SEEDS)),
-            *(Case("racks", name, FEW, 0, SEEDS[0], GBIT[0], racks=n, uplink=uplink) for name, (n, uplink) in racks),
-        ]  # fmt: skip
+        return VIRTUAL, "server" if one.name == "backup" else one.name, one.workers
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
@@ -96,6 +90,10 @@ MOMENTUM = 0.7
 _STEPS, _TIMINGS = 10, 10  # of a run that is only timed; of each phase
 
 
+def _workers(name: str, workers: int = TUNED_AT) -> int:
+    return 1 if name == ONE_WORKER else workers
+
+
 class Compression(Simulated):
     """Questions: final, bandwidth or density of training; time or server (instead of a ring) of some steps only.
 
@@ -104,59 +102,47 @@ class Compression(Simulated):
 
     workers = (2, 4, 8)
     rates = (0.003, 0.01, 0.03, 0.1, 0.3)
-    constants = {
-        "batch_size": BATCH, "latency": LATENCY, "jitter": JITTER, "momentum": MOMENTUM, "steps": _STEPS,
-        "timings": _TIMINGS,
-    }  # fmt: skip
+    constants = _ALIKE | {"momentum": MOMENTUM, "steps": _STEPS, "timings": _TIMINGS}
     sizes = _FULL | {"train_size": 5_120, "epochs": 4}, _QUICK | {"train_size": 320}
 
-    def tuning(self) -> list[Case]:
-        """Return the runs that find each one's rate."""
-        runs = product(NAMES[self.name], self.rates)
-        return [Case(GRID, name, self._workers(name, TUNED_AT), lr, TUNING_SEED) for name, lr in runs]
-
-    def _workers(self, name: str, workers: int) -> int:
-        return 1 if name == ONE_WORKER else workers
-
-    def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate."""
-        return VIRTUAL, case.name, self._workers(case.name, TUNED_AT)
-
-    def shown(self) -> list[Case]:
-        """Return the runs that are shown."""
-        names, seed = NAMES[self.name], SEEDS[0]
+    def __init__(self, name: str, quick: bool = False) -> None:
+        super().__init__(name, quick)
+        names, first = NAMES[name], SEEDS[0]
+        self.tuning = [Case(GRID, one, _workers(one), lr, TUNING_SEED) for one, lr in product(names, self.rates)]
         runs = product(names, self.workers, SEEDS)
-        cases = [Case("final", name, self._workers(name, n), 0, seed) for name, n, seed in runs]
-        if self.name == METHODS:
-            cases += [Case("bandwidth", name, n, 0, seed, gbit)
-                      for name, n, gbit in product(ON_A_SERVER, self.workers, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
-            cases += [Case("density", name, TUNED_AT, 0, seed, density=density)
-                      for name, density, seed in product(BY_DENSITY, (0.1, 0.001), SEEDS)]  # fmt: skip
+        cases = [Case("final", one, _workers(one, n), 0, seed) for one, n, seed in runs]
+        if name == METHODS:
+            cases += [Case("bandwidth", one, n, 0, first, gbit)
+                      for one, n, gbit in product(ON_A_SERVER, self.workers, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
+            cases += [Case("density", one, TUNED_AT, 0, seed, density=density)
+                      for one, density, seed in product(BY_DENSITY, (0.1, 0.001), SEEDS)]  # fmt: skip
         else:  # the bits are the same at every bandwidth
             timed = [*product(["time"], self.workers), ("server", TUNED_AT)]
-            cases += [Case(question, name, n, 0, seed, gbit)
-                      for (question, n), name, gbit in product(timed, names, BANDWIDTHS)]  # fmt: skip
-        return list(dict.fromkeys(cases))
+            cases += [Case(question, one, n, 0, first, gbit)
+                      for (question, n), one, gbit in product(timed, names, BANDWIDTHS)]  # fmt: skip
+        self.shown = list(dict.fromkeys(cases))
 
-    def strategy(self, case: Case) -> Strategy:
-        """Return the strategy of a run."""
+    def like(self, one: Case) -> tuple[str, str, int]:
+        """Return of which runs it has the rate."""
+        return VIRTUAL, one.name, _workers(one.name)
+
+    def _strategy(self, case: Case) -> Strategy:
         if case.name in (ONE_PROCESS, ONE_WORKER):
             return make("single", workers_like=case.workers)
         if case.name in ON_A_SERVER:
             return make("dgs", density=case.density) if case.name == "DGS" else make("async_param_server")
         return make("param_server") if case.question == "server" else make("ring_all_reduce")
 
-    def codec(self, case: Case) -> Codec:
+    def _codec(self, case: Case) -> Codec:
         """Return what gradients are sent as; DGS has a codec of its own, which is no option."""
         kind = CODECS.get(ON_A_SERVER.get(case.name, case.name), CODECS["none"])
-        known = kind.__dataclass_fields__
         wanted = {"density": case.density, "warmup_epochs": 0}
-        return kind(**{option: value for option, value in wanted.items() if option in known})
+        return kind(**{option: value for option, value in wanted.items() if option in kind.__dataclass_fields__})
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
-        strategy, momentum = self.strategy(case), 0.0 if case.name in ("ASGD", "GD") else MOMENTUM
-        shared = _network(case, strategy) | common | {"codec": self.codec(case), "momentum": momentum}
+        strategy, momentum = self._strategy(case), 0.0 if case.name in ("ASGD", "GD") else MOMENTUM
+        shared = _network(case, strategy) | common | {"codec": self._codec(case), "momentum": momentum}
         if case.question in ("time", "server"):
             shared |= {"train_size": _STEPS * BATCH * case.workers, "epochs": 1}
         return Options(**shared | ({"n_gpus": 1} if strategy.name == "single" else {}))
@@ -234,40 +220,29 @@ class WholeFamily(Simulated):
 
     cluster = ClusterOptions(compute=COMPUTE, coding=CODING)
     rates = (0.0002, 0.00078125, 0.003125, 0.0125, 0.05, 0.2, 0.8)
-    constants = {
-        "batch_size": BATCH, "global_batch_size": GLOBAL_BATCH, "compute": COMPUTE, "coding": CODING,
-        "latency": LATENCY, "jitter": JITTER,
-    }  # fmt: skip
+    constants = _ALIKE | {"global_batch_size": GLOBAL_BATCH, "compute": COMPUTE, "coding": CODING}
     sizes = _FULL | {"train_size": 12_288, "epochs": 3}, _QUICK | {"train_size": 1024}
 
-    def tuning(self) -> list[Case]:
-        """Return the runs that find each strategy's rate."""
-        return [
-            Case(GRID, name, workers, lr, TUNING_SEED, networks[-1], where)
-            for where, workers, networks in PLACES for name in names_of(where) if name not in ALIKE for lr in self.rates
-        ]  # fmt: skip
+    tuning = [Case(GRID, name, workers, lr, TUNING_SEED, networks[-1], where)
+              for lr, (where, workers, networks) in product(rates, PLACES)
+              for name in names_of(where) if name not in ALIKE]  # fmt: skip
+    shown = [
+        *(Case("final", name, workers, 0, seed, gbit, where) for where, workers, networks in PLACES
+          for name, gbit, seed in product(names_of(where), networks, SEEDS)),
+        *(Case("slow", name, FEW, 0, seed, GBIT[-1]) for name, seed in product(names_of(VIRTUAL), SEEDS)),
+        *(Case("axis", axis, FEW, 0, seed, gbit, value=value)
+          for axis, values in VALUES.items() for value, gbit, seed in product(values, GBIT, SEEDS)),
+        *(Case("lost", "Hogwild", n, 0, seed, 0, REAL) for n, seed in product((1, 2, 4), SEEDS)),
+    ]  # fmt: skip
 
-    def like(self, case: Case) -> tuple[str, str, int]:
+    def like(self, one: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate: those that are ALIKE that of the server, Hogwild that of 4 ranks."""
-        name = "server" if case.name in ALIKE else case.name
-        if case.question == "axis":  # with the bound 0 a server is synchronous
-            name = "local SGD, every 5" if case.name == LOCAL_STEPS else "asynchronous" if case.value else "server"
-        return case.where, name, RANKS if case.where == REAL else case.workers
+        name = "server" if one.name in ALIKE else one.name
+        if one.question == "axis":  # with the bound 0 a server is synchronous
+            name = "local SGD, every 5" if one.name == LOCAL_STEPS else "asynchronous" if one.value else "server"
+        return one.where, name, RANKS if one.where == REAL else one.workers
 
-    def shown(self) -> list[Case]:
-        """Return the runs that are shown."""
-        axes = [(axis, value) for axis, values in VALUES.items() for value in values]
-        return [
-            *(Case("final", name, workers, 0, seed, gbit, where) for where, workers, networks in PLACES
-              for name, gbit, seed in product(names_of(where), networks, SEEDS)),
-            *(Case("slow", name, FEW, 0, seed, GBIT[-1]) for name, seed in product(names_of(VIRTUAL), SEEDS)),
-            *(Case("axis", axis, FEW, 0, seed, gbit, value=value)
-              for (axis, value), gbit, seed in product(axes, GBIT, SEEDS)),
-            *(Case("lost", "Hogwild", n, 0, seed, 0, REAL) for n, seed in product((1, 2, 4), SEEDS)),
-        ]  # fmt: skip
-
-    def strategy(self, case: Case) -> Strategy:
-        """Return the strategy of a run."""
+    def _strategy(self, case: Case) -> Strategy:
         if case.name == LOCAL_STEPS:
             return make("local_sgd", local_steps=case.value)
         if case.name == BOUNDS:
@@ -278,7 +253,7 @@ class WholeFamily(Simulated):
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
-        strategy = self.strategy(case)
+        strategy = self._strategy(case)
         common = common | {"momentum": 0.7 if strategy.name == "dgs" else 0.0}  # DGS is not without
         if case.where == VIRTUAL:
             return Options(**_network(case, strategy, case.question == "slow"), **common)

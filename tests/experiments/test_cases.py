@@ -6,10 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks import networks
 from experiments import cases
 from experiments.cases import COMPARED, FAMILY, FAMILY_SERVERS, GRID, SEEDS, Comparison, Family, Setup
-from experiments.draw_comparisons import SIZES
 from experiments.measured import WHOLE
 from experiments.real import BUILTIN, TIMELINE, TUNING
 from experiments.simulated import GRID as TUNED_ON
@@ -20,7 +18,6 @@ from tests.experiments.samples import SIMULATED, rows_of
 from training import Options
 from training.checks import resolve
 from transports.units import PAYLOAD
-from workloads import models
 
 COMPARED_RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None)}
 COMMON = {"data_dir": "data", "model": "mlp", "dataset": "digits", "train_size": 320, "epochs": 1}
@@ -59,12 +56,6 @@ def test_both_sides_of_a_comparison_have_the_same_workers_and_batches() -> None:
         plan = resolve(_options_of(setup)).plan(60_000)
         assert plan.global_batch_size == plan.workers * cases.BATCH // 2
     assert {setup.workers for setup in cases.STRONG_2[1:]} == {2}
-
-
-def test_the_sizes_of_the_networks_are_those_that_the_figures_name() -> None:
-    for name, model in (("cnn", models.build("lenet", (1, 28, 28), 10)), ("mlp", networks.mlp((1, 28, 28), 10))):
-        size, text = sum(p.numel() for p in model.parameters()), SIZES[name]
-        assert text.split()[1] == (f"{size / 1e6:.1f}" if "million" in text else f"{size / 1e3:.0f}")
 
 
 def test_all_servers_share_one_grid_and_all_else() -> None:

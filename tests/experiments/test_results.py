@@ -16,8 +16,8 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments import cases, draw_comparisons, draw_virtual, measured, report
-from experiments.cases import COMPARED, FAMILY, RING_TRACE, Family, Setup
+from experiments import cases, draw_measured, draw_virtual, measured, report
+from experiments.cases import COMPARED, FAMILY, RING_TRACE, Comparison, Family, Setup
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
 from experiments.real import Runs
 from experiments.simulated import so_far
@@ -27,6 +27,7 @@ from records.files import load_events
 from records.tables import COLUMNS, applied
 from strategies import STRATEGIES
 from tests.experiments import samples
+from training import Options
 
 DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None)}
 
@@ -115,13 +116,22 @@ def test_the_whole_family_shows_the_wall_and_who_waits() -> None:
 # How it is computed
 
 
-def test_what_is_collected_from_one_run(tmp_path: Path) -> None:
-    name = "cnn-param_server-4-b128-all-s1"
-    samples.keep(Runs(tmp_path, "scaling"), DECLARED[name])
-    results, table = measured.comparison("scaling", directory=tmp_path), pd.read_csv(tmp_path / "scaling.csv")
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """What is declared, cut down to two runs."""
+    setups = [Setup("param_server", 4), Setup("ring_all_reduce", 2)]
+    monkeypatch.setattr(cases, "SEEDS", (1,))
+    monkeypatch.setattr(cases, "COMPARED", {"scaling": setups, "param_server": setups[:1]})
+    monkeypatch.setattr(cases, "TIMELINES", {})
+    return Comparison("scaling").finals(None)
+
+
+def test_what_is_collected_from_one_run(tmp_path: Path, two: list[Options]) -> None:
+    samples.keep(Runs(tmp_path, "param_server"), two[0])
+    results, table = measured.comparison("param_server", directory=tmp_path), samples.epochs_of(two[0])
     (one,) = results.runs.to_dict("records")
     assert (one["strategy"], one["n_gpus"], one["workers"], one["seed"]) == ("param_server", 4, 3, 1)
-    assert (one["samples"], one["counted"]) == (1_800, True)
+    assert one["counted"]
     slowest = table.groupby("epoch")["epoch_s"].max()
     assert one["epoch_s"] == pytest.approx(slowest[1:].mean())
     assert one["mb_per_step"] == pytest.approx(table["bytes_sent"].sum() / table["step"].max() / 1e6)
@@ -154,18 +164,17 @@ def test_what_there_was_at_the_end_of_each_epoch() -> None:
     assert table[list(expected)].to_dict("list") == expected
 
 
-def test_runs_that_were_not_made_alike_are_refused(tmp_path: Path) -> None:
-    one, other = (DECLARED[f"cnn-ring_all_reduce-2-b128-all-s{seed}"] for seed in (0, 1))
+def test_runs_that_were_not_made_as_declared_or_elsewhere_are_refused(tmp_path: Path, two: list[Options]) -> None:
     store = Runs(tmp_path, "scaling")
-    samples.keep(store, one)
-    samples.keep(store, other, options=other.recorded() | {"lr": 0.5})
-    with pytest.raises(UsageError, match="were not made alike"):
+    samples.keep(store, two[0])
+    samples.keep(store, two[1], options=two[1].recorded() | {"lr": 0.5})
+    with pytest.raises(UsageError, match=rf"1 runs of scaling are missing, such as {two[1].run_name}; make them with"):
         measured.comparison("scaling", directory=tmp_path)
-    samples.keep(store, other)
+    samples.keep(store, two[1])
     assert len(measured.comparison("scaling", directory=tmp_path).runs) == 2
     elsewhere = Runs(tmp_path, "param_server")
     elsewhere.facts["machine"] = samples.MACHINE | {"torch": "3.0"}
-    samples.keep(elsewhere, DECLARED["cnn-param_server-3-b128-all-s0"])
+    samples.keep(elsewhere, two[0])
     with pytest.raises(UsageError, match="were not made alike"):
         measured.comparison("scaling", "param_server", directory=tmp_path)
 
@@ -220,14 +229,6 @@ def _check_figure(figure: Figure) -> None:
         assert not dashed or legend.handlelength >= 3
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)
-def test_jupyter_executes_a_notebook(notebook: Path) -> None:
-    saved, executed = nbformat.read(notebook, as_version=4), report.execute(notebook, KEPT)
-    assert _texts(executed) == _texts(saved)
-
-
 def test_no_number_that_was_measured_stands_in_the_text_of_a_notebook() -> None:
     """They stand in outputs, which are of the same results as the figures beside them."""
     assert {path.stem[0] for path in report.NOTEBOOKS} == set("123456789")
@@ -263,5 +264,5 @@ def test_the_timeline_of_the_asynchronous_server_shows_the_stalest_gradient() ->
     name = Family(FAMILY).grid()[-1].run_name
     versions = applied(load_events(KEPT / str(name)))[["version_read", "version_applied"]]
     read, reached = versions.loc[(versions["version_applied"] - versions["version_read"]).idxmax()]
-    (axes,) = draw_comparisons.stale_timeline(KEPT).axes
+    (axes,) = draw_measured.stale_timeline(KEPT).axes
     assert f"{read}→{reached}" in {text.get_text() for text in axes.texts}

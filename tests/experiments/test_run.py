@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import draw_whole, lost_updates, measured, real, report, run, simulated
+from experiments import draw_virtual, lost_updates, measured, real, report, run, simulated, tables
 from experiments.cases import FAMILY, LOST_UPDATES, TIMELINES, Comparison, Family
 from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs as Kept
@@ -179,7 +179,8 @@ def test_runs_in_virtual_time_continue_where_they_were_interrupted(
         made.append(case)
         return samples.rows_of(case, 1)
 
-    monkeypatch.setattr(simulated, "cores", lambda: nullcontext(SimpleNamespace(map=map)))  # in this process
+    in_this_process = nullcontext(SimpleNamespace(map=map))
+    monkeypatch.setattr(simulated, "ProcessPoolExecutor", lambda *_: in_this_process)
     monkeypatch.setattr(Simulated, "rows", rows)
     experiment = measured.of_size(quick=True)[CLUSTER]
     with pytest.raises(KeyboardInterrupt):
@@ -270,8 +271,11 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
         learned = kept.table[kept.table["run"].str.startswith("cnn")].groupby("run")["test_accuracy"].last()
         assert learned.min() > 0.6, "a quick run teaches something"
     if experiment == WHOLE:  # its notebook is of 64 workers too
-        for draw in (draw_whole.summary, draw_whole.slow, draw_whole.axis, draw_whole.distances, draw_whole.meters):
-            draw(measured.simulated(WHOLE, tmp_path)).draw_without_rendering()
+        rows = measured.simulated(WHOLE, tmp_path)
+        for draw in (draw_virtual.family, draw_virtual.axis):
+            draw(rows).draw_without_rendering()
+        assert tables.grouped(rows.of("final", "slow", where="virtual", workers=16), *tables.SLOW)
+        assert tables.drift(rows, where="virtual")
         return
     for path in report.NOTEBOOKS:
         if experiment in report.experiments_of(path):

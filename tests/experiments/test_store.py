@@ -102,9 +102,6 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, suffix: str, text
     (tmp_path / f"scaling{suffix}").write_text(text)
     with pytest.raises(UsageError, match=r"^[^\n]*the results of scaling are damaged [^\n]*measure again$"):
         Runs(tmp_path, "scaling")
-
-
-def test_damaged_rows_of_virtual_runs_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "cluster.csv").write_text("question\n")
     (tmp_path / "cluster.json").write_text("{}")
     with pytest.raises(UsageError, match=r"^[^\n]*the results of cluster are damaged [^\n]*measure again$"):

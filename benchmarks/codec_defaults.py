@@ -1,11 +1,10 @@
 """What a first run with a codec learns: the grid by which the codecs' defaults are chosen, and the result of all pairs.
 
-python experiments/codec_defaults.py    # five minutes on one core; the table goes to results/
+python -m benchmarks.codec_defaults    # five minutes on one core; the table goes to results/
 
 Each run is 20 epochs on the digits in virtual time, with nothing given but the two names and what the table shows.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,10 +15,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from compression import CODECS
-from compression.none import NoCodec
 from records.errors import RunFailed
 from strategies import STRATEGIES
 from training import Options, run
@@ -30,6 +26,7 @@ from virtual_time.network import OneSwitch
 
 EPOCHS, EARLY = 20, 5
 SEEDS = (0, 1, 2)
+KEYS = ["question", "strategy", "codec", "n_gpus", "seed"]
 OUT = Path(__file__).parents[1] / "results" / "amd-epyc-2-cores" / "codec_defaults.csv"
 GRID: dict[str, list[dict[str, Any]]] = {
     "random_k": [{"density": R, "momentum": m, "lr": lr} for R in (0.01, 0.03, 0.1, 0.5)
@@ -73,27 +70,12 @@ def rows() -> Iterator[dict[str, Any]]:
     grid = [("grid", strategy, codec, n, 0, choice)
             for codec, choices in GRID.items() for choice, (strategy, n) in product(choices, ON)]  # fmt: skip
     defaults = [("defaults", *pair, 4, seed, dict[str, Any]()) for pair, seed in product(pairs(), SEEDS)]
-    for question, strategy, codec, n, seed, choice in (*grid, *defaults):
-        run_of = {"question": question, "strategy": strategy, "codec": codec, "n_gpus": n, "seed": seed}
-        yield run_of | accuracies(strategy, codec, n, seed, **choice)
-
-
-def by_codec(table: pd.DataFrame) -> pd.DataFrame:
-    """Return for each codec, with its defaults: the accuracies, and how many points it is below no codec, at most."""
-    table = table[table["question"] == "defaults"].set_index(["strategy", "seed"])
-    none = table[table["codec"] == NoCodec.name]["accuracy_20"]
-    table = table.assign(points_below=100 * (none.reindex(table.index) - table["accuracy_20"]))
-    found = table.groupby("codec", sort=False).agg(
-        least_after_5=("accuracy_5", "min"), median_after_5=("accuracy_5", "median"),
-        median_after_20=("accuracy_20", "median"), most_points_below=("points_below", "max"),
-    )  # fmt: skip
-    return found.round(3)
+    for *of, choice in (*grid, *defaults):
+        yield dict(zip(KEYS, of, strict=True)) | accuracies(*of[1:], **choice)
 
 
 if __name__ == "__main__":
     table = pd.DataFrame(tqdm(rows(), unit="run"))
     table.round(4).to_csv(OUT, index=False)
-    grid = table[table["question"] == "grid"]
-    cells = grid.assign(on=grid["strategy"] + " " + grid["n_gpus"].astype(str)).fillna({"accuracy_20": -1})  # -1: nan
-    print(cells.pivot(index=["codec", "density", "momentum", "lr"], columns="on", values="accuracy_20").to_string())
-    print(by_codec(table).to_string())
+    made, on = ["question", "codec", "density", "momentum", "lr"], ["strategy", "n_gpus"]
+    print(table.pivot_table(index=made, columns=on, values="accuracy_20", sort=False).round(3).to_string())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.codec_defaults import SEEDS, accuracies, pairs
+from benchmarks.codec_defaults import SEEDS, accuracies, pairs
 
 POINTS = 0.03
 

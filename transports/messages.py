@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 
@@ -124,6 +124,14 @@ def wait_until(
         look(seconds)
 
 
+class Receiver(Protocol):
+    """What a message asks of the transport that received it."""
+
+    def _note(self, message: "Message", t0: float) -> None: ...
+
+    def _synchronize(self) -> None: ...
+
+
 class Message:
     """A received message: `tensor` (a vector, None for an object) or `object`, and `n`, the number beside it.
 
@@ -153,7 +161,7 @@ class Message:
         self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
         self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
         self._give_back = give_back  # reports to the sender that its memory is free; None: the receiver reads none
-        self._receiver: Transport | None = None
+        self._receiver: Receiver | None = None
         self._t0 = 0.0
         self._noted = False
 

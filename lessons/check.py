@@ -41,7 +41,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional
 
 from lessons.judge import play
-from lessons.lab import Fault, Lab, Run
+from lessons.lab import Fault, Lab, Run, first
 from lessons.labs import LABS
 from lessons.picture import picture_bytes
 from lessons.processes import Seen, play_apart, play_on_processes
@@ -105,7 +105,7 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
     except Fault as fault:
         tell("not yet right\n")
         assert seen.run is not None
-        verdict = f"{fault}{lab.comment(fault.kind, seen.run)}"
+        verdict = f"{fault}{first(lab.comment(fault.kind, seen.run))}"
         return Report(lab, fault.kind, verdict, (), seen.run, run_solution(lab, seen.run), seen.printed)
     assert seen.run is not None
     reference = run_solution(lab, seen.run)

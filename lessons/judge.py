@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from greenlet import GreenletExit
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.source import Source
 from lessons.transport import LabTransport
 from records.errors import RunFailed
@@ -116,7 +116,7 @@ class Game:
     # What is wrong
 
     def _explain_unread(self, message: Sent) -> Fault:
-        text = self.lab.explain_unread(self.run, message) or (
+        text = first(self.lab.explain_unread(self.run, message)) or (
             f"{self._step(message)} sent {self.label(message)} to rank {message.dst}, which never received it"
         )
         return Fault("unread", text)

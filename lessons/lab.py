@@ -3,8 +3,9 @@
 import inspect
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
 
@@ -104,6 +105,7 @@ class Figure:
 class Lab(ABC):
     """A lab; its class says all of it. A new one is a module in this package, and a line in `labs.LABS`.
 
+    Of what a method yields the first counts, so what explains more comes first; where nothing is yielded, all is well.
     `functions` are the names of what the student writes. `cases` come in the order in which they are run: first those
     in which a fault is easiest to explain. `scored` is the case of the score and of the picture, `real` that of the run
     on processes; neither needs to be among `cases`.
@@ -130,27 +132,21 @@ class Lab(ABC):
         """
 
     @abstractmethod
-    def find_fault(self, run: Run) -> str:
-        """Return the first fault in the results of the ranks, in one line; "" if there is none."""
+    def find_faults(self, run: Run) -> Iterable[str]:
+        """Yield the faults in the results of the ranks, a line each."""
 
-    def comment(self, kind: str, run: Run) -> str:
-        """Return the lab's addition to a Fault of this kind that has ended a run; "" if there is none.
-
-        It continues the Fault's line: "; the messages so far are right".
-        """
-        return ""
+    def comment(self, kind: str, run: Run) -> Iterable[str]:
+        """Yield what the lab adds to the line of a Fault of this kind, which ended a run: "; rank 2 had no sample"."""
+        return ()
 
     def right_so_far(self, function: str) -> str:
         """Return what a Fault's line says of the functions before this one, which have been judged."""
         done = self.functions[: self.functions.index(function)]
         return f"; right so far: {', '.join(done)}" if done else ""
 
-    def explain_unread(self, run: Run, message: Sent) -> str:
-        """Return in one line why a message was never received; "" if the lab has no more to say than that.
-
-        `run.results` is empty if a rank still waits.
-        """
-        return ""
+    def explain_unread(self, run: Run, message: Sent) -> Iterable[str]:
+        """Yield in a line why a message was never received. `run.results` is empty if a rank still waits."""
+        return ()
 
     def place(self, message: Sent, case: Case) -> str:
         """Return where in a run a message was sent, in the lab's words: "step 3"; by default it counts messages."""
@@ -178,13 +174,18 @@ class Lab(ABC):
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         """Return why a right run costs more than the best known: a hint, if there is one, and the first figure."""
-        one, hint = missed[0], self.hint(run, missed)
+        one = missed[0]
         text = f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
-        return f"{hint}; {text}" if hint else text
+        return "; ".join([*islice(self.hint(run, missed), 1), text])
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Return in the lab's words what makes these figures worse than the best known; "" if it has none."""
-        return ""
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterable[str]:
+        """Yield in the lab's words what makes these figures worse than the best known."""
+        return ()
+
+
+def first(lines: Iterable[str]) -> str:
+    """Return the first of some lines; "" if there is none."""
+    return next(iter(lines), "")
 
 
 def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from launchers import launch, preload
 from lessons.judge import RANK, draw, play
-from lessons.lab import Fault, Lab, Run, Vectors, counted
+from lessons.lab import Fault, Lab, Run, Vectors, counted, first
 from lessons.labs import LABS
 from lessons.source import Source
 from lessons.transport import is_spoiled
@@ -79,7 +79,7 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
                 RANK.set(rank)
                 yours.append(source.load(lab.functions))
             play(lab, yours, run, source)
-            if wrong := lab.find_fault(run):
+            if wrong := first(lab.find_faults(run)):
                 raise Fault("wrong", wrong + _about_spoiled(run))
             if run.damage:
                 raise Fault("damage", run.damage)
@@ -104,7 +104,7 @@ def play_on_processes(lab: Lab, source: Source) -> None:
             raise min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
     except Fault as fault:
         raise Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}") from None
-    if lab.find_fault(run):
+    if first(lab.find_faults(run)):
         raise Fault("real", f"{begin} the results differ: is something changed that is still being sent, or kept "
                             "after its release?")  # fmt: skip
 

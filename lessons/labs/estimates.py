@@ -1,6 +1,6 @@
 """Lab 6: what is wrong in an estimate of a step's seconds, or in a choice of a strategy, in one line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isclose
 
@@ -77,38 +77,38 @@ def vary(cluster: Cluster) -> list[Cluster]:
     return [cluster, cluster._replace(latency=2 * cluster.latency), cluster._replace(nbytes=2 * cluster.nbytes)]
 
 
-def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> str:
-    """Return what is wrong in the estimates of `vary` of each cluster [clusters, 3]; "" if all are as measured."""
-    wrong = [i for i, cluster in enumerate(clusters) if not near(float(estimates[i, 0]), measure(choice, cluster))]
-    if not wrong:
-        return ""
-    i, ns = wrong[0], [cluster.n for cluster in clusters]
-    yours, measured = float(estimates[i, 0]), measure(choice, clusters[i])
-    begin = f"{clusters[i]}: yours is {seconds(yours)}, and {seconds(measured)} were measured"
+def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> Iterator[str]:
+    """Yield what is wrong in the estimates of `vary` of each cluster [clusters, 3]."""
     of_all = [float(three[0]) / measure(choice, one) for three, one in zip(estimates, clusters, strict=True)]
+    i = next((i for i, found in enumerate(of_all) if not near(found, 1)), None)
+    if i is None:
+        return
+    measured = measure(choice, clusters[i])
+    begin = f"{clusters[i]}: yours is {seconds(of_all[i] * measured)}, and {seconds(measured)} were measured;"
     if all(near(found, 1000) for found in of_all):
-        return f"{begin}; yours is 1,000 times as long in every cluster: return seconds"
-    rows = [*zip(estimates.tolist(), clusters, strict=True)]
+        yield f"{begin} yours is 1,000 times as long in every cluster: return seconds"
+    rows, ns = [*zip(estimates.tolist(), clusters, strict=True)], [cluster.n for cluster in clusters]
     latencies = [(more - once) / one.latency for (once, more, _), one in rows]
     vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
-    of_latency, of_bytes = RIGHT[choice]
-    text = _hint(latencies, ns, of_latency, LATENCIES[choice]) or _hint(vectors, ns, of_bytes, VECTORS[choice])
-    text = text or (f"with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
-                    f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
-    return f"{begin}; {text}"
+    for found, right, known in zip(
+        (latencies, vectors), RIGHT[choice], (LATENCIES[choice], VECTORS[choice]), strict=True
+    ):
+        yield from (f"{begin} {hint}" for hint in _hints(found, ns, right, known))
+    yield (f"{begin} with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
+           f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
 
 
-def _hint(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> str:
-    """Return what is to be said of the factors that were found; "" if they are right, or like none that is known."""
+def _hints(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> Iterator[str]:
+    """Yield what is to be said of the factors that were found, if they are wrong, and like some that are known."""
 
     def are(term: Term, factor: float = 1.0) -> bool:
         return all(near(value, factor * term(n)) for value, n in zip(found, ns, strict=True))
 
     if are(right):
-        return ""
+        return
     if are(right, 1 / 8) or are(right, 8):
-        return "bits are taken for bytes: a byte has 8 bits; P is in bytes, the bandwidth in bits a second"
-    return next((text for term, text in known if are(term) or are(term, 1 / 8)), "")
+        yield "bits are taken for bytes: a byte has 8 bits; P is in bytes, the bandwidth in bits a second"
+    yield from (text for term, text in known if are(term) or are(term, 1 / 8))
 
 
 # Choices
@@ -125,8 +125,8 @@ def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:
     return [measure(choice, cluster) / measure(fastest(cluster), cluster) for cluster, choice in pairs]
 
 
-def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
-    """Return what is wrong in choices of which some are slower than the fastest."""
+def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong in choices of which some are slower than the fastest."""
     found = ratios(clusters, chosen)
     worst = max(range(len(found)), key=found.__getitem__)
     cluster, choice = clusters[worst], chosen[worst]
@@ -134,14 +134,14 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> str:
     text = f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes {_parts(best, cluster)}"
     for what, world in WORLDS.items():
         if list(chosen) == [best_in_theory(one, world) for one in clusters]:
-            return f"{text}; you choose as if {what}"
+            yield f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
         text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
         if choice == RING:
             text += (
                 "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
             )
-    return text
+    yield text
 
 
 def _parts(choice: str, cluster: Cluster) -> str:

@@ -1,7 +1,7 @@
 """The replicas that `verify` of lab 3 is asked about: what it must say of them, and why."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -73,12 +73,11 @@ def ask(verify: Callable[..., Any], inputs: Vectors, case: Case) -> Vectors:
     return {"verdicts": torch.tensor(verdicts)}
 
 
-def explain_verdicts(inputs: Vectors, result: Vectors) -> str:
-    """Return which replicas verify has judged wrongly; "" if none."""
+def explain_verdicts(inputs: Vectors, result: Vectors) -> Iterator[str]:
+    """Yield which replicas verify has judged wrongly."""
     for kind, (replicas, (expected, why)) in enumerate(_VERDICTS.items()):
         if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
-            return f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
-    return ""
+            yield f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
 
 
 def _tolerance(case: Case) -> float:

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from lessons.lab import Case, Run
+from lessons.lab import Case, Run, first
 from lessons.labs import estimates
 from lessons.labs.clusters import (
     CHOICES,
@@ -37,7 +37,7 @@ def estimate(cluster: Cluster, of_latency: estimates.Term, of_bytes: estimates.T
 
 def explain(choice: str, of_latency: estimates.Term, of_bytes: estimates.Term) -> str:
     answers = [[estimate(one, of_latency, of_bytes) for one in estimates.vary(cluster)] for cluster in TO_ESTIMATE]
-    return estimates.explain_estimates(choice, TO_ESTIMATE, torch.tensor(answers, dtype=torch.float64))
+    return first(estimates.explain_estimates(choice, TO_ESTIMATE, torch.tensor(answers, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -67,11 +67,11 @@ def test_each_choice_is_the_fastest_as_often_and_nothing_may_be_left_out() -> No
     assert best not in others
     assert all(others.count(other) == 1 for other in others), "each is told apart"
     for what, other in zip(estimates.WORLDS, others, strict=True):
-        assert estimates.explain_choices(TO_CHOOSE, other).endswith(f"; you choose as if {what}")
+        assert first(estimates.explain_choices(TO_CHOOSE, other)).endswith(f"; you choose as if {what}")
 
 
 def test_parts_that_have_come_on_several_ways_are_told_by_what_a_mean_is_made_of() -> None:
     run = Run(Case(4, 12), Links().draw(Case(4, 12), random.Random(5)))
     vectors = [inputs["vector"] for inputs in run.inputs]
     run.results = [{"vector": sum(vectors, vectors[0]) / 4}] * 4
-    assert "(2 x rank 0 + rank 1 + rank 2 + rank 3) / 4; expected each rank once" in Links().find_fault(run)
+    assert "(2 x rank 0 + rank 1 + rank 2 + rank 3) / 4; expected each rank once" in first(Links().find_faults(run))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
-from lessons.labs import estimates
+from lessons.labs import clusters
 from lessons.labs.clusters import CHOICES, RING, SERVER, TO_CHOOSE, TO_ESTIMATE, Cluster
 from lessons.labs.ring import run_all_reduce, wrong_ranks
 from lessons.sums import are_all, coefficients, describe
@@ -48,9 +48,9 @@ class Links(Lab):
         function, asked = run.case.function, clusters_of(run.case)
         if choice := ESTIMATES.get(function):
             answers = run.results[0]["answers"].view(-1, 3)
-            yield from (f"{function}: {text}" for text in estimates.explain_estimates(choice, asked[::3], answers))
-        elif asked and max(estimates.ratios(asked, choices_of(run))) > _ENOUGH:
-            yield from (f"choose: {text}" for text in estimates.explain_choices(asked, choices_of(run)))
+            yield from (f"{function}: {text}" for text in clusters.explain_estimates(choice, asked[::3], answers))
+        elif asked and max(clusters.ratios(asked, choices_of(run))) > _ENOUGH:
+            yield from (f"choose: {text}" for text in clusters.explain_choices(asked, choices_of(run)))
         if function:
             return
         if wrong := wrong_ranks(run):
@@ -68,7 +68,7 @@ class Links(Lab):
         return "the vector" if vector.numel() == case.length else f"{vector.numel()} elements"
 
     def costs(self, run: Run) -> dict[str, float]:
-        found = estimates.ratios(clusters_of(run.case), choices_of(run))
+        found = clusters.ratios(clusters_of(run.case), choices_of(run))
         costs = {"time of your choices": sum(found) / len(found)} | super().costs(run)
         del costs["bytes of a rank"]  # a ring sends fewer
         return costs
@@ -118,7 +118,7 @@ def _explain_vector(run: Run, rank: int) -> Iterator[str]:
 def clusters_of(case: Case) -> Sequence[Cluster]:
     """Return the clusters that the functions of a case are asked about."""
     if case.function in ESTIMATES:
-        return [one for cluster in TO_ESTIMATE for one in estimates.vary(cluster)]
+        return [one for cluster in TO_ESTIMATE for one in clusters.vary(cluster)]
     return TO_CHOOSE if case in (Links.scored, Case(1, 0, function=CHOOSE)) else ()
 
 

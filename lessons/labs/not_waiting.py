@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, normal
-from lessons.labs.late_words import explain_descend, explain_rates
-from lessons.labs.not_waiting_words import LR, explain_answers, explain_serve
+from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -66,8 +65,11 @@ class NotWaiting(Lab):
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         if isinstance(case, Task):
-            is_server = transport.rank == SERVER
-            return _serve(yours.serve, transport, case, inputs) if is_server else _work(transport, inputs)
+            if transport.rank != SERVER:
+                return _work(transport, inputs)
+            descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+            staleness = _numbers(yours.serve(transport, descent.x, descent.update, case.s), "serve")
+            return descent.result() | {"staleness": staleness}
         asked = _asked(inputs)
         if case.function == "descend":
             return {f"x{i}": _numbers(_call(yours.descend, "descend", rate, curvature, tau, _STEPS), "descend")
@@ -143,13 +145,6 @@ def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
     except Exception as error:
         error.add_note(f"{name}({', '.join(f'{one:.3g}' for one in asked)})")
         raise
-
-
-def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vectors) -> Vectors:
-    """Be the server; return what it has made of x, and what it says of the gradients' staleness."""
-    descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
-    staleness = _numbers(serve(transport, descent.x, descent.update, case.s), "serve")
-    return descent.result() | {"staleness": staleness}
 
 
 def _work(transport: Any, inputs: Vectors) -> Vectors:

@@ -1,17 +1,22 @@
-"""The verdicts on the server of lab 4, message by message; of its other functions see `late_words`.
+"""The verdicts on the functions of lab 4: on the server message by message, on the descent, and on the largest rate.
 
 A server is judged by what the ranks have ended with: the x before each update, the gradients that were used, and every
 x that a worker had. In virtual time its messages tell also whether it took what came first, and whom it answered when.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from lessons.lab import Run, Sent, counted, is_close
+from lessons.solutions.not_waiting import descend
 from lessons.sums import coefficients, describe
 
 LR = 0.1
+TOLERANCE = 0.02  # of the largest rate
+_NEAR = 0.1  # of it: from here on x needs many steps to be small
+_ROUNDING = 1e-9  # what it may change of a number
 _SOON = 1e-9  # seconds: what happens at once
 
 
@@ -42,27 +47,23 @@ def explain_serve(run: Run, s: int | None) -> Iterator[str]:
         if i and not is_close(seen.before[i], seen.before[i - 1] - LR * seen.used[i - 1]):
             yield (f"update {i + 1} was made on version {seen.version_of(seen.before[i])}, though there had been "
                    f"{counted(i, 'update')}; x is changed by `update` only")  # fmt: skip
-        found = [k for k, j in due.items() if j < seen.steps[k] and is_close(g, seen.had[k][j] - seen.c[k])]
+        parts = {k: seen.had[k][j] - seen.c[k] for k, j in due.items() if j < seen.steps[k]}
+        found = [k for k, part in parts.items() if is_close(g, part)]
         if not found:
-            yield _explain_used(seen, i, due)
+            made_of = coefficients(g, list(parts.values())) if parts else None
+            text = (
+                describe(made_of, [f"g of rank {k}" for k in parts]) if made_of else "what is no worker's next gradient"
+            )
+            yield (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; "
+                   "expected one update with each gradient, as it came")  # fmt: skip
         seen.made[found[0], due[found[0]]] = i + 1
         due[found[0]] += 1
-    if len(seen.made) != sum(seen.steps.values()):
-        total = sum(seen.steps.values())
+    if len(seen.made) != (total := sum(seen.steps.values())):
         yield f"the server made {len(seen.made)} updates with {total} gradients; expected one with each"
     yield from _explain_order(run)
     yield from _explain_had(seen)
     yield from explain_answers(run, s, seen)
     yield from _explain_staleness(seen)
-
-
-def _explain_used(seen: Served, i: int, due: dict[int, int]) -> str:
-    """Return what update i was made with, if it was no worker's gradient."""
-    parts = {k: seen.had[k][j] - seen.c[k] for k, j in due.items() if j < seen.steps[k]}
-    found = coefficients(seen.used[i], list(parts.values())) if parts else None
-    text = "what is no worker's next gradient" if found is None else describe(found, [f"g of rank {k}" for k in parts])
-    return (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; expected one "
-            "update with each gradient, as it came")  # fmt: skip
 
 
 def _of_server(run: Run) -> list[Sent]:
@@ -116,7 +117,7 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iter
                 yield (f"rank {k} was answered after update {made}, but with version {got}, the x of when it was held "
                        "back; send the x of now")  # fmt: skip
             continue
-        if last and _arrival(message) > _arrival(last) + _SOON:
+        if last and (message.arrived or 0) > (last.arrived or 0) + _SOON:
             yield from _explain_wait(taken, present, waiting, last, s)
         last = message
         if message.tag == "gradient":
@@ -149,11 +150,6 @@ def _explain_wait(
             yield text
 
 
-def _arrival(message: Sent) -> float:
-    assert message.arrived is not None
-    return message.arrived
-
-
 def _explain_staleness(seen: Served) -> Iterator[str]:
     """Yield which staleness was returned instead of which."""
     order, found = list(seen.made), seen.staleness
@@ -179,3 +175,59 @@ def _explain_staleness(seen: Served) -> Iterator[str]:
         if late != said:
             yield (f"the gradient of rank {order[i][0]} that was applied to version {i} was computed on version "
                    f"{versions[i]}: staleness {late}; serve returned {said:g}")  # fmt: skip
+
+
+# The functions that run alone
+
+
+def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: Sequence[float]) -> Iterator[str]:
+    """Yield which steps of a descent by late gradients are wrong."""
+    begin, x = f"descend({rate:.3f}, {curvature:.3f}, {tau}, {steps})", descend(rate, curvature, tau, steps)
+    if len(found) != steps + 1:
+        yield f"{begin} returned {len(found)} numbers; expected {steps + 1}, x_0 to x_{steps}"
+    if not _is_same(found[0], 1):
+        yield f"{begin}: x_0 is {found[0]:.4g}; expected 1"
+    for t in range(1, steps + 1):
+        if _is_same(found[t], x[t]):
+            continue
+        due = max(t - 1 - tau, 0)
+        expected = (
+            f"expected that at x_{due}, {f'{tau} before x_{t - 1}' if t > tau else 'since before x_0 there was x_0'}"
+        )
+        if _is_same(found[t], x[t - 1]):
+            yield f"{begin}: x_{t} was made with no gradient; {expected}"
+        for u in range(t):
+            if _is_same(found[t], x[t - 1] - rate * curvature * x[u]):
+                yield f"{begin}: x_{t} was made with the gradient at x_{u}; {expected}"
+        text = f"{begin}: x_{t} is {found[t]:.12g}, expected {x[t]:.12g}"
+        if _is_same(found[t], x[t - 1] - rate * x[due]):
+            yield f"{text}: the step was rate * x_{due}; the gradient is curvature * x_{due}"
+        yield f"{text}, which is x_{t - 1} - rate * (gradient at x_{due})"
+
+
+def _is_same(one: float, other: float) -> bool:
+    return abs(one - other) <= _ROUNDING * max(1.0, abs(other))
+
+
+def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> Iterator[str]:
+    """Yield what is wrong with the largest rates for pairs of a curvature and a staleness."""
+    # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
+    largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
+    for (curvature, tau), rate, best in zip(asked, rates, largest, strict=True):
+        if _is_near(rate, best):
+            continue
+        begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
+        if all(_is_near(one, 2 / c) for one, (c, _) in zip(rates, asked, strict=True)):
+            yield f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
+        if all(_is_near(one, of * c) for one, of, (c, _) in zip(rates, largest, asked, strict=True)):
+            yield f"{begin} the curvature is not in it: twice as curved, half the rate"
+        if rate > best:
+            far = (t for t, x in enumerate(descend(rate, curvature, tau, 200_000)) if abs(x) > 1e6)
+            swing = next((f"to a million after {t} steps" for t in far), "though slowly")
+            yield f"{begin} too large: with it x swings ever further, {swing}"
+        near = ", though so near the border it takes many steps to be small" if rate >= (1 - _NEAR) * best else ""
+        yield f"{begin} too small: with {1.01 * max((1 - _NEAR) * best, rate):.4g} x still goes to 0{near}"
+
+
+def _is_near(rate: float, expected: float) -> bool:
+    return abs(rate - expected) <= TOLERANCE * expected

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, name_kind, normal
-from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, plan_of
-from lessons.labs.replicas import ask, draw_replicas, explain_verdicts
+from lessons.labs import oracle_words as words
+from lessons.labs.oracle_words import RANKS, ask, draw_replicas, plan_of
 from lessons.labs.ring import FORMULAS, Ring
 
 LR = 0.1
@@ -82,13 +82,13 @@ class Oracle(Lab):
         match run.case.function:
             case "cut":
                 for i, (n_samples, B, N) in enumerate(inputs["sizes"].reshape(-1, 3).tolist()):
-                    yield from explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
+                    yield from words.explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
             case "one_process":
-                yield from explain_one_process(inputs, result)
+                yield from words.explain_one_process(inputs, result)
             case "verify":
-                yield from explain_verdicts(inputs, result)
+                yield from words.explain_verdicts(inputs, result)
             case _:
-                yield from explain_average(run)
+                yield from words.explain_average(run)
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "hole":

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lessons import rates
 from lessons.lab import Case, Run, first
 from lessons.labs import LABS
-from lessons.labs.late_words import explain_descend, explain_rates
+from lessons.labs.not_waiting_words import explain_descend, explain_rates
 from lessons.report import Report
 from lessons.solutions import not_waiting
 from tests.lessons.judged import judge_changed

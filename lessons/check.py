@@ -40,7 +40,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from lessons.judge import play
+from lessons.judge import Game
 from lessons.lab import Lab, Run, first
 from lessons.labs import LABS
 from lessons.picture import picture_bytes
@@ -116,7 +116,7 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
 def run_solution(lab: Lab, run: Run) -> Run:
     """Return the run of the reference solution on the same inputs."""
     solution = import_module(f"lessons.solutions.{lab.name}")
-    return play(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source())
+    return Game(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source()).play()
 
 
 @dataclass(frozen=True)

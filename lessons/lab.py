@@ -1,6 +1,5 @@
 """What a lab is: the functions that a student writes, the cases they are run on, and the verdicts on the results."""
 
-import inspect
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -188,25 +187,26 @@ def first(lines: Iterable[str]) -> str:
     return next(iter(lines), "")
 
 
-def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:
-    """Check that a function has worked in place on `vector`, which was as long as `like`. Raises Fault.
+_DONE_LATER = {"generator": "yield", "coroutine": "async"}
 
-    `call` names it in the line, "rank 1: all_reduce"; `cure` is what it is to do.
+
+def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:
+    """Check that a `call`, "rank 1: all_reduce", has worked in place on `vector`, which was like `like`; else `cure`.
+
+    Raises Fault.
     """
     if isinstance(returned, torch.Tensor) and returned is not vector:
         raise Fault("returned", f"{call} returned a tensor; {cure}")
-    if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
-        word = "yield" if inspect.isgenerator(returned) else "async"
-        raise Fault("returned", f"{call} returned a {type(returned).__name__}: with `{word}` in it, a function does "
-                                "nothing when it is called")  # fmt: skip
-    if vector.shape != like.shape or vector.dtype != like.dtype:
-        was, became = (f"{list(one.shape)}, {name_dtype(one.dtype)}" for one in (like, vector))
-        raise Fault("damage", f"{call} has made of its vector {was}, one that is {became}; {cure}")
+    if (kind := type(returned).__name__) in _DONE_LATER:
+        raise Fault("returned", f"{call} returned a {kind}: with `{_DONE_LATER[kind]}` in it, a function does nothing "
+                                "when it is called")  # fmt: skip
+    if name_kind(vector) != name_kind(like):
+        raise Fault("damage", f"{call} has made of its vector, {name_kind(like)}, {name_kind(vector)}; {cure}")
 
 
 def check_gradient(g: Any, x: torch.Tensor) -> None:
     """Check that a student's function has given `update` a gradient of x. Raises Fault."""
-    if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
+    if name_kind(g) != name_kind(x):
         raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from launchers import launch, preload
-from lessons.judge import RANK, draw, play
+from lessons.judge import RANK, Game, draw
 from lessons.lab import Fault, Lab, Run, Vectors, counted, first
 from lessons.labs import LABS
 from lessons.source import Source
@@ -69,7 +69,7 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
             for rank in range(len(yours), case.n):
                 RANK.set(rank)
                 yours.append(source.load(lab.functions))
-            play(lab, yours, run, source)
+            Game(lab, yours, run, source).play()
             if wrong := first(lab.find_faults(run)):
                 raise Fault("wrong", wrong + _about_spoiled(run))
             if run.damage:

@@ -28,25 +28,6 @@ def test_a_server_that_waits_until_its_copy_was_read_is_right() -> None:
     assert found.points == 100, found.verdict
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "text"),
-    [
-        ("    return staleness\n", "    return None\n", "returned", "serve returned nothing; expected a list"),
-        ("update(message.vector)", "x.sub_(0.1 * message.vector)", "wrong", "the server made 0 updates with"),
-        ("    while steps:\n", "    for _ in range(3):\n", "unread", "have said goodbye; not yet: rank 1, 2"),
-        ("x.clone(), k", "x.clone() + 1, k", "wrong", "is no version of x"),
-        ("            waiting.add(k)\n", "            waiting |= {k} if version % 2 == 0 else set()\n", "deadlock",
-         "has no answer to its gradient 1; expected one at once"),
-        ("    return small\n", "    return 0.95 * small\n", "wrong", "near the border it takes many steps to be small"),
-        ("        x.append(x[t] -", "        x.append(x[t - 41] -", "raised", ", 2, 40) raised IndexError: list"),
-    ],
-)  # fmt: skip
-def test_what_else_is_wrong_is_named(old: str, new: str, kind: str, text: str) -> None:
-    found = judge_changed("not_waiting", (old, new))
-    assert (found.kind, found.points) == (kind, 0), found.verdict
-    assert text in found.verdict
-
-
 def test_a_search_that_takes_too_long_is_told_to_take_fewer_steps() -> None:
     said = first(LABS["not_waiting"].comment("loop", Run(Case(1, 1, function="largest_rate"), [])))
     assert said.startswith("; largest_rate may take a second")

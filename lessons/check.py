@@ -40,11 +40,11 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from lessons.judge import play
-from lessons.lab import Fault, Lab, Run
+from lessons.judge import Game
+from lessons.lab import Lab, Run, first
 from lessons.labs import LABS
 from lessons.picture import picture_bytes
-from lessons.processes import Seen, play_apart, play_on_processes
+from lessons.processes import play_apart, play_on_processes
 from lessons.report import Report
 from lessons.source import Source
 from records.atomic import check_output, write_together
@@ -96,31 +96,27 @@ def find_lab(name: str) -> Lab:
 
 def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
     """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
-    seen = Seen()
-    try:
-        play_apart(lab, source, seen, tell)
+    run, fault, printed = play_apart(lab, source, tell)
+    if not fault:
         tell(f"right, {lab.real.n} real processes: ")
-        play_on_processes(lab, source)
-        tell("right\n")
-    except Fault as fault:
-        tell("not yet right\n")
-        assert seen.run is not None
-        verdict = f"{fault}{lab.comment(fault.kind, seen.run)}"
-        return Report(lab, fault.kind, verdict, (), seen.run, run_solution(lab, seen.run), seen.printed)
-    assert seen.run is not None
-    reference = run_solution(lab, seen.run)
-    figures = lab.figures(seen.run, reference)
+        fault = play_on_processes(lab, source)
+    tell("not yet right\n" if fault else "right\n")
+    reference = run_solution(lab, run)
+    if fault:
+        verdict = f"{fault}{first(lab.comment(fault.kind, run))}"
+        return Report(lab, fault.kind, verdict, (), run, reference, printed)
+    figures = lab.figures(run, reference)
     missed = [one for one in figures if not one.is_best]
     kind, verdict = "right", "right, and as good as is known"
     if missed:
-        kind, verdict = "costly", f"right, but not the best. {lab.advise(seen.run, missed)}"
-    return Report(lab, kind, verdict, figures, seen.run, reference, seen.printed)
+        kind, verdict = "costly", f"right, but not the best. {lab.advise(run, missed)}"
+    return Report(lab, kind, verdict, figures, run, reference, printed)
 
 
 def run_solution(lab: Lab, run: Run) -> Run:
     """Return the run of the reference solution on the same inputs."""
     solution = import_module(f"lessons.solutions.{lab.name}")
-    return play(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source())
+    return Game(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source()).play()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure as Picture
 
 from lessons.judge import launch
 from lessons.picture import Shown, new_picture
@@ -25,8 +24,7 @@ TOLERANCE = 1e-4
 _N_CLASSES = 10
 _LEAST = 1e-18  # what a distance of 0 is drawn as
 Plan = Sequence[Sequence[Sequence[int]]]
-Gradient = Callable[[Sequence[int]], torch.Tensor]
-Update = Callable[[torch.Tensor], None]
+OneProcess = Callable[[Plan, Callable[[Sequence[int]], torch.Tensor], Callable[[torch.Tensor], None]], None]
 Average = Callable[[Transport, torch.Tensor, int], int]
 Verify = Callable[[Sequence[torch.Tensor], torch.Tensor, float], bool]
 
@@ -72,14 +70,10 @@ class Softmax:
         return float((found == self.held_out_labels).double().mean())
 
     def _logits(self, x: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
-        weights, biases = x[:-_N_CLASSES].view(-1, _N_CLASSES), x[-_N_CLASSES:]
-        return pixels @ weights + biases
+        return pixels @ x[:-_N_CLASSES].view(-1, _N_CLASSES) + x[-_N_CLASSES:]
 
 
-def measure(
-    plan: Plan, one_process: Callable[[Plan, Gradient, Update], None], average: Average, verify: Verify,
-    dtype: torch.dtype,
-) -> Drift:  # fmt: skip
+def measure(plan: Plan, one_process: OneProcess, average: Average, verify: Verify, dtype: torch.dtype) -> Drift:
     """Train by ranks and by one process on a plan, several epochs long."""
     whole = [*plan] * EPOCHS
     alone = Softmax(dtype)
@@ -104,19 +98,16 @@ def measure(
 
     ranks = launch(be, len(plan[0]))
     tolerance = TOLERANCE if dtype == torch.float32 else TOLERANCE**2
-    replicas = [*zip(*(xs for xs, _ in ranks), strict=True)]
-    distances = [
-        max(float((x - right).abs().max()) for x in xs) / float(right.abs().max())
-        for xs, right in zip(replicas, oracle, strict=True)
-    ]
-    verified = [verify(xs, right, tolerance) for xs, right in zip(replicas, oracle, strict=True)]
-    return Drift(distances, verified, ranks[0][1])
+    drift = Drift([], [], ranks[0][1])
+    for right, *xs in zip(oracle, *(xs for xs, _ in ranks), strict=True):
+        drift.distances.append(max(float((x - right).abs().max()) for x in xs) / float(right.abs().max()))
+        drift.verified.append(verify(xs, right, tolerance))
+    return drift
 
 
 def compare(
-    report: Report, plan: Plan, one_process: Callable[[Plan, Gradient, Update], None], verify: Verify,
-    averages: dict[str, Average],
-) -> Shown | str:  # fmt: skip
+    report: Report, plan: Plan, one_process: OneProcess, verify: Verify, averages: dict[str, Average]
+) -> Shown | str:
     """Return what became of each way to average, and a picture of the distances; the first way also in float64.
 
     Only if `report` says that the functions are right: a training by others could hang.
@@ -126,18 +117,12 @@ def compare(
     found = {name: measure(plan, one_process, average, verify, torch.float32) for name, average in averages.items()}
     first, average = next(iter(averages.items()))
     found[f"{first}, float64"] = measure(plan, one_process, average, verify, torch.float64)
-    width = max(map(len, found))
-    text = "\n".join(f"{name:{width}}  {drift}" for name, drift in found.items())
-    return Shown(text, draw(found, len(plan)), "How far each was from one process, by step, on a logarithmic axis.")
-
-
-def draw(found: dict[str, Drift], steps: int) -> Picture:
-    """Draw the distances by step, and a line at the end of each epoch of so many `steps`."""
     picture, axes = new_picture(xlabel="steps; a grey line: the last batch of an epoch",
                                 ylabel="distance from one process\n(part of the largest element)")  # fmt: skip
     for epoch in range(1, EPOCHS + 1):
-        axes.axvline(epoch * steps, color="#dddddd", zorder=0)
+        axes.axvline(epoch * len(plan), color="#dddddd", zorder=0)
     for name, drift in found.items():
         axes.semilogy(range(1, len(drift.distances) + 1), [max(d, _LEAST) for d in drift.distances], label=name)
     picture.legend(frameon=False, loc="outside right upper")
-    return picture
+    text = "\n".join(f"{name:{max(map(len, found))}}  {drift}" for name, drift in found.items())
+    return Shown(text, picture, "How far each was from one process, by step, on a logarithmic axis.")

@@ -5,7 +5,7 @@ Every rank is a coroutine of this process. `processes.py` runs the judge in a pr
 
 import random
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import count
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from greenlet import GreenletExit
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.source import Source
 from lessons.transport import LabTransport
 from records.errors import RunFailed
@@ -39,21 +39,16 @@ def launch(be: Callable[[Transport], Any], n: int) -> list[Any]:
     return VirtualTime(OneSwitch(n, BANDWIDTH, LATENCY), lambda *_: 0.0).launch(be, n)
 
 
-def play(lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> Run:
-    """Run one case on the inputs that `run` has, by the functions `yours` of each rank, which come from `source`.
-
-    Returns the run with its messages and results, also those before a Fault. Raises Fault.
-    """
-    return Game(lab, yours, run, source).play()
-
-
 class Game:
-    """One case: what the coroutines of the ranks share."""
+    """One case, on the inputs that `run` has, by the functions `yours` of each rank, which come from `source`.
+
+    It is what the coroutines of the ranks share.
+    """
 
     def __init__(self, lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> None:
         self.lab, self.yours, self.run, self.source = lab, yours, run, source
         self.case = run.case
-        self.on_the_way: dict[tuple[int, int, str], deque[Sent]] = {}  # by source, destination, tag, in order
+        self.on_the_way = defaultdict[tuple[int, int, str], deque[Sent]](deque)  # by source, destination, tag, in order
         self.numbers = count(1)  # of what ranks send and take
         self.rounds = [0] * self.case.n  # of the last message that a rank has received
         self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
@@ -61,7 +56,7 @@ class Game:
         self.ended = set[int]()
 
     def play(self) -> Run:
-        """Run the case. Raises Fault."""
+        """Return the run with its messages and results, also those before a Fault. Raises Fault."""
         try:
             ended = launch(self._be, self.case.n)
         except Deadlock as deadlock:
@@ -70,10 +65,8 @@ class Game:
             if self.fault is None:
                 raise
             raise self.fault from None
-        self.run.results = [result for result, *_ in ended]
-        self.run.messages = [messages for _, messages, _, _ in ended]
-        self.run.nbytes = [nbytes for _, _, nbytes, _ in ended]
-        self.run.seconds = max(seconds for *_, seconds in ended)
+        results, self.run.messages, self.run.nbytes, seconds = zip(*ended, strict=True)
+        self.run.results, self.run.seconds = [*results], max(seconds)
         for message in self.run.sent:
             if message.arrived is None:
                 raise self._explain_unread(message)
@@ -116,10 +109,8 @@ class Game:
     # What is wrong
 
     def _explain_unread(self, message: Sent) -> Fault:
-        text = self.lab.explain_unread(self.run, message) or (
-            f"{self._step(message)} sent {self.label(message)} to rank {message.dst}, which never received it"
-        )
-        return Fault("unread", text)
+        text = f"{self._step(message)} sent {self.label(message)} to rank {message.dst}, which never received it"
+        return Fault("unread", first(self.lab.explain_unread(self.run, message)) or text)
 
     def _explain_unreleased(self, message: Sent) -> Fault:
         place = self.lab.place(message, self.case)

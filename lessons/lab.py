@@ -1,10 +1,10 @@
 """What a lab is: the functions that a student writes, the cases they are run on, and the verdicts on the results."""
 
-import inspect
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
 
@@ -104,6 +104,7 @@ class Figure:
 class Lab(ABC):
     """A lab; its class says all of it. A new one is a module in this package, and a line in `labs.LABS`.
 
+    Of what a method yields the first counts, so what explains more comes first; where nothing is yielded, all is well.
     `functions` are the names of what the student writes. `cases` come in the order in which they are run: first those
     in which a fault is easiest to explain. `scored` is the case of the score and of the picture, `real` that of the run
     on processes; neither needs to be among `cases`.
@@ -130,27 +131,21 @@ class Lab(ABC):
         """
 
     @abstractmethod
-    def find_fault(self, run: Run) -> str:
-        """Return the first fault in the results of the ranks, in one line; "" if there is none."""
+    def find_faults(self, run: Run) -> Iterable[str]:
+        """Yield the faults in the results of the ranks, a line each."""
 
-    def comment(self, kind: str, run: Run) -> str:
-        """Return the lab's addition to a Fault of this kind that has ended a run; "" if there is none.
-
-        It continues the Fault's line: "; the messages so far are right".
-        """
-        return ""
+    def comment(self, kind: str, run: Run) -> Iterable[str]:
+        """Yield what the lab adds to the line of a Fault of this kind, which ended a run: "; rank 2 had no sample"."""
+        return ()
 
     def right_so_far(self, function: str) -> str:
         """Return what a Fault's line says of the functions before this one, which have been judged."""
         done = self.functions[: self.functions.index(function)]
         return f"; right so far: {', '.join(done)}" if done else ""
 
-    def explain_unread(self, run: Run, message: Sent) -> str:
-        """Return in one line why a message was never received; "" if the lab has no more to say than that.
-
-        `run.results` is empty if a rank still waits.
-        """
-        return ""
+    def explain_unread(self, run: Run, message: Sent) -> Iterable[str]:
+        """Yield in a line why a message was never received. `run.results` is empty if a rank still waits."""
+        return ()
 
     def place(self, message: Sent, case: Case) -> str:
         """Return where in a run a message was sent, in the lab's words: "step 3"; by default it counts messages."""
@@ -178,34 +173,40 @@ class Lab(ABC):
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         """Return why a right run costs more than the best known: a hint, if there is one, and the first figure."""
-        one, hint = missed[0], self.hint(run, missed)
+        one = missed[0]
         text = f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
-        return f"{hint}; {text}" if hint else text
+        return "; ".join([*islice(self.hint(run, missed), 1), text])
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
-        """Return in the lab's words what makes these figures worse than the best known; "" if it has none."""
-        return ""
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterable[str]:
+        """Yield in the lab's words what makes these figures worse than the best known."""
+        return ()
+
+
+def first(lines: Iterable[str]) -> str:
+    """Return the first of some lines; "" if there is none."""
+    return next(iter(lines), "")
+
+
+_DONE_LATER = {"generator": "yield", "coroutine": "async"}
 
 
 def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, like: torch.Tensor) -> None:
-    """Check that a function has worked in place on `vector`, which was as long as `like`. Raises Fault.
+    """Check that a `call`, "rank 1: all_reduce", has worked in place on `vector`, which was like `like`; else `cure`.
 
-    `call` names it in the line, "rank 1: all_reduce"; `cure` is what it is to do.
+    Raises Fault.
     """
     if isinstance(returned, torch.Tensor) and returned is not vector:
         raise Fault("returned", f"{call} returned a tensor; {cure}")
-    if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
-        word = "yield" if inspect.isgenerator(returned) else "async"
-        raise Fault("returned", f"{call} returned a {type(returned).__name__}: with `{word}` in it, a function does "
-                                "nothing when it is called")  # fmt: skip
-    if vector.shape != like.shape or vector.dtype != like.dtype:
-        was, became = (f"{list(one.shape)}, {name_dtype(one.dtype)}" for one in (like, vector))
-        raise Fault("damage", f"{call} has made of its vector {was}, one that is {became}; {cure}")
+    if (kind := type(returned).__name__) in _DONE_LATER:
+        raise Fault("returned", f"{call} returned a {kind}: with `{_DONE_LATER[kind]}` in it, a function does nothing "
+                                "when it is called")  # fmt: skip
+    if name_kind(vector) != name_kind(like):
+        raise Fault("damage", f"{call} has made of its vector, {name_kind(like)}, {name_kind(vector)}; {cure}")
 
 
 def check_gradient(g: Any, x: torch.Tensor) -> None:
     """Check that a student's function has given `update` a gradient of x. Raises Fault."""
-    if not isinstance(g, torch.Tensor) or g.shape != x.shape or g.dtype != x.dtype:
+    if name_kind(g) != name_kind(x):
         raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
 
 

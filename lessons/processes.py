@@ -10,15 +10,14 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from launchers import launch, preload
-from lessons.judge import RANK, draw, play
-from lessons.lab import Fault, Lab, Run, Vectors, counted
+from lessons.judge import RANK, Game, draw
+from lessons.lab import Fault, Lab, Run, Vectors, counted, first
 from lessons.labs import LABS
 from lessons.source import Source
 from lessons.transport import is_spoiled
@@ -34,35 +33,27 @@ _NAME = "your code"
 preload("lessons.processes")
 
 
-@dataclass
-class Seen:
-    """What is known so far of a check: the case that was begun last, and what the student's code has printed."""
-
-    run: Run | None = None
-    printed: str = ""
-
-
-def play_apart(lab: Lab, source: Source, seen: Seen, tell: Callable[[str], None]) -> None:
+def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[Run, Fault | None, str]:
     """Play all cases of a lab in a process, up to the first fault; `tell` how each has gone.
 
-    `seen.run` is the last one with its messages and results, or without them if the process has not come to an end.
-    Raises Fault, RunFailed.
+    Returns the last run, without messages and results if the process has not come to an end; the fault in it; and what
+    the student's code has printed. Raises RunFailed.
     """
+    runs: list[Run] = []
+    printed: list[str] = []
 
     def on_report(_: int, news: Run | str) -> None:
         if isinstance(news, str):
-            seen.printed += news
+            printed.append(news)
             return
-        tell(("right, " if seen.run else "") + f"{counted(news.case.n, 'rank')}: ")
-        seen.run = news
+        tell(("right, " if runs else "") + f"{counted(news.case.n, 'rank')}: ")
+        runs.append(news)
 
     try:
-        ((seen.run, fault),) = _launch(lab, source, on_report)
+        ((run, fault),) = _launch(lab, source, on_report)
     except Fault as ended:
-        assert seen.run is not None
-        raise Fault(ended.kind, f"{seen.run.case}: {ended}") from None
-    if fault:
-        raise fault
+        run, fault = runs[-1], Fault(ended.kind, f"{runs[-1].case}: {ended}")
+    return run, fault, "".join(printed)
 
 
 def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple[Run, Fault | None]:
@@ -78,8 +69,8 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
             for rank in range(len(yours), case.n):
                 RANK.set(rank)
                 yours.append(source.load(lab.functions))
-            play(lab, yours, run, source)
-            if wrong := lab.find_fault(run):
+            Game(lab, yours, run, source).play()
+            if wrong := first(lab.find_faults(run)):
                 raise Fault("wrong", wrong + _about_spoiled(run))
             if run.damage:
                 raise Fault("damage", run.damage)
@@ -94,19 +85,21 @@ def _about_spoiled(run: Run) -> str:
     return "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
 
 
-def play_on_processes(lab: Lab, source: Source) -> None:
-    """Run the lab's case for processes; what is sent in it is not counted. Raises Fault, RunFailed."""
+def play_on_processes(lab: Lab, source: Source) -> Fault | None:
+    """Run the lab's case for processes, in which nothing is counted; return what is wrong. Raises RunFailed."""
     run, begin = draw(lab, lab.real), f"right in virtual time, but on {lab.real.n} real processes"
     try:
-        run.results = results = _launch(lab, source, lambda *_: None, run)
-        faults = [one for one in results if isinstance(one, Fault)]
-        if faults:
-            raise min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
-    except Fault as fault:
-        raise Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}") from None
-    if lab.find_fault(run):
-        raise Fault("real", f"{begin} the results differ: is something changed that is still being sent, or kept "
-                            "after its release?")  # fmt: skip
+        run.results = _launch(lab, source, lambda *_: None, run)
+        faults = [one for one in run.results if isinstance(one, Fault)]
+    except Fault as ended:
+        faults = [ended]
+    if faults:
+        fault = min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
+        return Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}")
+    if first(lab.find_faults(run)):
+        return Fault("real", f"{begin} the results differ: is something changed that is still being sent, or kept "
+                             "after its release?")  # fmt: skip
+    return None
 
 
 def _launch(lab: Lab, source: Source, on_report: Callable[[int, Any], None], real: Run | None = None) -> list[Any]:

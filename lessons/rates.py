@@ -1,13 +1,15 @@
 """The digits by a student's server: what a learning rate gives with more and more workers, and so with later gradients.
 
-In virtual time, on pictures of digits, every worker with batches of the same size.
+In virtual time, on pictures of digits, every worker with batches of the same size. Nothing is trained by functions that
+a report does not say to be right: they could hang.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, make_dataclass
+from typing import Any
 
+import pandas as pd
 import torch
-from matplotlib.figure import Figure as Picture
 
 from lessons.lab import counted
 from lessons.not_waiting import Mine
@@ -15,7 +17,6 @@ from lessons.picture import Shown, new_picture
 from lessons.report import Report
 from lessons.training import NOT_TRAINED, accuracy_of, train_digits
 from records.errors import RunFailed
-from transports.base import Transport
 
 EPOCHS, BATCH = 3, 8
 WORKERS = (1, 4, 16)
@@ -25,7 +26,7 @@ Serve = Callable[..., list[int]]
 Rule = Callable[[float, int], float]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Trained:
     """What became of one run: the part of the held-out pictures that is told right, and the mean staleness.
 
@@ -45,19 +46,15 @@ def train(serve: Serve, workers: int, rate: float) -> Trained:
     """Train by a server and so many workers with one learning rate. Raises RunFailed."""
     late: list[int] = []
 
-    def serve_all(
-        transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor], None], s: int | None = None
-    ) -> list[int]:
-        late.extend(found := serve(transport, x, update, s))
+    def serve_all(*of_serve: Any) -> list[int]:
+        late.extend(found := serve(*of_serve))
         return found
 
-    @dataclasses.dataclass(kw_only=True)
-    class Measured(Mine):
-        """Also keeps the staleness of every gradient."""
-
-    Measured.serve_all = staticmethod(serve_all)
+    measured = make_dataclass(
+        "Measured", [], bases=(Mine,), namespace={"serve_all": staticmethod(serve_all)}, kw_only=True
+    )
     try:
-        table, _ = train_digits(Measured(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate)
+        table, _ = train_digits(measured(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate)
     except RunFailed as error:
         if "the loss" not in str(error):
             raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
@@ -66,55 +63,45 @@ def train(serve: Serve, workers: int, rate: float) -> Trained:
 
 
 def count_staleness(report: Report, serve: Serve, workers: int) -> str:
-    """Return, to one decimal, the mean staleness of workers of one pace. Only if `report` says all is right."""
+    """Return, to one decimal, the mean staleness of workers of one pace."""
     if not report.right:
         return "nothing yet: the functions are not right"
-    staleness = train(serve, workers, RATES[0]).staleness
-    assert staleness is not None, "so small a rate makes no loss infinite"
-    return f"{staleness:.1f}"
+    return f"{train(serve, workers, RATES[0]).staleness:.1f}"
 
 
 def shrink(report: Report, serve: Serve, largest_rate: Rule, rate: float) -> str:
-    """Return a table: a rate that is good for one worker, with more of them, and as much smaller as the rule says.
-
-    Only if `report` says that the functions are right: a training by others could hang.
-    """
+    """Return a table: a rate that is good for one worker, with more of them, and as much smaller as the rule says."""
     if not report.right:
         return NOT_TRAINED
     lines = []
-    for workers in WORKERS:
-        smaller = rate * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0)
+    for workers, smaller in _shrunk(rate, largest_rate).items():
         for one in dict.fromkeys((rate, smaller)):  # the same for one worker
             lines.append(f"{workers:2} workers, rate {one:.4f}: {train(serve, workers, one)}")
     return "\n".join(lines)
 
 
+def _shrunk(rate: float, largest_rate: Rule) -> dict[int, float]:
+    """Return by numbers of workers what becomes of a rate for one worker, as the rule says."""
+    return {workers: rate * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0) for workers in WORKERS}
+
+
 def sweep(report: Report, serve: Serve, largest_rate: Rule, border: float) -> Shown | str:
     """Return a picture of accuracies by rate, a line for each number of workers, and where the rule sees the border.
 
-    `border` is the rate that is just too large for one worker. Only if `report` says that the functions are right.
+    `border` is the rate that is just too large for one worker.
     """
     if not report.right:
         return NOT_TRAINED
-    found = {workers: [train(serve, workers, rate) for rate in RATES] for workers in WORKERS}
-    borders = [border * largest_rate(1.0, workers - 1) / largest_rate(1.0, 0) for workers in WORKERS]
-    text = [f"{'rate':>12}" + "".join(f"{rate:>9}" for rate in RATES)]
-    for workers, runs in found.items():
-        text.append(f"{workers:2} workers, %" + "".join(f"{100 * run.accuracy:9.1f}" for run in runs))
-    about = "Accuracy against the learning rate: with more workers it falls to guessing at smaller rates."
-    return Shown("\n".join(text), draw(found, borders), about)
-
-
-def draw(found: dict[int, list[Trained]], borders: Sequence[float]) -> Picture:
-    """Draw the accuracies by rate, and a dotted line at each border."""
     picture, axes = new_picture(
         xlabel="learning rate; dotted: where the rule sees the border", ylabel="accuracy, %", ylim=(0, 100)
     )
-    for i, ((workers, runs), border) in enumerate(zip(found.items(), borders, strict=True)):
-        accuracies = [100 * run.accuracy for run in runs]
-        axes.semilogx(RATES, accuracies, "o-", color=f"C{i}", label=counted(workers, "worker"))
-        axes.axvline(border, color=f"C{i}", linestyle=":")
+    found = pd.DataFrame(columns=pd.Index(RATES, name="rate"))
+    for i, (workers, at) in enumerate(_shrunk(border, largest_rate).items()):
+        found.loc[f"{workers} workers, %"] = [100 * train(serve, workers, rate).accuracy for rate in RATES]
+        axes.semilogx(RATES, found.iloc[i], "o-", color=f"C{i}", label=counted(workers, "worker"))
+        axes.axvline(at, color=f"C{i}", linestyle=":")
     axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
     axes.minorticks_off()
     picture.legend(frameon=False, loc="outside right upper")
-    return picture
+    about = "Accuracy against the learning rate: with more workers it falls to guessing at smaller rates."
+    return Shown(found.to_string(float_format="{:.1f}".format), picture, about)

@@ -77,16 +77,10 @@ class Report:
         """Show all of it in a notebook's cell."""
         colour = "#2a7d46" if self.passed else "#a76a00" if self.right else "#b3261e"
         word = "right" if self.passed else "right, but not the best" if self.right else "not yet"
-        parts = [
-            f'<p><b style="color:{colour}">{word}, {self.points} of 100 points.</b> {html.escape(self.verdict)}</p>'
-        ]
-        if self.figures:
-            parts.append(f"<pre>{html.escape(chr(10).join(self._rows()))}</pre>")
-        if self.printed:
-            parts.append(f"<pre>{html.escape(self.printed)}</pre>")
+        head = f'<p><b style="color:{colour}">{word}, {self.points} of 100 points.</b> {html.escape(self.verdict)}</p>'
+        parts = [head, *(f"<pre>{html.escape(text)}</pre>" for text in ("\n".join(self._rows()), self.printed) if text)]
         if self.picture is not None:
-            yours, reference = self._schedule(self.yours), self._schedule(self.reference)
-            if self.kind == "wrong" and yours == reference:
+            if self.kind == "wrong" and self._schedule(self.yours) == self._schedule(self.reference):
                 parts.append("<p>Who sends what to whom is as in the reference: look at what is computed.</p>")
             about = f"The messages of your {self.lab.name} above, those of the reference below."
             parts.append(picture.as_html(self.picture, about))

@@ -22,6 +22,11 @@ def coefficients(vector: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[fl
     return [0.0 if abs(a) < 1e-3 else float(a) for a in found]
 
 
+def are_all(found: Sequence[float], a: float) -> bool:
+    """Whether each part is in a sum so often, as exactly as float32 tells."""
+    return all(abs(one - a) < 1e-3 for one in found)
+
+
 def describe(found: Sequence[float], names: Sequence[str] = ()) -> str:
     """Return a sum in words: "rank 0 + 2 x rank 1"; "(...) / 3" of a mean. `names`: of the parts, if not of ranks."""
     names = names or [f"rank {k}" for k in range(len(found))]

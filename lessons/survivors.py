@@ -36,10 +36,8 @@ def count_survivors(push: Callable[..., Any], fetch: Callable[..., Any], apply: 
         transport.isend(None, SERVER, "goodbye")
         return []
 
-    rows = []
-    for k in clients:
-        of_each = launch(be, k + 1)[SERVER]
-        kept = sum(of_each)
-        rows.append({"clients": k, "updates": k * rounds, "kept": kept, "kept, %": round(100 * kept / (k * rounds), 1),
-                     "of each client": ", ".join(map(str, of_each))})  # fmt: skip
-    return pd.DataFrame(rows).set_index("clients")
+    kept = [launch(be, k + 1)[SERVER] for k in clients]
+    table = pd.DataFrame({"clients": clients, "updates": [k * rounds for k in clients], "kept": [*map(sum, kept)]})
+    table["kept, %"] = (100 * table["kept"] / table["updates"]).round(1)
+    table["of each client"] = [", ".join(map(str, of_each)) for of_each in kept]
+    return table.set_index("clients")

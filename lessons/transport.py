@@ -1,6 +1,5 @@
 """The transport of a student's functions in virtual time: it notes every message, read and change."""
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,8 +58,6 @@ class LabTransport:
         """
         if not isinstance(dst, int):
             raise TypeError(f"isend(tensor, dst, tag): dst is a {type(dst).__name__}; expected a rank")
-        if dst not in self.peers:  # before it is noted
-            raise ValueError(f"rank {self.rank} cannot send to rank {dst} in a world of {self.world_size}")
         _check_tags((tag,))
         vector = as_vector(value.detach()).clone() if isinstance(value, torch.Tensor) else None
         if vector is None and not self._game.lab.carries_objects:
@@ -69,15 +66,14 @@ class LabTransport:
                 given = "None, which is what functions that work in place return"
             raise TypeError(f"isend(tensor, dst, tag) was given {given}; expected a tensor")
         self.look()
-        span, game = None if vector is None else self._span(value), self._game
-        before = self._simulated.bytes_sent[dst]
-        message = Sent(self.rank, len(game.run.of_rank(self.rank)) + 1, dst, tag, vector, span, nbytes=0,
-                       round=game.rounds[self.rank] + 1, sent=self._simulated.now(),
+        span, game, sent = None if vector is None else self._span(value), self._game, self._simulated.now()
+        before = self._simulated.bytes_sent.total()
+        self._simulated.isend(value if vector is None else vector, dst, tag, n=n)
+        message = Sent(self.rank, len(game.run.of_rank(self.rank)) + 1, dst, tag, vector, span,
+                       self._simulated.bytes_sent.total() - before, game.rounds[self.rank] + 1, sent,
                        number=next(game.numbers))  # fmt: skip
         game.run.sent.append(message)
-        game.on_the_way.setdefault((self.rank, dst, tag), deque()).append(message)
-        self._simulated.isend(value if vector is None else vector, dst, tag, n=n)
-        message.nbytes = self._simulated.bytes_sent[dst] - before
+        game.on_the_way[self.rank, dst, tag].append(message)
         if span is None:
             return Delivered()
         self._pending.append((message, value, _bits(value).clone()))

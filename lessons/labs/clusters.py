@@ -1,7 +1,14 @@
-"""Lab 6: clusters of machines, and how long a step takes there: in closed form, and measured in virtual time."""
+"""Lab 6: clusters of machines, and how long a step takes there: in closed form, and measured in virtual time.
 
-from functools import lru_cache
+And what is wrong in an estimate of a step's seconds, or in a choice of a strategy, in one line.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from math import isclose
 from typing import Literal, NamedTuple
+
+import torch
 
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
@@ -83,3 +90,152 @@ def measure(choice: str, cluster: Cluster, sharing: Literal["fair", "in_order"] 
                       latency=f"{cluster.latency * 1e9:.0f}ns")  # fmt: skip
     compute = ClusterOptions(compute=f"{share_of(choice, cluster):.12f}s", sharing=sharing)
     return dry_run(options, compute, cluster.nbytes / 4, _STEPS, quiet=True).seconds
+
+
+# Estimates
+
+Term = Callable[[int], float]  # of N
+near = partial(isclose, rel_tol=1e-3, abs_tol=1e-12)
+_WAITED = "the messages of all workers are on their way at once: only one x and one gradient are waited for"
+
+# What a student's function counts, as a multiple of the latency, or of P / bandwidth, and what is to be said of it.
+LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
+    SERVER: (
+        (lambda N: 0, "no latency is counted; every message takes one"),
+        (lambda N: 1, "one latency is counted; a step is a way there, and then a way back"),
+        (lambda N: 2 * (N - 1), f"2 (N - 1) latencies are counted, one for each message; {_WAITED}"),
+    ),
+    RING: (
+        (lambda N: 0, "no latency is counted; every message takes one"),
+        (lambda N: 1, "the latency is counted once; a rank sends a chunk when it has received the one before"),
+        (lambda N: N - 1, "N - 1 latencies are counted, and a ring goes round twice: share-reduce and share-only"),
+        (lambda N: 2 * N, "2 N latencies are counted: in each round the chunk is there after N - 1 messages, for its "
+                          "first rank has it already"),
+        (lambda N: 2 * N * (N - 1), "N messages are counted one after the other in each step; on a ring all cards "
+                                    "send at once"),
+    ),
+}  # fmt: skip
+VECTORS: dict[str, Sequence[tuple[Term, str]]] = {
+    SERVER: (
+        (lambda N: N, "N vectors are counted, as if the server sent one x after the other; here all x share its card, "
+                      "so all end together, and only then do the gradients come"),
+        (lambda N: N - 1, "N - 1 vectors are counted; so many go out, and as many come in when all x have gone out"),
+        (lambda N: 2, "one x and one gradient are counted; those of all workers share one card, the server's"),
+    ),
+    RING: (
+        (lambda N: 2 * (N - 1), "whole vectors are counted, 2 (N - 1) of them; a message of a ring is a chunk"),
+        (lambda N: N - 1, "whole vectors are counted, N - 1 of them; a message of a ring is a chunk"),
+        (lambda N: (N - 1) / N, "N - 1 chunks are counted, and a ring goes round twice: share-reduce and share-only"),
+        (lambda N: 4 * (N - 1) / N, "bytes that come in are added to those that go out; a card is full duplex, and "
+                                    "does both at once"),
+    ),
+}  # fmt: skip
+RIGHT: dict[str, tuple[Term, Term]] = {
+    SERVER: (lambda N: 2, lambda N: 2 * (N - 1)),
+    RING: (lambda N: 2 * (N - 1), lambda N: 2 * (N - 1) / N),
+}
+
+
+def _with_quarters(count: int, choice: str, cluster: Cluster) -> float:
+    """Return the seconds of a step, that of four servers with so many quarters of a vector there, and as many back."""
+    if choice != SERVERS:
+        return predict(choice, cluster)
+    quarters = 2 * count * cluster.nbytes / 4 / cluster.bytes_per_second
+    return share_of(choice, cluster) + 2 * cluster.latency + quarters
+
+
+# What a student may have left out: the seconds of a step, by choice and cluster, in another world.
+WORLDS: dict[str, Callable[[str, Cluster], float]] = {
+    "computing took no time, or equally long in all three: servers compute nothing, and fewer workers take longer for "
+    "the batch": lambda choice, c: predict(choice, c._replace(compute=0.0)),
+    "the bandwidth were bytes a second: it is bits":
+        lambda choice, c: predict(choice, c._replace(bandwidth=8 * c.bandwidth)),
+    "all but one rank were workers of four servers: N - 4 are, and as many quarters go out of a server's card":
+        lambda choice, c: _with_quarters(c.n - 1, choice, c),
+    "only the card of a server of four were shared: a worker's own card takes in four quarters, and there are fewer "
+    "than four workers for N < 8":
+        lambda choice, c: _with_quarters(c.n - 4, choice, c),
+}  # fmt: skip
+
+
+def vary(cluster: Cluster) -> list[Cluster]:
+    """Return a cluster, and two that tell what its estimate is made of: with twice the latency, or twice the bytes."""
+    return [cluster, cluster._replace(latency=2 * cluster.latency), cluster._replace(nbytes=2 * cluster.nbytes)]
+
+
+def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> Iterator[str]:
+    """Yield what is wrong in the estimates of `vary` of each cluster [clusters, 3]."""
+    of_all = [float(three[0]) / measure(choice, one) for three, one in zip(estimates, clusters, strict=True)]
+    i = next((i for i, found in enumerate(of_all) if not near(found, 1)), None)
+    if i is None:
+        return
+    measured = measure(choice, clusters[i])
+    begin = f"{clusters[i]}: yours is {seconds(of_all[i] * measured)}, and {seconds(measured)} were measured;"
+    if all(near(found, 1000) for found in of_all):
+        yield f"{begin} yours is 1,000 times as long in every cluster: return seconds"
+    rows, ns = [*zip(estimates.tolist(), clusters, strict=True)], [cluster.n for cluster in clusters]
+    latencies = [(more - once) / one.latency for (once, more, _), one in rows]
+    vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
+    for found, right, known in zip(
+        (latencies, vectors), RIGHT[choice], (LATENCIES[choice], VECTORS[choice]), strict=True
+    ):
+        yield from (f"{begin} {hint}" for hint in _hints(found, ns, right, known))
+    yield (f"{begin} with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
+           f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
+
+
+def _hints(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> Iterator[str]:
+    """Yield what is to be said of the factors that were found, if they are wrong, and like some that are known."""
+
+    def are(term: Term, factor: float = 1.0) -> bool:
+        return all(near(value, factor * term(n)) for value, n in zip(found, ns, strict=True))
+
+    if are(right):
+        return
+    if are(right, 1 / 8) or are(right, 8):
+        yield "bits are taken for bytes: a byte has 8 bits; P is in bytes, the bandwidth in bits a second"
+    yield from (text for term, text in known if are(term) or are(term, 1 / 8))
+
+
+# Choices
+
+
+def fastest(cluster: Cluster) -> str:
+    """Return the choice whose step is the shortest, as measured."""
+    return min(CHOICES, key=lambda choice: measure(choice, cluster))
+
+
+def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:
+    """Return by cluster how many times as long a step takes as with the fastest."""
+    pairs = zip(clusters, chosen, strict=True)
+    return [measure(choice, cluster) / measure(fastest(cluster), cluster) for cluster, choice in pairs]
+
+
+def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong in choices of which some are slower than the fastest."""
+    found = ratios(clusters, chosen)
+    worst = max(range(len(found)), key=found.__getitem__)
+    cluster, choice = clusters[worst], chosen[worst]
+    best = fastest(cluster)
+    text = f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes {_parts(best, cluster)}"
+    for what, world in WORLDS.items():
+        if list(chosen) == [best_in_theory(one, world) for one in clusters]:
+            yield f"{text}; you choose as if {what}"
+    if len(set(chosen)) == 1:
+        text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
+        if choice == RING:
+            text += (
+                "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
+            )
+    yield text
+
+
+def _parts(choice: str, cluster: Cluster) -> str:
+    """Return the seconds of a step as measured, and what they are made of."""
+    whole, computing = measure(choice, cluster), share_of(choice, cluster)
+    return f"{seconds(whole)} (computing {seconds(computing)}, messages {seconds(whole - computing)})"
+
+
+def best_in_theory(cluster: Cluster, world: Callable[[str, Cluster], float] = predict) -> str:
+    """Return the choice whose step is the shortest in closed form, in this world or another one."""
+    return min(CHOICES, key=lambda choice: world(choice, cluster))

@@ -1,7 +1,7 @@
 """Lab 7: top-k with error feedback. Nothing is lost: what is sent and what is kept are what came in."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,42 +71,39 @@ class Compression(Lab):
             result |= {f"mean{s}": mean.clone(), f"left{s}": left.clone()}
         return result
 
-    def find_fault(self, run: Run) -> str:
-        case, k = run.case, int(run.inputs[0]["k"])
-        begin = f"{case}, k = {k}"
-        for s in range(1, STEPS + 1):
-            for rank in range(case.n):
-                if fault := _wrong_code(run, rank, s, min(k, case.length)):
-                    return f"{begin}, step {s}: rank {rank}: {fault}"
-        for s in range(1, 1 if case.until else STEPS + 1):
-            for rank in range(case.n):
-                if fault := _wrong_mean(run, rank, s):
-                    return f"{begin}, step {s}: rank {rank}: {fault}"
-            first = run.results[0][f"mean{s}"]
-            for rank in range(1, case.n):
-                if len(different := (run.results[rank][f"mean{s}"] != first).nonzero()):
-                    which = f"ranks 0 and {rank} hold different bits in element {int(different[0])}"
-                    return (f"{begin}, step {s}: {which}, for they added the codes in different orders: add in the "
-                            "order of ranks, so that replicas stay alike")  # fmt: skip
-        return ""
+    def find_faults(self, run: Run) -> Iterator[str]:
+        case, k, ranks = run.case, int(run.inputs[0]["k"]), range(run.case.n)
+        steps = [(s, f"{case}, k = {k}, step {s}:") for s in range(1, STEPS + 1)]
+        for s, begin in steps:
+            for rank in ranks:
+                yield from (
+                    f"{begin} rank {rank}: {fault}" for fault in _wrong_codes(run, rank, s, min(k, case.length))
+                )
+        for s, begin in [] if case.until else steps:
+            for rank in ranks:
+                yield from (f"{begin} rank {rank}: {fault}" for fault in _wrong_means(run, rank, s))
+            for rank in ranks:
+                different = (run.results[rank][f"mean{s}"] != run.results[0][f"mean{s}"]).nonzero()
+                if len(different):
+                    yield (f"{begin} ranks 0 and {rank} hold different bits in element {int(different[0])}, for they "
+                           "added the codes in different orders: add in the order of ranks, so that replicas stay "
+                           "alike")  # fmt: skip
 
-    def comment(self, kind: str, run: Run) -> str:
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
         k, length = int(run.inputs[0]["k"]), run.case.length
         if kind == "raised" and k > length:
-            return f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
-        return ""
+            yield f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         names, k, width = [one.name for one in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
         longest = max(run.sent, key=lambda message: message.nbytes)
         if "bytes of a rank" in names and longest.nbytes >= run.case.length * width:
             code = f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros"
-            return f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}"
+            yield f"rank {longest.rank} sends {longest.nbytes:,} bytes, a whole vector, where a code has {code}"
         if "bytes of a rank" in names and longest.nbytes == k * (width + 2 * INDEX_BYTES):
-            return "the indices travel as int64, 8 bytes each, where int32 has 4"
+            yield "the indices travel as int64, 8 bytes each, where int32 has 4"
         if names[0] == "messages of a rank" and run.messages[0] == 2 * STEPS * (run.case.n - 1):
-            return "a code is two messages, where one can carry both: pack(values, indices)"
-        return ""
+            yield "a code is two messages, where one can carry both: pack(values, indices)"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if vector.is_floating_point():
@@ -150,144 +147,124 @@ def _check_vector(vector: Any, case: Case, begin: str, name: str) -> None:
 # What is wrong
 
 
-def _wrong_code(run: Run, rank: int, s: int, k: int) -> str:
-    """Return what is wrong with the code of a step, and with what was kept."""
+def _wrong_codes(run: Run, rank: int, s: int, k: int) -> Iterator[str]:
+    """Yield what is wrong with the code of a step, and with what was kept."""
     result, g = run.results[rank], run.inputs[rank][f"g{s}"]
     before = result[f"kept{s - 1}"] if s > 1 else run.inputs[rank]["kept0"]
     after, indices, values = result[f"kept{s}"], result[f"indices{s}"], result[f"values{s}"]
-    came = before + g
     if len(indices) != k:
-        return f"compress chose {len(indices)} elements; expected {k}"
+        yield f"compress chose {len(indices)} elements; expected {k}"
     if len(indices.unique()) < k:
-        return "compress chose an element twice"
-    return (
-        _wrong_values(values, indices, came, g)
-        or _wrong_choice(indices, came, g)
-        or _wrong_rest(before, g, after, indices, values)
-        or (run.case.until != COMPRESS and _wrong_decoded(result[f"decoded{s}"], indices, values))
-        or ""
-    )
+        yield "compress chose an element twice"
+    yield from _wrong_values(values, indices, before + g, g)
+    yield from _wrong_choices(indices, before + g, g)
+    yield from _wrong_rests(before, g, after, indices, values)
+    if run.case.until == COMPRESS:
+        return
+    decoded = result[f"decoded{s}"]
+    expected = torch.zeros_like(decoded).index_copy_(0, indices, values)
+    if not torch.equal(decoded, expected):
+        i = int((decoded - expected).abs().argmax())
+        yield f"decompress gives {float(decoded[i]):.4g} for element {i}; the code says {float(expected[i]):.4g}"
 
 
-def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> str:
-    """Return what was sent in place of the elements of residual + g."""
+def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
+    """Yield what was sent in place of the elements of residual + g."""
     if is_close(values, came[indices]):
-        return ""
+        return
     if is_close(values, came[indices].abs()):
-        return "compress sends magnitudes, without their signs"
+        yield "compress sends magnitudes, without their signs"
     i = int((values - came[indices]).abs().argmax())
     element = int(indices[i])
     of_g = ", which is g alone" if is_close(values, g[indices]) else ""
-    return (f"compress sends {float(values[i]):.4g} for element {element}{of_g}; residual + g is "
-            f"{float(came[element]):.4g} there: choose and send from the sum")  # fmt: skip
+    yield (f"compress sends {float(values[i]):.4g} for element {element}{of_g}; residual + g is "
+           f"{float(came[element]):.4g} there: choose and send from the sum")  # fmt: skip
 
 
-def _wrong_choice(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> str:
-    """Return by what else than by the magnitude of residual + g the elements were chosen."""
-    if _are_largest(indices, came.abs()):
-        return ""
+def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
+    """Yield by what else than by the magnitude of residual + g the elements were chosen."""
     chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, indices, True)
+
+    def are_largest(keys: torch.Tensor) -> bool:
+        return bool(chosen.all()) or bool(keys[chosen].min() >= keys[~chosen].max())
+
+    if are_largest(came.abs()):
+        return
     least = int(came.abs().masked_fill(~chosen, torch.inf).argmin())
     most = int(came.abs().masked_fill(chosen, -torch.inf).argmax())
     seen = (f"of residual + g compress chose element {least} ({float(came[least]):.4g}) and left out element {most} "
             f"({float(came[most]):.4g})")  # fmt: skip
-    if _are_largest(indices, came):
-        return f"{seen}: it chooses the largest values; expected the largest magnitudes, of either sign"
-    if _are_largest(indices, g.abs()):
-        return f"{seen}: it chooses by g alone, without what was kept; add the residual first"
-    return f"{seen}; expected the largest magnitudes"
+    if are_largest(came):
+        yield f"{seen}: it chooses the largest values; expected the largest magnitudes, of either sign"
+    if are_largest(g.abs()):
+        yield f"{seen}: it chooses by g alone, without what was kept; add the residual first"
+    yield f"{seen}; expected the largest magnitudes"
 
 
-def _are_largest(indices: torch.Tensor, keys: torch.Tensor) -> bool:
-    """Whether no element that is left out has a larger key than one of these."""
-    left_out = torch.ones(len(keys), dtype=torch.bool).index_fill_(0, indices, False)
-    return not bool(left_out.any()) or not len(indices) or bool(keys[indices].min() >= keys[left_out].max())
-
-
-def _wrong_rest(
+def _wrong_rests(
     before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor, values: torch.Tensor
-) -> str:
-    """Return where what is sent and what is kept are not what came in."""
+) -> Iterator[str]:
+    """Yield where what is sent and what is kept are not what came in."""
     came = before + g
     rest = came.index_fill(0, indices, 0)
     if is_close(after, rest):
-        return ""
+        return
     if torch.equal(after, before):
-        return "the residual is as it was before, so what is not sent is lost: change it in place (add_, copy_)"
+        yield "the residual is as it was before, so what is not sent is lost: change it in place (add_, copy_)"
     if is_close(after, came):
         i = int(indices[values.abs().argmax()])
-        return f"the residual keeps element {i}, though it was sent: it would be sent again; clear it where you send"
+        yield f"the residual keeps element {i}, though it was sent: it would be sent again; clear it where you send"
     if not after.any():
         i = int(rest.abs().argmax())
-        return f"the residual is zero everywhere, so element {i} is lost: clear the residual only where you send"
+        yield f"the residual is zero everywhere, so element {i} is lost: clear the residual only where you send"
     if is_close(after, g.index_fill(0, indices, 0)):
-        return "the residual has forgotten what it held before the step: add g to it, do not replace it"
+        yield "the residual has forgotten what it held before the step: add g to it, do not replace it"
     i = int((after - rest).abs().argmax())
     sent = float(came[i] - rest[i])
-    return (f"element {i}: {sent:.4g} was sent and {float(after[i]):.4g} is kept, but {float(came[i]):.4g} came in "
-            f"({float(before[i]):.4g} kept before, {float(g[i]):.4g} of g): nothing may be lost or added")  # fmt: skip
+    yield (f"element {i}: {sent:.4g} was sent and {float(after[i]):.4g} is kept, but {float(came[i]):.4g} came in "
+           f"({float(before[i]):.4g} kept before, {float(g[i]):.4g} of g): nothing may be lost or added")  # fmt: skip
 
 
-def _wrong_decoded(decoded: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> str:
-    """Return where the decoded vector is not that of the code."""
-    expected = torch.zeros_like(decoded).index_copy_(0, indices, values)
-    if torch.equal(decoded, expected):
-        return ""
-    i = int((decoded - expected).abs().argmax())
-    return f"decompress gives {float(decoded[i]):.4g} for element {i}; the code says {float(expected[i]):.4g}"
-
-
-def _wrong_mean(run: Run, rank: int, s: int) -> str:
-    """Return what the result of an exchange is made of, where it is not the mean of all codes."""
+def _wrong_means(run: Run, rank: int, s: int) -> Iterator[str]:
+    """Yield what the result of an exchange is made of, where it is not the mean of all codes."""
     N, result = run.case.n, run.results[rank]
     codes, senders = _codes(run, s)
     mean, total = result[f"mean{s}"], codes.sum(0)
     if not is_close(result[f"left{s}"], result[f"kept{s}"]):
-        return "exchange leaves another residual than compress does: call compress once in a step, with the one given"
+        yield "exchange leaves another residual than compress does: call compress once in a step, with the one given"
     if is_close(mean, total / N):
-        return ""
+        return
     if is_close(mean, total) and not _divides_by_senders(run, rank):
-        return "exchange returns the sum of the codes; expected their mean: divide by N"
+        yield "exchange returns the sum of the codes; expected their mean: divide by N"
     if is_close(mean, total / senders.clamp(min=1)):
         i = int(((senders > 0) & (senders < N)).long().argmax())
-        return (f"element {i} was sent by {int(senders[i])} of {N} ranks, and is divided by {int(senders[i])}; "
-                f"expected a division by N = {N}: a rank that does not send an element sends 0 for it")  # fmt: skip
-    if overwritten := _overwritten(mean * N, codes, senders):
-        return overwritten
-    found = coefficients(mean, list(codes)) if run.case.length >= N else None
-    if found is not None:
+        yield (f"element {i} was sent by {int(senders[i])} of {N} ranks, and is divided by {int(senders[i])}; "
+               f"expected a division by N = {N}: a rank that does not send an element sends 0 for it")  # fmt: skip
+    wrong = (N * mean - total).abs() > 1e-3
+    of_one = ((N * mean - codes).abs() < 1e-3) & (codes != 0)  # where a sum holds the part of one rank only
+    if wrong.any() and (senders > 1)[wrong].all() and of_one.any(0)[wrong].all():
+        i = int(wrong.long().argmax())
+        yield (f"element {i} was sent by {int(senders[i])} ranks, and the result holds the part of one of them: where "
+               "codes have an element in common, add")  # fmt: skip
+    if found := coefficients(mean, list(codes)):
         text = describe(found, [f"the code of rank {one}" for one in range(N)])
-        return f"exchange returns {text}; expected the mean of all {N}, each rank's own being one of them"
+        yield f"exchange returns {text}; expected the mean of all {N}, each rank's own being one of them"
     i = int((mean - total / N).abs().argmax())
-    return f"exchange returns {float(mean[i]):.4g} for element {i}; the mean of the codes is {float(total[i] / N):.4g}"
+    yield f"exchange returns {float(mean[i]):.4g} for element {i}; the mean of the codes is {float(total[i] / N):.4g}"
 
 
 def _codes(run: Run, s: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the codes of a step as vectors [N, P], and by how many ranks each element was sent [P]."""
     codes = torch.stack([one[f"decoded{s}"] for one in run.results])
-    senders = torch.zeros(run.case.length, dtype=codes.dtype)
-    for one in run.results:
-        senders[one[f"indices{s}"]] += 1
-    return codes, senders
+    sent = torch.cat([one[f"indices{s}"] for one in run.results])
+    return codes, sent.bincount(minlength=run.case.length).to(codes.dtype)
 
 
 def _divides_by_senders(run: Run, rank: int) -> bool:
     """Whether each element is divided by the number of its senders, in a run where that is not 1 for all."""
-    several = False
-    for s in range(1, STEPS + 1):
-        codes, senders = _codes(run, s)
-        if not is_close(run.results[rank][f"mean{s}"], codes.sum(0) / senders.clamp(min=1)):
-            return False
-        several = several or bool((senders > 1).any())
-    return several
-
-
-def _overwritten(total: torch.Tensor, codes: torch.Tensor, senders: torch.Tensor) -> str:
-    """Return which element holds the part of one rank only, if that is all that is wrong with a sum of codes."""
-    wrong = (total - codes.sum(0)).abs() > 1e-3
-    of_one = ((total - codes).abs() < 1e-3) & (codes != 0)
-    if not wrong.any() or not (senders > 1)[wrong].all() or not of_one.any(0)[wrong].all():
-        return ""
-    i = int(wrong.long().argmax())
-    return (f"element {i} was sent by {int(senders[i])} ranks, and the result holds the part of one of them: where "
-            "codes have an element in common, add")  # fmt: skip
+    all_codes = [_codes(run, s) for s in range(1, STEPS + 1)]
+    means = [run.results[rank][f"mean{s}"] for s in range(1, STEPS + 1)]
+    return any((senders > 1).any() for _, senders in all_codes) and all(
+        is_close(mean, codes.sum(0) / senders.clamp(min=1))
+        for mean, (codes, senders) in zip(means, all_codes, strict=True)
+    )

@@ -3,12 +3,12 @@
 Every increment is drawn, so the amounts of all of them in a vector can be found: what is lost, and what counts twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import torch
 
-from lessons.lab import Run, is_close
+from lessons.lab import Run, first, is_close
 from lessons.sums import coefficients, describe
 
 SERVER = 0
@@ -36,17 +36,11 @@ def increments_of(run: Run, k: int) -> torch.Tensor:
     return run.inputs[k]["increments"].view(UPDATES, run.case.length)
 
 
-def pushes_of(run: Run, k: int) -> list[tuple[range, int]]:
-    """Return for each push of a client which of its updates it is to hold, and how many fetches came before."""
-    return _history(run, k)[0]
+def history(run: Run, k: int) -> tuple[list[tuple[range, int]], list[tuple[int, int]]]:
+    """Return for each push of a client which of its updates it is to hold, and how many fetches came before.
 
-
-def fetches_of(run: Run, k: int) -> list[tuple[int, int]]:
-    """Return for each fetch of a client how many of its updates were pushed, and how many were made."""
-    return _history(run, k)[1]
-
-
-def _history(run: Run, k: int) -> tuple[list[tuple[range, int]], list[tuple[int, int]]]:
+    And for each fetch how many of its updates were pushed, and how many were made.
+    """
     pushes: list[tuple[range, int]] = []
     fetches: list[tuple[int, int]] = []
     pushed = made = 0
@@ -81,58 +75,66 @@ def count_lost(run: Run) -> str:
     return f". In the server's x, of {found[1].numel()} updates, {', '.join(counted)}" if counted else ""
 
 
+def explain(run: Run) -> Iterator[str]:
+    """Yield what is wrong in what was pushed, in the server's x at the end, and in what was fetched."""
+    total = run.inputs[SERVER]["x"] + sum(increments_of(run, k).sum(0) for k in clients(run))
+    fetched = [text for k in clients(run) for text in _explain_fetches(run, k)]
+    if fetched or not is_close(run.results[SERVER]["x"], total):
+        for look in (_explain_minus, _explain_pushes):
+            yield from (text for k in clients(run) for text in look(run, k))
+        yield from _explain_server(run)
+        yield from fetched
+        yield "the server has lost updates"
+
+
 def _pushed(run: Run, k: int) -> list[torch.Tensor]:
     return [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
 
 
-def explain_minus(run: Run, k: int) -> str:
-    """Return which push takes updates of others off, which they then push again; "" if none does."""
+def _explain_minus(run: Run, k: int) -> Iterator[str]:
+    """Yield which push takes updates of others off, which they then push again."""
     for i, vector in enumerate(_pushed(run, k)):
         found = amounts(run, vector)
-        taken_off = [j for j in clients(run) if found and j != k and bool((found[1][j - 1] < -_LOOK).any())]
-        if taken_off:
-            return (f"push {i + 1} of rank {k} holds updates of rank {taken_off[0]} with a minus: a fetch has put them "
-                    "into base, and not into x (`x = ...` names a new tensor)")  # fmt: skip
-    return ""
+        for j in clients(run):
+            if found and j != k and bool((found[1][j - 1] < -_LOOK).any()):
+                yield (f"push {i + 1} of rank {k} holds updates of rank {j} with a minus: a fetch has put them into "
+                       "base, and not into x (`x = ...` names a new tensor)")  # fmt: skip
 
 
-def explain_pushes(run: Run, k: int) -> str:
-    """Return what is wrong in a client's pushes, the root of it first; "" if nothing is, or it cannot be told."""
-    expected, sent = pushes_of(run, k), _pushed(run, k)
+def _explain_pushes(run: Run, k: int) -> Iterator[str]:
+    """Yield what is wrong in a client's pushes, the root of it first."""
+    (expected, _), sent = history(run, k), _pushed(run, k)
     if len(sent) != len(expected):
-        return f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
+        yield f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
+        return
     held = [amounts(run, vector) for vector in sent]
-    wrong = []
-    for i, (found, (wanted, _)) in enumerate(zip(held, expected, strict=True)):
-        if found and (text := _explain_push(*found, wanted, k)):
-            wrong.append((text.startswith(_NOTHING), i, text))  # what is missing may have gone with what came again
-    if not wrong:
-        return ""
-    _, i, text = min(wrong)
-    text += _explain_again(held, expected, k) if text.endswith("; ") else ""
-    text += _explain_missing(run, k, i, held[i]) if text.startswith(_NOTHING) else ""
-    return f"push {i + 1} of rank {k} holds {text}"
+    texts = [
+        found and first(_explain_push(*found, wanted, k)) for found, (wanted, _) in zip(held, expected, strict=True)
+    ]
+    wrong = [(text.startswith(_NOTHING), i, text) for i, text in enumerate(texts) if text]
+    for _, i, text in sorted(wrong):  # what is missing may have gone with what came again
+        text += _explain_again(held, expected, k) if text.endswith("; ") else ""
+        text += _explain_missing(run, k, i, held[i]) if text.startswith(_NOTHING) else ""
+        yield f"push {i + 1} of rank {k} holds {text}"
 
 
-def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> str:
-    """Return what is wrong in one push, "" if nothing is."""
-    mine = updates[k - 1]
+def _explain_push(of_x: float, updates: torch.Tensor, wanted: range, k: int) -> Iterator[str]:
+    """Yield what is wrong in one push."""
+    mine, share = updates[k - 1], 1 / len(updates)
     if abs(of_x) > _LOOK:
-        return f"x itself, a value, and not what rank {k} has added to it"
+        yield f"x itself, a value, and not what rank {k} has added to it"
     if again := [j for j in range(wanted.start) if mine[j] > _LOOK]:
-        return f"{_named(again)} again, already pushed; "
+        yield f"{_named(again)} again, already pushed; "
     others = [j + 1 for j in range(len(updates)) if j != k - 1 and bool((updates[j].abs() > _LOOK).any())]
     if others:
-        return f"updates of rank {others[0]} as well, which came with a fetch: base is to take them in ({_REBOUND})"
+        yield f"updates of rank {others[0]} as well, which came with a fetch: base is to take them in ({_REBOUND})"
     if missing := [j for j in wanted if mine[j] < _LOOK]:
-        return f"{_NOTHING} {_named(missing)}, "
-    share = 1 / len(updates)
+        yield f"{_NOTHING} {_named(missing)}, "
     if wanted and share < 1 and all(abs(mine[j] - share) < _LOOK for j in wanted):
-        return (f"{_named(list(wanted))} divided by the {len(updates)} clients: gradients of one step have a mean, "
-                "steps that were taken add up")  # fmt: skip
+        yield (f"{_named(list(wanted))} divided by the {len(updates)} clients: gradients of one step have a mean, "
+               "steps that were taken add up")  # fmt: skip
     if any(abs(mine[j] - 1) > _LOOK for j in wanted):
-        return f"{describe(mine.tolist(), [f'update {j + 1}' for j in range(UPDATES)])}; expected each once"
-    return ""
+        yield f"{describe(mine.tolist(), [f'update {j + 1}' for j in range(UPDATES)])}; expected each once"
 
 
 def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[range, int]], k: int) -> str:
@@ -152,9 +154,10 @@ def _explain_again(held: Sequence[Amounts | None], expected: Sequence[tuple[rang
 
 def _explain_missing(run: Run, k: int, i: int, found: Amounts | None) -> str:
     """Return what became of updates that push i lacks: a fetch has thrown them away, or base has them too early."""
-    wanted, fetches = pushes_of(run, k)[i]
+    all_pushes, all_fetches = history(run, k)
+    wanted, fetches = all_pushes[i]
     missing = [j for j in wanted if found is not None and found[1][k - 1][j] < _LOOK]
-    made = fetches_of(run, k)[fetches - 1][1] if fetches else 0  # before the last fetch that came before the push
+    made = all_fetches[fetches - 1][1] if fetches else 0  # before the last fetch that came before the push
     if missing[-1] >= made:
         return "though no fetch has come since: where base is moved first, x - base is 0"
     fetched = amounts(run, run.results[k]["fetched"].view(-1, run.case.length)[fetches - 1])
@@ -163,45 +166,43 @@ def _explain_missing(run: Run, k: int, i: int, found: Amounts | None) -> str:
     return "made before a fetch: that fetch has thrown away what was not pushed yet"
 
 
-def explain_server(run: Run) -> str:
-    """Return what is wrong in the server's x at the end, all pushes being right."""
+def _explain_server(run: Run) -> Iterator[str]:
+    """Yield what is wrong in the server's x at the end, all pushes being right."""
     found = amounts(run, run.results[SERVER]["x"])
     if found is None:
-        return ""
+        return
     of_x, updates = found
-    if bool((updates - 1).abs().max() < _LOOK) and abs(of_x - 1) < _LOOK:
-        return ""
     if abs(of_x) < _LOOK and bool((updates.abs() < 1 + _LOOK).all()):
-        return "the x that the server began with is gone: apply writes what was pushed over it"
+        yield "the x that the server began with is gone: apply writes what was pushed over it"
     if abs(of_x - 1) > _LOOK:
-        return f"the server's first x counts {of_x:.2g} in the end: apply takes a mean of x and what was pushed"
-    return "apply has not added each push once: an increment is a step that was taken, and steps add up"
+        yield f"the server's first x counts {of_x:.2g} in the end: apply takes a mean of x and what was pushed"
+    if bool((updates - 1).abs().max() >= _LOOK):
+        yield "apply has not added each push once: an increment is a step that was taken, and steps add up"
 
 
-def explain_fetches(run: Run, k: int) -> str:
-    """Return what is wrong first in a client's x after a fetch: the server's x, and its own updates once, is right."""
+def _explain_fetches(run: Run, k: int) -> Iterator[str]:
+    """Yield what is wrong in a client's x after a fetch: the server's x, and its own updates once, is right."""
     replies = [one.vector for one in run.of_rank(SERVER) if one.dst == k]
     xs = run.results[k]["fetched"].view(-1, run.case.length)
     before, done = run.inputs[k]["x"], 0  # x as the client has made it by itself since the last fetch
-    for i, (x, (pushed, made)) in enumerate(zip(xs, fetches_of(run, k), strict=True)):
+    for i, (x, (pushed, made)) in enumerate(zip(xs, history(run, k)[1], strict=True)):
         before = before + increments_of(run, k)[done:made].sum(0)
         begin = f"after fetch {i + 1} of rank {k} its x"
         if found := amounts(run, x):
             mine = found[1][k - 1]
             if twice := [j for j in range(made) if mine[j] > 1 + _LOOK]:
-                return (f"{begin} holds {_named(twice)} of its own twice: the server's x has what was pushed; only "
-                        "what was not pushed yet is to be added to it")  # fmt: skip
+                yield (f"{begin} holds {_named(twice)} of its own twice: the server's x has what was pushed; only "
+                       "what was not pushed yet is to be added to it")  # fmt: skip
             if missing := [j for j in range(made) if mine[j] < 1 - _LOOK]:
                 lack = "of its own, not pushed yet: the client goes on without its own work"
-                return f"{begin} lacks {_named(missing)} {lack}"
+                yield f"{begin} lacks {_named(missing)} {lack}"
         unpushed = increments_of(run, k)[pushed:made].sum(0)
-        reply = replies[i] if i < len(replies) else None
-        if reply is not None and len(replies) == len(xs) and not is_close(x, reply + unpushed):
+        reply = replies[i] if len(replies) == len(xs) else None
+        if reply is not None and not is_close(x, reply + unpushed):
             if is_close(x, before):
-                return f"{begin} is as before: `x = ...` names a new tensor; write into x (copy_, add_)"
-            return f"{begin} is not the sum of the x that the server sent and its own updates that are not pushed yet"
+                yield f"{begin} is as before: `x = ...` names a new tensor; write into x (copy_, add_)"
+            yield f"{begin} is not the sum of the x that the server sent and its own updates that are not pushed yet"
         before, done = x, made
-    return ""
 
 
 def _named(numbers: list[int]) -> str:

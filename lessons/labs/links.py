@@ -3,17 +3,17 @@
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
-from lessons.labs import estimates
+from lessons.labs import clusters
 from lessons.labs.clusters import CHOICES, RING, SERVER, TO_CHOOSE, TO_ESTIMATE, Cluster
 from lessons.labs.ring import run_all_reduce, wrong_ranks
-from lessons.sums import coefficients, describe
+from lessons.sums import are_all, coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
 CHOOSE = "choose"
@@ -44,41 +44,38 @@ class Links(Lab):
         result = {"answers": torch.tensor(answers, dtype=torch.float64)}
         return result if case.function else result | run_all_reduce(yours, transport, case, inputs)
 
-    def find_fault(self, run: Run) -> str:
+    def find_faults(self, run: Run) -> Iterator[str]:
         function, asked = run.case.function, clusters_of(run.case)
         if choice := ESTIMATES.get(function):
-            fault = estimates.explain_estimates(choice, asked[::3], run.results[0]["answers"].view(-1, 3))
-            return fault and f"{function}: {fault}"
-        if asked and max(estimates.ratios(asked, choices_of(run))) > _ENOUGH:
-            return f"choose: {estimates.explain_choices(asked, choices_of(run))}"
+            answers = run.results[0]["answers"].view(-1, 3)
+            yield from (f"{function}: {text}" for text in clusters.explain_estimates(choice, asked[::3], answers))
+        elif asked and max(clusters.ratios(asked, choices_of(run))) > _ENOUGH:
+            yield from (f"choose: {text}" for text in clusters.explain_choices(asked, choices_of(run)))
         if function:
-            return ""
+            return
         if wrong := wrong_ranks(run):
-            return _explain_vector(run, wrong[0])
-        first = run.results[0]["vector"]
+            yield from _explain_vector(run, wrong[0])
         for rank, result in enumerate(run.results):
-            if len(different := (result["vector"] != first).nonzero()):
-                return (f"all_reduce: {run.case}: all ranks hold the mean, but element {int(different[0])} has other "
-                        f"bits on rank {rank} than on rank 0: let both of a pair add the same two sums")  # fmt: skip
-        return ""
+            if len(different := (result["vector"] != run.results[0]["vector"]).nonzero()):
+                yield (f"all_reduce: {run.case}: all ranks hold the mean, but element {int(different[0])} has other "
+                       f"bits on rank {rank} than on rank 0: let both of a pair add the same two sums")  # fmt: skip
 
-    def comment(self, kind: str, run: Run) -> str:
-        two = "; two that wait before they receive are a deadlock: send vector.clone(), which nobody changes"
-        return two if kind == "damage" and run.results else ""  # without results it is another damage
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
+        if kind == "damage" and run.results:  # without results it is another damage
+            yield "; two that wait before they receive are a deadlock: send vector.clone(), which nobody changes"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return "the vector" if vector.numel() == case.length else f"{vector.numel()} elements"
 
     def costs(self, run: Run) -> dict[str, float]:
-        found = estimates.ratios(clusters_of(run.case), choices_of(run))
+        found = clusters.ratios(clusters_of(run.case), choices_of(run))
         costs = {"time of your choices": sum(found) / len(found)} | super().costs(run)
         del costs["bytes of a rank"]  # a ring sends fewer
         return costs
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         if missed[0].name == "messages of a rank" and run.rounds < math.log2(run.case.n):
-            return "yours is faster here, for a message costs its sender nothing but the time on the card"
-        return ""
+            yield "yours is faster here, for a message costs its sender nothing but the time on the card"
 
 
 def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
@@ -94,33 +91,34 @@ def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
     return list(CHOICES).index(said)
 
 
-def _explain_vector(run: Run, rank: int) -> str:
-    """Return what a wrong result of the all-reduce is made of."""
+def _explain_vector(run: Run, rank: int) -> Iterator[str]:
+    """Yield what a wrong result of the all-reduce is made of."""
     case = run.case
     begin = f"all_reduce: {case}: rank {rank} ends with"
     found = coefficients(run.results[rank]["vector"], [inputs["vector"] for inputs in run.inputs])
     if found is None:
-        return f"{begin} something else than the mean of all {case.n} ranks"
-    if case.n > 1 and all(abs(a - 1) < 1e-3 for a in found):
-        return f"{begin} the sum; expected the mean: divide by N, once"
+        yield f"{begin} something else than the mean of all {case.n} ranks"
+        return
+    if case.n > 1 and are_all(found, 1):
+        yield f"{begin} the sum; expected the mean: divide by N, once"
     counts = [case.n * a for a in found]
     twice = any(round(count) > 1 for count in counts) and all(abs(count - round(count)) < 1e-2 for count in counts)
     shared = twice and any(abs(a - round(a)) > 1e-3 for a in found)  # a mean: how often each is in its sum
     text = f"({describe(counts)}) / {case.n}" if shared else describe(found)
     if missing := [str(k) for k, a in enumerate(found) if not a]:
-        return (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
-                "2^s ranks, if both of a pair know different ones")  # fmt: skip
-    alike = all(abs(a - found[0]) < 1e-3 for a in found)
+        yield (f"{begin} {text}, without rank {', '.join(missing)}: after s rounds a rank can have the parts of "
+               "2^s ranks, if both of a pair know different ones")  # fmt: skip
+    alike = are_all(found, found[0])
     if alike and found[0] < 1 / case.n:
-        return f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N once"
+        yield f"{begin} {text}: every rank is in it once, but divided by {1 / found[0]:.3g}: divide by N once"
     which = "all" if alike else "some"
-    return f"{begin} {text}; expected each rank once, divided by {case.n}: {which} parts have come on several ways"
+    yield f"{begin} {text}; expected each rank once, divided by {case.n}: {which} parts have come on several ways"
 
 
 def clusters_of(case: Case) -> Sequence[Cluster]:
     """Return the clusters that the functions of a case are asked about."""
     if case.function in ESTIMATES:
-        return [one for cluster in TO_ESTIMATE for one in estimates.vary(cluster)]
+        return [one for cluster in TO_ESTIMATE for one in clusters.vary(cluster)]
     return TO_CHOOSE if case in (Links.scored, Case(1, 0, function=CHOOSE)) else ()
 
 

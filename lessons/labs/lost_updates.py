@@ -1,16 +1,14 @@
 """Lab 5: lost updates. Clients change copies of x at their own pace, and nothing of it is lost or counts twice."""
 
 import random
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, is_close, normal
-from lessons.labs import increments
-from lessons.labs.increments import BLOCKS, FETCH, PUSH, SERVER, STEP, UPDATES, clients, increments_of
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, normal
+from lessons.labs.increments import BLOCKS, FETCH, PUSH, SERVER, STEP, UPDATES, count_lost, explain
 from transports.base import ANY
 
 LONGEST_S = 300e-6  # before a client does the next thing; a message takes 50 us and more
@@ -89,23 +87,16 @@ class LostUpdates(Lab):
         transport.isend(None, SERVER, "goodbye")
         return {"fetched": torch.stack(fetched)}
 
-    def find_fault(self, run: Run) -> str:
-        total = run.inputs[SERVER]["x"] + sum(increments_of(run, k).sum(0) for k in clients(run))
-        fetched = next((text for k in clients(run) if (text := increments.explain_fetches(run, k))), "")
-        if is_close(run.results[SERVER]["x"], total) and not fetched:
-            return ""
-        looks = [partial(look, run, k) for look in (increments.explain_minus, increments.explain_pushes)
-                 for k in clients(run)]  # fmt: skip
-        found = next((text for look in looks if (text := look())), "") or increments.explain_server(run) or fetched
-        return f"{run.case}: {found or 'the server has lost updates'}{increments.count_lost(run)}"
+    def find_faults(self, run: Run) -> Iterator[str]:
+        yield from (f"{run.case}: {text}{count_lost(run)}" for text in explain(run))
 
-    def comment(self, kind: str, run: Run) -> str:
-        if kind not in ("deadlock", "unread"):
-            return ""
-        tags = {one.tag for one in run.sent if one.dst == SERVER}
-        if other := tags - {"push", "fetch", "goodbye"}:
-            return f"; the server takes the tags 'push', 'fetch' and 'goodbye', and not {min(other)!r}"
-        return "" if "fetch" in tags else "; no client has sent 'fetch', which the server answers with 'parameters'"
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
+        if kind in ("deadlock", "unread"):
+            tags = {one.tag for one in run.sent if one.dst == SERVER}
+            for other in sorted(tags - {"push", "fetch", "goodbye"}):
+                yield f"; the server takes the tags 'push', 'fetch' and 'goodbye', and not {other!r}"
+            if "fetch" not in tags:
+                yield "; no client has sent 'fetch', which the server answers with 'parameters'"
 
     def label(self, message: Sent, case: Case) -> str:
         return "x" if message.rank == SERVER else message.tag

@@ -1,7 +1,7 @@
 """Lab 4: not waiting. A server applies each gradient when it comes; and how large a rate late gradients can bear."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, normal
-from lessons.labs.late_words import explain_descend, explain_rates
-from lessons.labs.not_waiting_words import LR, explain_answers, explain_serve
+from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -66,8 +65,11 @@ class NotWaiting(Lab):
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         if isinstance(case, Task):
-            is_server = transport.rank == SERVER
-            return _serve(yours.serve, transport, case, inputs) if is_server else _work(transport, inputs)
+            if transport.rank != SERVER:
+                return _work(transport, inputs)
+            descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+            staleness = _numbers(yours.serve(transport, descent.x, descent.update, case.s), "serve")
+            return descent.result() | {"staleness": staleness}
         asked = _asked(inputs)
         if case.function == "descend":
             return {f"x{i}": _numbers(_call(yours.descend, "descend", rate, curvature, tau, _STEPS), "descend")
@@ -75,33 +77,36 @@ class NotWaiting(Lab):
         rates = [_call(yours.largest_rate, "largest_rate", curvature, tau) for _, curvature, tau in asked]
         return {"rates": _numbers(rates, "largest_rate")}
 
-    def find_fault(self, run: Run) -> str:
+    def find_faults(self, run: Run) -> Iterator[str]:
         if isinstance(run.case, Task):
-            return explain_serve(run, run.case.s)
-        asked = _asked(run.inputs[0])
+            yield from (f"{run.case}: {text}" for text in explain_serve(run, run.case.s))
+            return
+        asked, result = _asked(run.inputs[0]), run.results[0]
         if run.case.function == "descend":
-            found = (explain_descend(*one, _STEPS, run.results[0][f"x{i}"].tolist()) for i, one in enumerate(asked))
-            return next((text for text in found if text), "")
-        return explain_rates([(curvature, tau) for _, curvature, tau in asked], run.results[0]["rates"].tolist())
+            for i, one in enumerate(asked):
+                yield from explain_descend(*one, _STEPS, result[f"x{i}"].tolist())
+        else:
+            yield from explain_rates([(curvature, tau) for _, curvature, tau in asked], result["rates"].tolist())
 
-    def comment(self, kind: str, run: Run) -> str:
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
         function = run.case.function or "serve"
         s = run.case.s if isinstance(run.case, Task) else None
         # The cases with a bound come behind those without.
         right = self.right_so_far(function) if s is None else "; right so far: serve without a bound"
         if kind == "damage":
-            return f"; or send a copy, x.clone(), so that nobody waits{right}"
+            yield f"; or send a copy, x.clone(), so that nobody waits{right}"
         if kind == "loop" and function == "largest_rate":
-            return f"; largest_rate may take a second, so try fewer rates, or fewer steps of descend with each{right}"
-        text = explain_answers(run, s) if kind in ("deadlock", "unread") else ""
-        if not text and kind == "deadlock" and function == "serve":
-            text = _explain_end(run)
-        return (f"; {text}" if text else "") + right
+            yield f"; largest_rate may take a second, so try fewer rates, or fewer steps of descend with each{right}"
+        if kind in ("deadlock", "unread"):
+            yield from (f"; {text}{right}" for text in explain_answers(run, s))
+        if kind == "deadlock" and function == "serve":
+            yield from (f"; {text}{right}" for text in _explain_end(run))
+        yield right
 
-    def explain_unread(self, run: Run, message: Sent) -> str:
-        end = _explain_end(run) if message.dst == SERVER else ""
+    def explain_unread(self, run: Run, message: Sent) -> Iterator[str]:
         begin = f"{run.case}: rank 0 never received {message.tag!r} {message.step} of rank {message.rank}"
-        return end and f"{begin}: {end}"
+        if message.dst == SERVER:
+            yield from (f"{begin}: {end}" for end in _explain_end(run))
 
     def place(self, message: Sent, case: Case) -> str:
         return f"{'answer' if message.rank == SERVER else 'step'} {message.step}"
@@ -126,11 +131,11 @@ def _asked(inputs: Vectors) -> list[tuple[float, float, int]]:
     return [*zip(*(inputs[name].tolist() for name in ("rates", "curvatures", "taus")), strict=True)]
 
 
-def _explain_end(run: Run) -> str:
-    """Return who has not said goodbye; "" if all have."""
+def _explain_end(run: Run) -> Iterator[str]:
+    """Yield who has not said goodbye."""
     left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
-    there = ", ".join(str(k) for k in range(1, run.case.n) if k not in left)
-    return f"serve is to go on until all workers have said goodbye; not yet: rank {there}" if there else ""
+    if there := ", ".join(str(k) for k in range(1, run.case.n) if k not in left):
+        yield f"serve is to go on until all workers have said goodbye; not yet: rank {there}"
 
 
 def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
@@ -140,13 +145,6 @@ def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
     except Exception as error:
         error.add_note(f"{name}({', '.join(f'{one:.3g}' for one in asked)})")
         raise
-
-
-def _serve(serve: Callable[..., Any], transport: Any, case: Task, inputs: Vectors) -> Vectors:
-    """Be the server; return what it has made of x, and what it says of the gradients' staleness."""
-    descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
-    staleness = _numbers(serve(transport, descent.x, descent.update, case.s), "serve")
-    return descent.result() | {"staleness": staleness}
 
 
 def _work(transport: Any, inputs: Vectors) -> Vectors:

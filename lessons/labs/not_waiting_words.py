@@ -1,15 +1,22 @@
-"""The verdicts on the server of lab 4, message by message; of its other functions see `late_words`.
+"""The verdicts on the functions of lab 4: on the server message by message, on the descent, and on the largest rate.
 
 A server is judged by what the ranks have ended with: the x before each update, the gradients that were used, and every
 x that a worker had. In virtual time its messages tell also whether it took what came first, and whom it answered when.
 """
 
+import math
+from collections.abc import Iterator, Sequence
+
 import torch
 
 from lessons.lab import Run, Sent, counted, is_close
+from lessons.solutions.not_waiting import descend
 from lessons.sums import coefficients, describe
 
 LR = 0.1
+TOLERANCE = 0.02  # of the largest rate
+_NEAR = 0.1  # of it: from here on x needs many steps to be small
+_ROUNDING = 1e-9  # what it may change of a number
 _SOON = 1e-9  # seconds: what happens at once
 
 
@@ -32,35 +39,31 @@ class Served:
         return next((v for v, one in enumerate(self.before) if is_close(x, one)), None)
 
 
-def explain_serve(run: Run, s: int | None) -> str:
-    """Return what is wrong first in what a server has done; "" if nothing is."""
+def explain_serve(run: Run, s: int | None) -> Iterator[str]:
+    """Yield what is wrong in what a server has done."""
     seen = Served(run)
-    begin = f"{run.case}:"
     due = dict.fromkeys(seen.had, 0)
     for i, g in enumerate(seen.used):
         if i and not is_close(seen.before[i], seen.before[i - 1] - LR * seen.used[i - 1]):
-            old = seen.version_of(seen.before[i])
-            text = f"on version {old}, though there had been {counted(i, 'update')}; x is changed by `update` only"
-            return f"{begin} update {i + 1} was made {text}"
-        found = [k for k, j in due.items() if j < seen.steps[k] and is_close(g, seen.had[k][j] - seen.c[k])]
+            yield (f"update {i + 1} was made on version {seen.version_of(seen.before[i])}, though there had been "
+                   f"{counted(i, 'update')}; x is changed by `update` only")  # fmt: skip
+        parts = {k: seen.had[k][j] - seen.c[k] for k, j in due.items() if j < seen.steps[k]}
+        found = [k for k, part in parts.items() if is_close(g, part)]
         if not found:
-            return f"{begin} {_explain_used(seen, i, due)}"
+            made_of = coefficients(g, list(parts.values())) if parts else None
+            text = (
+                describe(made_of, [f"g of rank {k}" for k in parts]) if made_of else "what is no worker's next gradient"
+            )
+            yield (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; "
+                   "expected one update with each gradient, as it came")  # fmt: skip
         seen.made[found[0], due[found[0]]] = i + 1
         due[found[0]] += 1
-    total = sum(seen.steps.values())
-    if len(seen.made) != total:
-        return f"{begin} the server made {len(seen.made)} updates with {total} gradients; expected one with each"
-    text = _explain_order(run) or _explain_had(seen) or explain_answers(run, s, seen) or _explain_staleness(seen)
-    return text and f"{begin} {text}"
-
-
-def _explain_used(seen: Served, i: int, due: dict[int, int]) -> str:
-    """Return what update i was made with, if it was no worker's gradient."""
-    parts = {k: seen.had[k][j] - seen.c[k] for k, j in due.items() if j < seen.steps[k]}
-    found = coefficients(seen.used[i], list(parts.values())) if parts else None
-    text = "what is no worker's next gradient" if found is None else describe(found, [f"g of rank {k}" for k in parts])
-    return (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; expected one "
-            "update with each gradient, as it came")  # fmt: skip
+    if len(seen.made) != (total := sum(seen.steps.values())):
+        yield f"the server made {len(seen.made)} updates with {total} gradients; expected one with each"
+    yield from _explain_order(run)
+    yield from _explain_had(seen)
+    yield from explain_answers(run, s, seen)
+    yield from _explain_staleness(seen)
 
 
 def _of_server(run: Run) -> list[Sent]:
@@ -69,110 +72,162 @@ def _of_server(run: Run) -> list[Sent]:
     return sorted(of_server, key=lambda one: one.taken if one.rank else one.number)
 
 
-def _explain_order(run: Run) -> str:
-    """Return which gradient was taken before one that had come earlier; "" if none was, or nothing is known of it."""
+def _explain_order(run: Run) -> Iterator[str]:
+    """Yield which gradient was taken before one that had come earlier."""
     came = [one for one in _of_server(run) if one.tag == "gradient"]
     for i, one in enumerate(came):
         first = min(came[i:], key=lambda later: later.sent)
         if first.sent < one.sent - _SOON:
-            return (f"the server took the gradient of rank {one.rank} first, though that of rank {first.rank} had come "
-                    f"{1000 * (one.sent - first.sent):.1f} virtual ms before; receive from ANY")  # fmt: skip
-    return ""
+            yield (f"the server took the gradient of rank {one.rank} first, though that of rank {first.rank} had come "
+                   f"{1000 * (one.sent - first.sent):.1f} virtual ms before; receive from ANY")  # fmt: skip
 
 
-def _explain_had(seen: Served) -> str:
-    """Return which worker got what is no x, or one without its own gradient; "" if none did."""
+def _explain_had(seen: Served) -> Iterator[str]:
+    """Yield which worker got what is no x, or one without its own gradient."""
     for (k, j), made in seen.made.items():
         got = seen.version_of(seen.had[k][j + 1])
         if got is None:
-            return f"what rank {k} got after update {made} is no version of x"
-        if got < made:
-            return (f"rank {k} got version {got}, which does not have its own gradient in it, which made version {made}"
-                    "; send x after the update")  # fmt: skip
-    return ""
+            yield f"what rank {k} got after update {made} is no version of x"
+        elif got < made:
+            yield (f"rank {k} got version {got}, which does not have its own gradient in it, which made version {made}"
+                   "; send x after the update")  # fmt: skip
 
 
-def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> str:
-    """Return who was answered wrongly: unasked, too early, too late, with an old x; "" if nobody, going by messages.
+def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iterator[str]:
+    """Yield who was answered wrongly: unasked, too early, too late, with an old x, going by messages.
 
     Of a run that has not come to its end nothing else is `seen`.
     """
     taken = dict.fromkeys(range(1, run.case.n), 0)  # gradients of each worker
     present, waiting = set(taken), set[int]()
     last: Sent | None = None  # that was taken
-    early = ""  # told last: who is ahead may be so because another one is held back
+    early = []  # told last: who is ahead may be so because another one is held back
     for message in _of_server(run):
         if message.rank == 0:
             k = message.dst
             if k not in waiting:
-                return f"rank {k} was sent x though it waited for none: answer only who has sent a gradient"
+                yield f"rank {k} was sent x though it waited for none: answer only who has sent a gradient"
             waiting.remove(k)
             slowest = min(present, key=lambda m: taken[m])
             if s is not None and (ahead := taken[k] - taken[slowest]) > s:
                 at = f"when it was {counted(ahead, 'step')} ahead of rank {slowest}"
-                early = early or f"rank {k} was answered {at}; the bound is {s}"
+                early.append(f"rank {k} was answered {at}; the bound is {s}")
             made, got = sum(taken.values()), seen.version_of(message.vector) if seen else None
             if got is not None and got < made:
-                return (f"rank {k} was answered after update {made}, but with version {got}, the x of when it was held "
-                        "back; send the x of now")  # fmt: skip
+                yield (f"rank {k} was answered after update {made}, but with version {got}, the x of when it was held "
+                       "back; send the x of now")  # fmt: skip
             continue
-        text = _explain_wait(taken, present, waiting, last, s) if last else ""
-        if last and text and _arrival(message) > _arrival(last) + _SOON:
-            return text
+        if last and (message.arrived or 0) > (last.arrived or 0) + _SOON:
+            yield from _explain_wait(taken, present, waiting, last, s)
         last = message
         if message.tag == "gradient":
             taken[message.rank] += 1
             waiting.add(message.rank)
         else:
             present.discard(message.rank)
-    return (_explain_wait(taken, present, waiting, last, s) if last else "") or early
+    if last:
+        yield from _explain_wait(taken, present, waiting, last, s)
+    yield from early
 
 
-def _explain_wait(taken: dict[int, int], present: set[int], waiting: set[int], last: Sent, s: int | None) -> str:
-    """Return who waits longer than the bound demands, after the message that was taken last; "" if nobody."""
+def _explain_wait(
+    taken: dict[int, int], present: set[int], waiting: set[int], last: Sent, s: int | None
+) -> Iterator[str]:
+    """Yield who waits longer than the bound demands, after the message that was taken last."""
     for k in sorted(waiting):
         ahead = taken[k] - min(taken[m] for m in present)
         if s is None:
-            return f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
-        if ahead > s:
-            continue
-        of = "the slowest" if present == set(taken) else "the slowest that is still at work"
-        text = f"rank {k} is held back, though it is {counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
-        if k == last.rank:
-            return text
-        if last.tag == "gradient":
-            return f"{text} since rank {last.rank} has moved on: after every message look at all who wait"
-        return f"{text} since rank {last.rank} has said goodbye and left"
-    return ""
+            yield f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
+        elif ahead <= s:
+            of = "the slowest" if present == set(taken) else "the slowest that is still at work"
+            text = (
+                f"rank {k} is held back, though it is {counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
+            )
+            if last.tag != "gradient":
+                yield f"{text} since rank {last.rank} has said goodbye and left"
+            elif k != last.rank:
+                yield f"{text} since rank {last.rank} has moved on: after every message look at all who wait"
+            yield text
 
 
-def _arrival(message: Sent) -> float:
-    assert message.arrived is not None
-    return message.arrived
-
-
-def _explain_staleness(seen: Served) -> str:
-    """Return which staleness was returned instead of which."""
-    order = list(seen.made)
+def _explain_staleness(seen: Served) -> Iterator[str]:
+    """Yield which staleness was returned instead of which."""
+    order, found = list(seen.made), seen.staleness
     versions = [seen.version_of(seen.had[k][j]) or 0 for k, j in order]
     expected = [i - read for i, read in enumerate(versions)]
-    found = seen.staleness
     if found == expected:
-        return ""
+        return
     if len(found) != len(expected):
-        return f"serve returned {len(found)} numbers for {len(expected)} gradients; expected one for each"
+        yield f"serve returned {len(found)} numbers for {len(expected)} gradients; expected one for each"
     if found == [late + 1 for late in expected]:
-        return "every staleness is 1 too large: what counts is the version that a gradient is applied to"
+        yield "every staleness is 1 too large: what counts is the version that a gradient is applied to"
     if found == versions:
-        return "serve returned the versions that were read; staleness is the version applied to, less that"
+        yield "serve returned the versions that were read; staleness is the version applied to, less that"
     done = dict.fromkeys(seen.had, 0)
     behind = []
     for k, _ in order:
         done[k] += 1
         behind.append(max(done.values()) - done[k])
     if found == behind:
-        return ("serve returned how many of its own steps a worker is behind the furthest; staleness counts "
-                "versions of x, that is updates, of all workers")  # fmt: skip
-    i = next(i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
-    return (f"the gradient of rank {order[i][0]} that was applied to version {i} was computed on version "
-            f"{versions[i]}: staleness {expected[i]}; serve returned {found[i]:g}")  # fmt: skip
+        yield ("serve returned how many of its own steps a worker is behind the furthest; staleness counts "
+               "versions of x, that is updates, of all workers")  # fmt: skip
+    for i, (late, said) in enumerate(zip(expected, found, strict=True)):
+        if late != said:
+            yield (f"the gradient of rank {order[i][0]} that was applied to version {i} was computed on version "
+                   f"{versions[i]}: staleness {late}; serve returned {said:g}")  # fmt: skip
+
+
+# The functions that run alone
+
+
+def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: Sequence[float]) -> Iterator[str]:
+    """Yield which steps of a descent by late gradients are wrong."""
+    begin, x = f"descend({rate:.3f}, {curvature:.3f}, {tau}, {steps})", descend(rate, curvature, tau, steps)
+    if len(found) != steps + 1:
+        yield f"{begin} returned {len(found)} numbers; expected {steps + 1}, x_0 to x_{steps}"
+    if not _is_same(found[0], 1):
+        yield f"{begin}: x_0 is {found[0]:.4g}; expected 1"
+    for t in range(1, steps + 1):
+        if _is_same(found[t], x[t]):
+            continue
+        due = max(t - 1 - tau, 0)
+        expected = (
+            f"expected that at x_{due}, {f'{tau} before x_{t - 1}' if t > tau else 'since before x_0 there was x_0'}"
+        )
+        if _is_same(found[t], x[t - 1]):
+            yield f"{begin}: x_{t} was made with no gradient; {expected}"
+        for u in range(t):
+            if _is_same(found[t], x[t - 1] - rate * curvature * x[u]):
+                yield f"{begin}: x_{t} was made with the gradient at x_{u}; {expected}"
+        text = f"{begin}: x_{t} is {found[t]:.12g}, expected {x[t]:.12g}"
+        if _is_same(found[t], x[t - 1] - rate * x[due]):
+            yield f"{text}: the step was rate * x_{due}; the gradient is curvature * x_{due}"
+        yield f"{text}, which is x_{t - 1} - rate * (gradient at x_{due})"
+
+
+def _is_same(one: float, other: float) -> bool:
+    return abs(one - other) <= _ROUNDING * max(1.0, abs(other))
+
+
+def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> Iterator[str]:
+    """Yield what is wrong with the largest rates for pairs of a curvature and a staleness."""
+    # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
+    largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
+    for (curvature, tau), rate, best in zip(asked, rates, largest, strict=True):
+        if _is_near(rate, best):
+            continue
+        begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
+        if all(_is_near(one, 2 / c) for one, (c, _) in zip(rates, asked, strict=True)):
+            yield f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
+        if all(_is_near(one, of * c) for one, of, (c, _) in zip(rates, largest, asked, strict=True)):
+            yield f"{begin} the curvature is not in it: twice as curved, half the rate"
+        if rate > best:
+            far = (t for t, x in enumerate(descend(rate, curvature, tau, 200_000)) if abs(x) > 1e6)
+            swing = next((f"to a million after {t} steps" for t in far), "though slowly")
+            yield f"{begin} too large: with it x swings ever further, {swing}"
+        near = ", though so near the border it takes many steps to be small" if rate >= (1 - _NEAR) * best else ""
+        yield f"{begin} too small: with {1.01 * max((1 - _NEAR) * best, rate):.4g} x still goes to 0{near}"
+
+
+def _is_near(rate: float, expected: float) -> bool:
+    return abs(rate - expected) <= TOLERANCE * expected

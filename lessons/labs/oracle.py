@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, name_kind, normal
-from lessons.labs.oracle_words import RANKS, explain_average, explain_cut, explain_one_process, plan_of
-from lessons.labs.replicas import ask, draw_replicas, explain_verdicts
+from lessons.labs import oracle_words as words
+from lessons.labs.oracle_words import RANKS, ask, draw_replicas, plan_of
 from lessons.labs.ring import FORMULAS, Ring
 
 LR = 0.1
@@ -77,38 +77,35 @@ class Oracle(Lab):
                                     "g, in place, and return the number of all ranks' samples, an int")  # fmt: skip
         return {"g": g, "total": torch.tensor([total])}
 
-    def find_fault(self, run: Run) -> str:
+    def find_faults(self, run: Run) -> Iterator[str]:
         inputs, result = run.inputs[0], run.results[0]
         match run.case.function:
             case "cut":
-                sizes = inputs["sizes"].reshape(-1, 3).tolist()
-                found = (explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
-                         for i, (n_samples, B, N) in enumerate(sizes))  # fmt: skip
-                return next((text for text in found if text), "")
+                for i, (n_samples, B, N) in enumerate(inputs["sizes"].reshape(-1, 3).tolist()):
+                    yield from words.explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
             case "one_process":
-                return explain_one_process(inputs, result)
+                yield from words.explain_one_process(inputs, result)
             case "verify":
-                return explain_verdicts(inputs, result)
-        return explain_average(run)
+                yield from words.explain_verdicts(inputs, result)
+            case _:
+                yield from words.explain_average(run)
 
-    def comment(self, kind: str, run: Run) -> str:
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "hole":
-            return self.right_so_far(run.case.function or "average")
+            yield self.right_so_far(run.case.function or "average")
         empty = [rank for rank, inputs in enumerate(run.inputs) if not run.case.function and not int(inputs["n"])]
-        if kind not in ("deadlock", "raised", "unread") or not empty:
-            return ""
         silent = [rank for rank in empty if not run.of_rank(rank)]
-        if kind != "raised" and silent and len(run.sent) > len(silent):
-            return f"; rank {silent[0]} has no sample, and sent nothing: the others wait for it all the same"
-        return f"; rank {', '.join(map(str, empty))} had no sample"
+        if kind in ("deadlock", "unread") and silent and len(run.sent) > len(silent):
+            yield f"; rank {silent[0]} has no sample, and sent nothing: the others wait for it all the same"
+        if kind in ("deadlock", "raised", "unread") and empty:
+            yield f"; rank {', '.join(map(str, empty))} had no sample"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         return Ring().label_vector(message, vector, case)
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         if any(message.vector is None or message.vector.numel() == 1 for message in run.sent):
-            return "a rank sends a number in a message of its own; n can travel beside the vector, as `n`"
-        return ""
+            yield "a rank sends a number in a message of its own; n can travel beside the vector, as `n`"
 
 
 # What is drawn

@@ -1,66 +1,78 @@
-"""The verdicts on the functions of lab 3: which samples count how much in a plan, a gradient, a mean."""
+"""The verdicts on the functions of lab 3: which samples count how much in a plan, a gradient, a mean; and on `verify`.
+
+It is asked about replicas of each kind, of which is known what must be said of them, and why.
+"""
 
 import itertools
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from lessons.lab import Run, Vectors, is_close, name_dtype
+from lessons.lab import Case, Fault, Run, Vectors, is_close, name_dtype, name_kind, normal
 from lessons.sums import coefficients, describe
 
 RANKS = 3  # that the plan of one_process is cut for
+REPLICAS = 3  # of a trial
+TOLERANCE = 1e-4
+_VERDICTS = {  # what verify must say of replicas, and why
+    "alike, and a rounding away from the oracle":
+        (True, "float32 sums in another order have other last bits: ask for closeness, not for the same bits"),
+    "alike, and in an element near 0 a rounding away from the oracle":
+        (True, "rounding there is small beside the vector's largest element, not beside the element itself"),
+    "not alike: one element of one replica has another last bit":
+        (False, "replicas that take the same steps have the same bits; a difference of one bit says that they do not"),
+    "alike, and 1 % away from the oracle":
+        (False, "that all ranks agree does not make them right: mean of means, on all of them alike, agrees too"),
+    "NaN, all of them": (False, "NaN is close to nothing"),
+    "alike, and in one element 100 tolerances more or less than the oracle":
+        (False, "a distance has no sign: take .abs() of the difference"),
+    "alike, and a rounding away from an oracle that is negative in all elements":
+        (True, "the largest element is the largest in size: .abs().max()"),
+}  # fmt: skip
+_, _NEAR_0, _NOT_ALIKE, _FAR, _NAN, _ONE_FAR, _NEGATIVE = range(len(_VERDICTS))
 
 
-def mean_of_all(run: Run) -> tuple[torch.Tensor, int]:
-    """Return the mean over the samples of all ranks, and how many these are. Ranks without samples do not count."""
-    weighted = [int(inputs["n"]) * inputs["g"].double() for inputs in run.inputs if int(inputs["n"])]
-    n = sum(int(inputs["n"]) for inputs in run.inputs)
-    return (torch.stack(weighted).sum(0) / n).to(run.case.dtype), n
-
-
-def explain_average(run: Run) -> str:
-    """Return what is wrong with the means that ranks have ended with; "" if nothing is."""
+def explain_average(run: Run) -> Iterator[str]:
+    """Yield what is wrong with the means over all samples that ranks have ended with, and with their number."""
     case = run.case
-    mean, n = mean_of_all(run)
-    nan = mean.isnan()
     ns = [int(inputs["n"]) for inputs in run.inputs]
-    having = [rank for rank, n_k in enumerate(ns) if n_k]
-    samples = f"{case}: {', '.join(map(str, ns))} samples on the ranks"
+    n, having = sum(ns), [rank for rank, n_k in enumerate(ns) if n_k]  # who has none does not count
+    mean = (torch.stack([ns[k] * run.inputs[k]["g"].double() for k in having]).sum(0) / n).to(case.dtype)
+    nan = mean.isnan()
+    begin = f"{case}: {', '.join(map(str, ns))} samples on the ranks:"
     results = [result["g"] for result in run.results]
     for rank, g in enumerate(results):
         if is_close(g[~nan], mean[~nan]) and bool(g[nan].isnan().all()):
             continue
         if ns[rank] and torch.equal(g.nan_to_num(), run.inputs[rank]["g"].nan_to_num()):
-            return (f"{samples}: rank {rank}'s g is as it was; write the mean into g, in place: `g = ...` makes a new "
-                    "tensor")  # fmt: skip
+            yield f"{begin} rank {rank}'s g is as it was; write the mean into g, in place: `g = ...` makes a new tensor"
         if g[~nan].isnan().any():
-            return (f"{samples}: rank {rank} ends with NaN: the mean of no samples is NaN, and 0 x NaN is NaN too; a "
-                    "rank without samples must put zeros into the sum")  # fmt: skip
+            yield (f"{begin} rank {rank} ends with NaN: the mean of no samples is NaN, and 0 x NaN is NaN too; a rank "
+                   "without samples must put zeros into the sum")  # fmt: skip
         if nan.any() and not g[nan].isnan().all():
-            return (f"{samples}: a gradient is NaN in one element, and rank {rank} ends with a number there: leave out "
-                    "who has no samples, but let be seen what has gone wrong")  # fmt: skip
+            yield (f"{begin} a gradient is NaN in one element, and rank {rank} ends with a number there: leave out who "
+                   "has no samples, but let be seen what has gone wrong")  # fmt: skip
         for one in run.sent:
             if one.vector is not None and one.vector.element_size() < case.dtype.itemsize:
-                return (f"{samples}: rank {one.rank} sent {name_dtype(one.vector.dtype)}, and rank {rank} ends with a "
-                        f"mean that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
-        finite = [run.inputs[k]["g"][~nan] for k in having]
-        weights = _weights(g[~nan], finite, [ns[k] for k in having], having, case.n, n)
-        return f"{samples}: rank {rank} ends with {weights}"
+                yield (f"{begin} rank {one.rank} sent {name_dtype(one.vector.dtype)}, and rank {rank} ends with a mean "
+                       f"that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
+        parts = {k: run.inputs[k]["g"][~nan] for k in having}
+        yield f"{begin} rank {rank} ends with {_weights(g[~nan], parts, [ns[k] for k in having], case.n)}"
     for rank, g in enumerate(results):
         if not torch.equal(g[~nan], results[0][~nan]):
-            return (f"{samples}: rank 0 and rank {rank} have the same mean but for rounding: the replicas drift apart; "
-                    "add in one order on all ranks")  # fmt: skip
+            yield (f"{begin} rank 0 and rank {rank} have the same mean but for rounding: the replicas drift apart; add "
+                   "in one order on all ranks")  # fmt: skip
     for rank, result in enumerate(run.results):
         if int(result["total"]) != n:
-            return f"{samples}: average returned {int(result['total'])} on rank {rank}; expected the sum of all n, {n}"
-    return ""
+            yield f"{begin} average returned {int(result['total'])} on rank {rank}; expected the sum of all n, {n}"
 
 
-def _weights(
-    g: torch.Tensor, parts: Sequence[torch.Tensor], ns: Sequence[int], having: Sequence[int], N: int, n: int
-) -> str:
+def _weights(g: torch.Tensor, parts: Mapping[int, torch.Tensor], ns: Sequence[int], N: int) -> str:
     """Return in words which weights the means of the ranks that have samples got."""
+    n = sum(ns)
     of_all = f"divide by the number of all samples, {n}"
     known: dict[str, list[float]] = {
         f"the mean of the {N} ranks' means: a sample counts more where there are fewer": [1 / N for _ in ns],
@@ -71,51 +83,49 @@ def _weights(
         **{f"the weighted sum divided by {m}, the samples of one rank; {of_all}": [n_k / m for n_k in ns] for m in ns},
     }
     for text, weights in known.items():
-        expected = torch.stack([weight * part for weight, part in zip(weights, parts, strict=True)]).sum(0)
+        expected = torch.stack([weight * part for weight, part in zip(weights, parts.values(), strict=True)]).sum(0)
         if g.numel() and bool((g - expected).abs().max() <= 1e-3 * expected.abs().max()):
             return text
-    found = coefficients(g, parts)
+    found = coefficients(g, list(parts.values()))
     if found is None:
         return "something that is no sum of the ranks' means"
-    right = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(having, ns, strict=True))
-    return f"{describe(found, [f'rank {k}' for k in having])}; expected ({right}) / {n}"
+    right = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(parts, ns, strict=True))
+    return f"{describe(found, [f'rank {k}' for k in parts])}; expected ({right}) / {n}"
 
 
-def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: torch.Tensor) -> str:
-    """Return what is wrong with a plan, given by the sizes of its parts and all its samples; "" if nothing is."""
-    begin = f"cut({n_samples}, {B}, {N}):"
-    sizes = parts.reshape(-1, N).tolist()
+def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: torch.Tensor) -> Iterator[str]:
+    """Yield what is wrong with a plan, given by the sizes of its parts and all its samples."""
     ranges = iter(torch.split(samples, parts.tolist()))
-    steps = [[next(ranges).tolist() for _ in range(N)] for _ in sizes]
+    steps = [[next(ranges).tolist() for _ in range(N)] for _ in range(len(parts) // N)]
     batches = [range(start, min(start + B, n_samples)) for start in range(0, n_samples, B)]
-    found = (_explain_step(s, steps, batches) for s in range(max(len(steps), len(batches))))
-    return next((f"{begin} {text}" for text in found if text), "")
+    for s in range(max(len(steps), len(batches))):
+        yield from (f"cut({n_samples}, {B}, {N}): {text}" for text in _explain_step(s, steps, batches))
 
 
-def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Sequence[range]) -> str:
-    """Return what is wrong with step s, of the parts of the ranks; "" if nothing is."""
-    n_samples = batches[-1].stop
+def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Sequence[range]) -> Iterator[str]:
+    """Yield what is wrong with step s, of the parts of the ranks."""
     if s >= len(batches):
-        return f"there is a step {s}, and the samples, 0 to {n_samples - 1}, are used up after step {s - 1}"
+        yield f"there is a step {s}, and the samples, 0 to {batches[-1][-1]}, are used up after step {s - 1}"
     batch = batches[s]
     if s >= len(steps) or not any(steps[s]):
         smaller = "; it is a smaller batch, but one" if len(batch) < len(batches[0]) else ""
-        return f"the batch of step {s}, samples {batch[0]} to {batch[-1]}, is lost{smaller}"
+        yield f"the batch of step {s}, samples {batch[0]} to {batch[-1]}, is lost{smaller}"
     for rank, part in enumerate(steps[s]):
-        if beyond := [sample for sample in part if sample not in batch]:
-            whose = f"which is of step {beyond[0] // len(batches[0])}"
-            return (f"in step {s} rank {rank} takes sample {beyond[0]}, {whose}; the batch of step {s} is samples "
-                    f"{batch[0]} to {batch[-1]}")  # fmt: skip
+        for sample in part:
+            if sample not in batch:
+                yield (f"in step {s} rank {rank} takes sample {sample}, which is of step {sample // len(batches[0])}; "
+                       f"the batch of step {s} is samples {batch[0]} to {batch[-1]}")  # fmt: skip
     counts = Counter(sample for part in steps[s] for sample in part)
-    if twice := [sample for sample, count in counts.items() if count > 1]:
-        return f"sample {twice[0]} is taken {counts[twice[0]]} times in step {s}; each is to count once"
-    if missing := [sample for sample in batch if not counts[sample]]:
-        return f"sample {missing[0]} is in no part: step {s} has {len(batch)} samples for {len(steps[s])} ranks"
+    for sample, count in counts.items():
+        if count > 1:
+            yield f"sample {sample} is taken {count} times in step {s}; each is to count once"
+    for sample in batch:
+        if not counts[sample]:
+            yield f"sample {sample} is in no part: step {s} has {len(batch)} samples for {len(steps[s])} ranks"
     sizes = [len(part) for part in steps[s]]
     if max(sizes) - min(sizes) > 1:
-        return (f"the parts of step {s} have {', '.join(map(str, sizes))} samples: all wait for the largest; sizes are "
-                "to differ by at most one")  # fmt: skip
-    return ""
+        yield (f"the parts of step {s} have {', '.join(map(str, sizes))} samples: all wait for the largest; sizes are "
+               "to differ by at most one")  # fmt: skip
 
 
 def plan_of(inputs: Vectors) -> list[list[range]]:
@@ -125,31 +135,86 @@ def plan_of(inputs: Vectors) -> list[list[range]]:
     return [parts[i : i + RANKS] for i in range(0, len(parts), RANKS)]
 
 
-def explain_one_process(inputs: Vectors, result: Vectors) -> str:
-    """Return which samples counted how much in the updates of the oracle; "" if all is as it should be."""
-    x0, length = inputs["x"], inputs["x"].numel()
+def explain_one_process(inputs: Vectors, result: Vectors) -> Iterator[str]:
+    """Yield which samples counted how much in the updates of the oracle."""
+    x0, length, plan = inputs["x"], inputs["x"].numel(), plan_of(inputs)
     samples = inputs["samples"].reshape(-1, length)
     before, used = (result[name].reshape(-1, length) for name in ("before", "used"))
-    plan = plan_of(inputs)
-    steps = [[sample for part in parts for sample in part] for parts in plan]
-    if len(used) > len(steps):
-        return (f"one_process made {len(used)} updates in {len(steps)} steps, one for each part; the samples of a step "
-                "make one gradient, and one update")  # fmt: skip
-    for s, batch in enumerate(steps[: len(used)]):
-        begin = f"one_process, step {s}:"
+    if len(used) > len(plan):
+        yield (f"one_process made {len(used)} updates in {len(plan)} steps, one for each part; the samples of a step "
+               "make one gradient, and one update")  # fmt: skip
+    for s, parts in enumerate(plan[: len(used)]):
+        begin, batch = f"one_process, step {s}:", [sample for part in parts for sample in part]
         if used[s].isnan().any():
-            return f"{begin} the gradient is NaN: gradient() was asked for the mean of a part without samples"
+            yield f"{begin} the gradient is NaN: gradient() was asked for the mean of a part without samples"
         if is_close(used[s], before[s] - samples[batch].mean(0)):
             continue
-        parts = [part for part in plan[s] if part]
-        means = torch.stack([samples[part].mean(0) for part in parts])
+        means = torch.stack([samples[part].mean(0) for part in parts if part])
         if is_close(used[s], before[s] - means.mean(0)):
-            return f"{begin} each part got the same weight; expected the same weight for each of the samples"
+            yield f"{begin} each part got the same weight; expected the same weight for each of the samples"
         if s and is_close(used[s], x0 - samples[batch].mean(0)):
-            return f"{begin} the gradient was taken at the first x; take it when the updates before have been made"
+            yield f"{begin} the gradient was taken at the first x; take it when the updates before have been made"
         found = coefficients(before[s] - used[s], list(samples)) or []
         taken = [i for i, a in enumerate(found) if a]
-        return f"{begin} the gradient is that of samples {taken}; expected the mean over samples {batch}"
-    if len(used) < len(steps):
-        return f"one_process made {len(used)} updates in {len(steps)} steps; expected one in each"
-    return ""
+        yield f"{begin} the gradient is that of samples {taken}; expected the mean over samples {batch}"
+    if len(used) < len(plan):
+        yield f"one_process made {len(used)} updates in {len(plan)} steps; expected one in each"
+
+
+# What verify is asked
+
+
+def draw_replicas(case: Case, chance: random.Random) -> Vectors:
+    """Return, in random order, two trials of each kind: an oracle, and the x of each of several replicas."""
+    eps = torch.finfo(case.dtype).eps
+    drawn = [(sign, kind) for sign in (-1, 1) for kind in range(len(_VERDICTS))]
+    chance.shuffle(drawn)
+    oracles, trials = [], []
+    for sign, kind in drawn:
+        oracle = normal(case.length, case.dtype, chance)
+        least = int(oracle.abs().argmin())
+        oracle[least] *= 1e-9
+        if kind == _NEGATIVE:
+            oracle = -oracle.abs()
+        size = oracle.abs().max()
+        x = oracle * (1 + 2 * eps * normal(case.length, case.dtype, chance).sign())
+        if kind == _NEAR_0:
+            x[least] += 4 * eps
+        elif kind == _FAR:
+            x = oracle + 0.01 * size * normal(case.length, case.dtype, chance).sign()
+        elif kind == _NAN:
+            x = torch.full_like(oracle, torch.nan)
+        elif kind == _ONE_FAR:
+            x[chance.randrange(case.length)] += sign * 100 * _tolerance(case) * size
+        xs = x.repeat(REPLICAS, 1)
+        if kind == _NOT_ALIKE:
+            rank, i = chance.randrange(REPLICAS), chance.randrange(case.length)
+            xs[rank, i] = torch.nextafter(xs[rank, i], torch.tensor(torch.inf, dtype=case.dtype))
+        oracles.append(oracle)
+        trials.append(xs.flatten())
+    kinds = torch.tensor([kind for _, kind in drawn])
+    return {"oracles": torch.cat(oracles), "kinds": kinds, "replicas": torch.cat(trials)}
+
+
+def ask(verify: Callable[..., Any], inputs: Vectors, case: Case) -> Vectors:
+    """Return what verify says of each trial. Raises Fault if it says nothing."""
+    oracles = inputs["oracles"].view(-1, case.length)
+    trials = inputs["replicas"].view(len(oracles), REPLICAS, case.length)
+    verdicts = []
+    for xs, oracle in zip(trials, oracles, strict=True):
+        returned = verify(list(xs), oracle.clone(), _tolerance(case))
+        if not isinstance(returned, bool) and not (isinstance(returned, torch.Tensor) and returned.numel() == 1):
+            raise Fault("returned", f"verify returned {name_kind(returned)}; expected True or False")
+        verdicts.append(bool(returned))
+    return {"verdicts": torch.tensor(verdicts)}
+
+
+def explain_verdicts(inputs: Vectors, result: Vectors) -> Iterator[str]:
+    """Yield which replicas verify has judged wrongly."""
+    for kind, (replicas, (expected, why)) in enumerate(_VERDICTS.items()):
+        if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
+            yield f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
+
+
+def _tolerance(case: Case) -> float:
+    return TOLERANCE if case.dtype == torch.float32 else TOLERANCE**2

@@ -1,19 +1,18 @@
 """Lab 1: a synchronous parameter server. After each step all ranks hold the x of one process."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, check_gradient, check_in_place, is_close, normal
-from lessons.sums import coefficients, describe
+from lessons.sums import are_all, coefficients, describe
 from lessons.transport import is_spoiled
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3
-_LOOK = 1e-2  # how exactly float32 tells what an update was made of
 CURE = "write the new parameters into x, in place: x.copy_(...)"
 
 
@@ -40,67 +39,68 @@ class Server(Lab):
         x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
         x.copy_(inputs["x"])
         optimizer = new_optimizer(x)
-        updates = torch.zeros(STEPS, dtype=torch.int64)
+        used: list[torch.Tensor] = []
+
+        def update(gradient: torch.Tensor) -> None:
+            check_gradient(gradient, x)
+            if is_spoiled(gradient):
+                raise Fault("update", "update was given NaN, which is what received.vector holds after its release")
+            take_step(optimizer, gradient)
+            used.append(gradient.clone())
+
         result = {}
-        for step in range(STEPS):
-
-            def update(gradient: torch.Tensor, step: int = step) -> None:
-                check_gradient(gradient, x)
-                if is_spoiled(gradient):
-                    raise Fault("update", "update was given NaN, which is what received.vector holds after its release")
-                take_step(optimizer, gradient)
-                updates[step] += 1
-
+        for step in range(1, STEPS + 1):
             if transport.rank == 0:
+                used.clear()
                 yours.serve(transport, x, update)
+                result[f"used{step}"] = torch.cat([x[:0], *used]).view(-1, case.length)
             else:
                 torch.sub(x, inputs["c"], out=g)
                 before = g.clone()
                 returned = yours.work(transport, x, g)
                 check_in_place(f"rank {transport.rank}: work", CURE, returned, x, inputs["x"])
                 if not torch.equal(before, g):
-                    raise Fault("damage", f"rank {transport.rank}, step {step + 1}: work changed g, which it is only "
-                                          "to send")  # fmt: skip
-            result[f"x{step + 1}"] = x.clone()
-        return result | {"updates": updates}
+                    raise Fault(
+                        "damage", f"rank {transport.rank}, step {step}: work changed g, which it is only to send"
+                    )
+            result[f"x{step}"] = x.clone()
+        return result
 
-    def find_fault(self, run: Run) -> str:
+    def find_faults(self, run: Run) -> Iterator[str]:
         xs = one_process(run.inputs[1:], STEPS)
         for s in range(1, STEPS + 1):  # in each the server's updates first, then what each rank holds
-            if text := _explain_updates(run, s):
-                return text
+            yield from _explain_updates(run, s)
             for rank, result in enumerate(run.results):
                 if not is_close(result[f"x{s}"], xs[s]):
                     why = _explain_worker(run, xs, s, rank) if rank else _explain_server(run, xs, s)
-                    return f"N = {run.case.n}, step {s}: {why}"
-        return ""
+                    yield f"N = {run.case.n}, step {s}: {why}"
 
-    def comment(self, kind: str, run: Run) -> str:
-        if kind != "deadlock":
-            return ""
-        workers = range(1, run.case.n)
-        answers = {k: sum(one.rank == 0 and one.dst == k for one in run.sent) for k in workers}
-        if waiting := [str(k) for k in workers if answers[k] < max(answers.values())]:
-            return f"; the server has not sent x to rank {', '.join(waiting)}, but to others"
-        return "" if any(run.of_rank(k) for k in workers) else "; no worker has sent a gradient"
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
+        if kind == "deadlock":
+            workers = range(1, run.case.n)
+            answers = {k: sum(one.rank == 0 and one.dst == k for one in run.sent) for k in workers}
+            if waiting := [str(k) for k in workers if answers[k] < max(answers.values())]:
+                yield f"; the server has not sent x to rank {', '.join(waiting)}, but to others"
+            if not any(run.of_rank(k) for k in workers):
+                yield "; no worker has sent a gradient"
 
-    def explain_unread(self, run: Run, message: Sent) -> str:
-        if run.results and (text := _explain_updates(run, 1)):
-            return text
+    def explain_unread(self, run: Run, message: Sent) -> Iterator[str]:
+        if run.results:
+            yield from _explain_updates(run, 1)
         rank, dst, what = message.rank, message.dst, self.label(message, run.case)
         alike = [one for one in run.of_rank(rank) if (one.dst, one.tag) == (dst, message.tag)]
         begin = f"N = {run.case.n}, step {1 + alike.index(message)}:"
         if rank and dst:
-            return f"{begin} rank {rank} sent {what} to rank {dst}, which never receives it: send it to rank 0 only"
+            yield f"{begin} rank {rank} sent {what} to rank {dst}, which never receives it: send it to rank 0 only"
         received = sum(one.arrived is not None for one in alike)
         if not received and rank:
-            return f"{begin} rank 0 never received {what} of rank {rank}: receive from every rank of transport.peers"
+            yield f"{begin} rank 0 never received {what} of rank {rank}: receive from every rank of transport.peers"
         if not received:
-            return (f"{begin} rank {dst} ended its step without receiving the {what} that rank 0 sent it: work must "
-                    "receive it")  # fmt: skip
+            yield (f"{begin} rank {dst} ended its step without receiving the {what} that rank 0 sent it: work must "
+                   "receive it")  # fmt: skip
         receiver = f"rank {dst}" if dst else "the server"
-        return (f"N = {run.case.n}, step 1: rank {rank} sent rank {dst} {len(alike) // STEPS} messages "
-                f"{message.tag!r}; {receiver} received {received // STEPS}")  # fmt: skip
+        yield (f"N = {run.case.n}, step 1: rank {rank} sent rank {dst} {len(alike) // STEPS} messages "
+               f"{message.tag!r}; {receiver} received {received // STEPS}")  # fmt: skip
 
     def place(self, message: Sent, case: Case) -> str:
         # The server sends N - 1 messages in a step, a worker one, if they send what they should.
@@ -119,36 +119,28 @@ class Server(Lab):
         return "a copy of g" if message.span is None else "g" if message.span[0] else "x"
 
 
-def _explain_updates(run: Run, s: int) -> str:
-    """Return that the server made another number of updates than one in step s; "" if it made one."""
-    made = int(run.results[0]["updates"][s - 1])
-    if made == 1:
-        return ""
-    return (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
-            f"{run.case.n - 1} gradients")  # fmt: skip
+def _explain_updates(run: Run, s: int) -> Iterator[str]:
+    """Yield that the server made another number of updates than one in step s."""
+    made = len(run.results[0][f"used{s}"])
+    if made != 1:
+        yield (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
+               f"{run.case.n - 1} gradients")  # fmt: skip
 
 
 def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
-    """Return what gradient the server's update was made with, or that x was changed after it."""
+    """Return what gradient the server's update was made with, or that x was changed besides."""
     if any(one.became is not None and is_close(one.vector, xs[s]) for one in run.of_rank(0)):
         return "rank 0 sent the new x, and then changed it: only update changes x"
-    case, workers = run.case, range(1, run.case.n)
-    # Whatever comes before is right, so the momentum is that of one process.
-    momentum = torch.zeros_like(xs[0])
-    gradients = {k: xs[0] - run.inputs[k]["c"] for k in workers}
-    for before in range(1, s):
-        momentum = MOMENTUM * momentum + torch.stack(list(gradients.values())).mean(0)
-        gradients = {k: xs[before] - run.inputs[k]["c"] for k in workers}
-    used = (xs[s - 1] - run.results[0][f"x{s}"]) / LR - MOMENTUM * momentum
-    found = coefficients(used, list(gradients.values()))
-    if found is None:
+    n, (used,) = run.case.n, run.results[0][f"used{s}"]
+    found = coefficients(used, [xs[s - 1] - inputs["c"] for inputs in run.inputs[1:]])
+    if found is None or is_close(used, mean_gradient(run.inputs[1:], xs[s - 1])):
         return "the server's x is another than that of one process"
-    if all(abs(a - 1) < _LOOK for a in found) and case.n > 2:
+    if are_all(found, 1):
         return "the server took the sum of the gradients; expected their mean"
-    if all(abs(a - 1 / case.n) < _LOOK for a in found):
-        return f"the server divided by {case.n}; there are {case.n - 1} gradients, since rank 0 has none"
-    text = describe(found, [f"g of rank {k}" for k in workers])
-    return f"the server's gradient was {text}; expected the mean of all {case.n - 1}"
+    if are_all(found, 1 / n):
+        return f"the server divided by {n}; there are {n - 1} gradients, since rank 0 has none"
+    text = describe(found, [f"g of rank {k}" for k in range(1, n)])
+    return f"the server's gradient was {text}; expected the mean of all {n - 1}"
 
 
 def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:

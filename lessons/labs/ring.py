@@ -1,14 +1,15 @@
 """Lab 2: the ring all-reduce. Every rank ends with the mean of all ranks' vectors."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
-from lessons.sums import coefficients, describe
+from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, first, is_close, normal
+from lessons.sums import are_all, coefficients, describe
 
 FORMULAS = ("2 (N - 1)", "2 (N - 1) P / N", "2 (N - 1)", "2 (N - 1) latency + 2 (N - 1) P / N / bandwidth")
 _CURE = "write the mean into `vector`, in place: vector.copy_(...)"
@@ -31,21 +32,21 @@ class Ring(Lab):
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         return run_all_reduce(yours, transport, case, inputs)
 
-    def find_fault(self, run: Run) -> str:
-        if not (wrong := wrong_ranks(run)):
-            return ""
-        return added_to_what_is_sent(run) or first_wrong_message(run) or _explain_result(run, wrong[0])
+    def find_faults(self, run: Run) -> Iterator[str]:
+        if wrong := wrong_ranks(run):
+            yield from added_to_what_is_sent(run)
+            yield from wrong_messages(run)
+            yield from _explain_result(run, wrong[0])
 
-    def comment(self, kind: str, run: Run) -> str:
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "raised" and run.case.n == 1 and not run.sent:
-            return "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps"
-        if kind != "hole" or not run.sent:
-            return ""
-        if wrong := first_wrong_message(run):
-            return f"; but first, {wrong}"
-        most, phase = max(len(run.of_rank(rank)) for rank in range(run.case.n)), run.case.n - 1
-        missing = f", but only {most} of each rank; share-reduce sends N - 1 = {phase}" if most < phase else ""
-        return f"; the messages so far are right{missing}"
+            yield "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps"
+        if kind == "hole" and run.sent:
+            if wrong := first(wrong_messages(run)):
+                yield f"; but first, {wrong}"
+            most, phase = max(len(run.of_rank(rank)) for rank in range(run.case.n)), run.case.n - 1
+            missing = f", but only {most} of each rank; share-reduce sends N - 1 = {phase}" if most < phase else ""
+            yield f"; the messages so far are right{missing}"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if message.span is None:
@@ -56,14 +57,13 @@ class Ring(Lab):
         spans = chunk_spans(case)
         return f"chunk {spans.index((start, stop))}" if (start, stop) in spans else f"elements {start} to {stop - 1}"
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         longest = max(run.sent, key=lambda message: message.nbytes)
         even, elements = -(-run.case.length // run.case.n), longest.nbytes // run.case.dtype.itemsize
         if missed[0].name == "bytes of a rank" and elements >= run.case.length:
-            return f"rank {longest.rank} sends the whole vector at once"
+            yield f"rank {longest.rank} sends the whole vector at once"
         if elements > even:
-            return f"the chunks differ in length: {elements} elements in the longest, {even} if alike"
-        return ""
+            yield f"the chunks differ in length: {elements} elements in the longest, {even} if alike"
 
 
 def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
@@ -75,22 +75,22 @@ def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: V
     return {"vector": vector}
 
 
-def _explain_result(run: Run, rank: int) -> str:
-    """Return what a wrong result is made of, chunk by chunk."""
+def _explain_result(run: Run, rank: int) -> Iterator[str]:
+    """Yield what a wrong result is made of, chunk by chunk."""
     case, result = run.case, run.results[rank]["vector"]
     begin = f"{case}: rank {rank} ends with"
     if not torch.isfinite(result).all():
-        return f"{begin} NaN or infinity"
+        yield f"{begin} NaN or infinity"
     for c, (start, stop) in enumerate(chunk_spans(case)):
         found = coefficients(result[start:stop], [inputs["vector"][start:stop] for inputs in run.inputs])
-        if found is None or all(abs(a - 1 / case.n) < 1e-3 for a in found):
+        if found is None or are_all(found, 1 / case.n):
             continue  # nothing is known of this chunk, or it is right
-        if all(abs(a - 1) < 1e-3 for a in found):
-            return f"{begin} the sum; expected the mean: divide by N, once"
+        if are_all(found, 1):
+            yield f"{begin} the sum; expected the mean: divide by N, once"
         missing = [str(k) for k, a in enumerate(found) if not a]
         without = f", without the part of rank {', '.join(missing)}" if missing else ""
-        return f"{begin} {describe(found)} in chunk {c}{without}; expected the mean of all {case.n} ranks"
-    return f"{begin} something else than the mean of all {case.n} ranks"
+        yield f"{begin} {describe(found)} in chunk {c}{without}; expected the mean of all {case.n} ranks"
+    yield f"{begin} something else than the mean of all {case.n} ranks"
 
 
 def wrong_ranks(run: Run) -> list[int]:
@@ -102,23 +102,21 @@ def wrong_ranks(run: Run) -> list[int]:
 def chunk_spans(case: Case) -> list[tuple[int, int]]:
     """Return the first element, and one past the last, of each of the N chunks: their lengths differ by at most 1."""
     lengths = [len(chunk) for chunk in torch.tensor_split(torch.empty(case.length), case.n)]
-    ends = [sum(lengths[: i + 1]) for i in range(case.n)]
-    return [(end - length, end) for length, end in zip(lengths, ends, strict=True)]
+    return [*pairwise(accumulate(lengths, initial=0))]
 
 
-def first_wrong_message(run: Run) -> str:
-    """Return the first message, step by step, that is not a ring's; "" if another algorithm was written.
+def wrong_messages(run: Run) -> Iterator[str]:
+    """Yield which messages, step by step, are not a ring's; nothing if another algorithm was written.
 
     The ring may go the other way round, and its ranks may begin with other chunks, a different one each.
     """
-    case = run.case
-    spans = chunk_spans(case)
+    case, spans = run.case, chunk_spans(run.case)
     by_rank = [run.of_rank(rank) for rank in range(case.n)]
-    first = [messages[0] for messages in by_rank if messages]
-    if len(first) < case.n or any(message.span is None or message.span[1:] not in spans for message in first):
-        return ""
-    way = -1 if sum(message.dst == (message.rank - 1) % case.n for message in first) > case.n / 2 else 1
-    numbers = {way * message.rank % case.n: spans.index(message.span[1:]) for message in first if message.span}
+    begun = [messages[0] for messages in by_rank if messages]
+    if len(begun) < case.n or any(chunk_of(message, spans) is None for message in begun):
+        return
+    way = -1 if sum(message.dst == (message.rank - 1) % case.n for message in begun) > case.n / 2 else 1
+    numbers = {way * message.rank % case.n: chunk_of(message, spans) for message in begun}
     if len(set(numbers.values())) < case.n:
         numbers = {rank: rank for rank in range(case.n)}
     for step in range(2 * (case.n - 1)):
@@ -126,50 +124,49 @@ def first_wrong_message(run: Run) -> str:
             dst, chunk = (rank + way) % case.n, numbers[(way * rank - step) % case.n]
             begin = f"N = {case.n}, step {step + 1}: rank {rank}"
             if step >= len(by_rank[rank]):
-                if not run.results:
-                    continue  # the run has ended before
-                return f"{begin} sent nothing; expected chunk {chunk} to rank {dst}"
+                if run.results:  # else the run has ended before
+                    yield f"{begin} sent nothing; expected chunk {chunk} to rank {dst}"
+                continue
             message = by_rank[rank][step]
             label = Ring().label(message, case)
             if message.dst != dst:
-                return f"{begin} sent {label} to rank {message.dst}; expected rank {dst}"
+                yield f"{begin} sent {label} to rank {message.dst}; expected rank {dst}"
             if message.span is None or message.span[1:] != spans[chunk]:
-                return f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
-            if content := _wrong_content(run, message, rank, step, way):
-                return f"{begin} sent {label} to rank {dst} {content}"
-    return ""
+                yield f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
+            for content in _wrong_content(run, message, rank, step, way):
+                yield f"{begin} sent {label} to rank {dst} {content}"
 
 
-def added_to_what_is_sent(run: Run) -> str:
-    """Return which rank added what came in to the chunk that it was sending, instead of to its own; "" if none did."""
-    case, spans = run.case, chunk_spans(run.case)
-    for message in run.sent:
-        if message.became is None or message.vector is None or not message.span or message.span[1:] not in spans:
-            continue
-        for one in run.sent:
-            if one.dst != message.rank or one.arrived is None or one.vector is None or not one.span:
-                continue
-            same_length = one.vector.shape == message.vector.shape
-            if same_length and one.span[1:] in spans and is_close(message.became, message.vector + one.vector):
-                came, sent = spans.index(one.span[1:]), spans.index(message.span[1:])
-                return (f"N = {case.n}, step {message.step}: rank {message.rank} added what came in (chunk {came}) to "
-                        f"chunk {sent}, which it is just sending; expected: to chunk {came}")  # fmt: skip
-    return ""
+def chunk_of(message: Sent, spans: Sequence[tuple[int, int]]) -> int | None:
+    """Return which of the chunks a message is; None if it is none, or a copy."""
+    return spans.index(message.span[1:]) if message.span and message.span[1:] in spans else None
 
 
-def _wrong_content(run: Run, message: Sent, rank: int, step: int, way: int) -> str:
-    """Return whose parts are wrong in a chunk that was the right one to send; it may be divided already."""
+def added_to_what_is_sent(run: Run) -> Iterator[str]:
+    """Yield which rank added what came in to the chunk that it was sending, instead of to its own."""
+    spans = chunk_spans(run.case)
+    of_chunks = [one for one in run.sent if one.vector is not None and chunk_of(one, spans) is not None]
+    for message, one in product(of_chunks, of_chunks):
+        came_in = one.dst == message.rank and one.arrived is not None and one.vector.shape == message.vector.shape
+        if came_in and message.became is not None and is_close(message.became, message.vector + one.vector):
+            came, sent = chunk_of(one, spans), chunk_of(message, spans)
+            yield (f"N = {run.case.n}, step {message.step}: rank {message.rank} added what came in (chunk {came}) to "
+                   f"chunk {sent}, which it is just sending; expected: to chunk {came}")  # fmt: skip
+
+
+def _wrong_content(run: Run, message: Sent, rank: int, step: int, way: int) -> Iterator[str]:
+    """Yield whose parts are wrong in a chunk that was the right one to send; it may be divided already."""
     case = run.case
-    assert message.span is not None
-    assert message.vector is not None
+    if message.span is None or message.vector is None:
+        return
     _, start, stop = message.span
     found = coefficients(message.vector, [inputs["vector"][start:stop] for inputs in run.inputs])
     wanted = {(rank - way * i) % case.n for i in range(min(step, case.n - 1) + 1)}
     expected = describe([float(k in wanted) for k in range(case.n)])
     if found is None:
-        return f"with something in it that is no sum of parts; expected {expected}"
+        yield f"with something in it that is no sum of parts; expected {expected}"
+        return
     scale, least = max(map(abs, found), default=0.0), min(abs(found[k]) for k in wanted)
-    if {k for k, a in enumerate(found) if a} == wanted and abs(scale - least) < 1e-2 * scale:
-        return ""
-    hint = "; in share-only a chunk is finished: copy it, do not add" if step > case.n - 1 else ""
-    return f"that holds {describe(found)}; expected {expected}{hint}"
+    if {k for k, a in enumerate(found) if a} != wanted or abs(scale - least) >= 1e-2 * scale:
+        hint = "; in share-only a chunk is finished: copy it, do not add" if step > case.n - 1 else ""
+        yield f"that holds {describe(found)}; expected {expected}{hint}"

@@ -1,23 +1,16 @@
 """Lab 8: the optimizer's state cut over the ranks. After each step all ranks hold the x of one process."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, name_kind
-from lessons.labs.param_server import (
-    CURE,
-    draw_losses,
-    mean_gradient,
-    new_optimizer,
-    one_process,
-    take_step,
-)
+from lessons.labs.param_server import CURE, draw_losses, mean_gradient, new_optimizer, one_process, take_step
 from lessons.labs.ring import FORMULAS, chunk_spans
-from lessons.sums import coefficients, describe
+from lessons.sums import are_all, coefficients, describe
 
 STEPS = 2  # momentum is seen in the second
 
@@ -56,31 +49,24 @@ class Sharding(Lab):
             result[f"of_copies{s}"] = torch.tensor(optimizer.of_copies)
         return result | {"state": torch.tensor(optimizer.elements)}
 
-    def find_fault(self, run: Run) -> str:
-        xs = one_process(run.inputs, STEPS)
+    def find_faults(self, run: Run) -> Iterator[str]:
+        xs, ranks = one_process(run.inputs, STEPS), range(run.case.n)
         for s in range(1, STEPS + 1):
-            begin = f"{run.case}, step {s}"
-            for rank in range(run.case.n):
-                if fault := _wrong_update(run, xs[s - 1], rank, s):
-                    return f"{begin}: rank {rank} {fault}"
-            if fault := _wrong_parts(run, s):
-                return f"{begin}: {fault}"
-            for rank in range(run.case.n):
-                if fault := _wrong_x(run, xs, rank, s):
-                    return f"{begin}: rank {rank} {fault}"
-        return ""
+            begin = f"{run.case}, step {s}:"
+            yield from (f"{begin} rank {rank} {fault}" for rank in ranks for fault in _wrong_updates(run, xs, rank, s))
+            yield from (f"{begin} {fault}" for fault in _wrong_parts(run, s))
+            yield from (f"{begin} rank {rank} {fault}" for rank in ranks for fault in _wrong_x(run, xs, rank, s))
 
     def costs(self, run: Run) -> dict[str, float]:
         return {"state of a rank": max(int(result["state"]) for result in run.results)} | super().costs(run)
 
-    def hint(self, run: Run, missed: Sequence[Figure]) -> str:
+    def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         if missed[0].name == "state of a rank":
             states = [int(result["state"]) for result in run.results]
             most = max(states)
-            return f"the optimizer of rank {states.index(most)} keeps {most:,} numbers, more than its share"
+            yield f"the optimizer of rank {states.index(most)} keeps {most:,} numbers, more than its share"
         if sum(one.span is not None and one.span[0] == 1 for one in run.of_rank(0)) > STEPS * (run.case.n - 1):
-            return "the mean gradient is sent on to others, who need only the new x"
-        return ""
+            yield "the mean gradient is sent on to others, who need only the new x"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
         if message.span is None:
@@ -132,12 +118,9 @@ class Optimizer:
             self.of_copies += 1
             take_step(new_optimizer(part), gradient)  # its state goes with it
             return
-        where = start, start + part.numel()
-        if where not in self._parts:
-            self._parts[where] = new_optimizer(part)
-        take_step(self._parts[where], gradient)
-        self.given[where[0] : where[1]] = gradient
-        self.updated[where[0] : where[1]] = True
+        where = slice(start, start + part.numel())
+        take_step(self._parts.setdefault((where.start, where.stop), new_optimizer(part)), gradient)
+        self.given[where], self.updated[where] = gradient, True
 
 
 def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
@@ -162,83 +145,72 @@ def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
     return _same(vector, mean) or _same(vector, run.case.n * mean)
 
 
-def _spans(case: Case) -> list[tuple[int, int, int]]:
-    """Return number, first element and one past the last of each chunk that has elements."""
-    return [(c, start, stop) for c, (start, stop) in enumerate(chunk_spans(case)) if start < stop]
-
-
-def _wrong_update(run: Run, x: torch.Tensor, rank: int, s: int) -> str:
-    """Return what is wrong with the gradients that a rank's optimizer was given in a step which began with x."""
-    case, result = run.case, run.results[rank]
+def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
+    """Yield what is wrong with the gradients that a rank's optimizer was given in a step."""
+    n, result, x = run.case.n, run.results[rank], xs[s - 1]
     if int(result[f"of_copies{s}"]):
-        return "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"
+        yield "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"
     mean, given, has = mean_gradient(run.inputs, x), result[f"given{s}"], result[f"updated{s}"]
-    for c, start, stop in _spans(case):
-        here = has[start:stop]
-        if not here.any() or _same(given[start:stop][here], mean[start:stop][here]):
+    for c, (start, stop) in enumerate(chunk_spans(run.case)):
+        here = torch.arange(start, stop)[has[start:stop]]
+        if not len(here) or _same(given[here], mean[here]):
             continue
-        parts = [(x - inputs["c"])[start:stop][here] for inputs in run.inputs]
-        found = coefficients(given[start:stop][here], parts)
+        found = coefficients(given[here], [(x - inputs["c"])[here] for inputs in run.inputs])
         begin = f"updated chunk {c} with"
-        if found and all(abs(a - 1) < 1e-2 for a in found):
-            return f"{begin} the sum of the gradients; expected their mean: divide by {case.n}, once"
-        what = describe(found, [f"g of rank {k}" for k in range(case.n)]) if found else "something else"
-        return f"{begin} {what}; expected the mean of all {case.n}{_where_finished(run, rank, s, mean, c)}"
-    return ""
+        if found and are_all(found, 1):
+            yield f"{begin} the sum of the gradients; expected their mean: divide by {n}, once"
+        what = describe(found, [f"g of rank {k}" for k in range(n)]) if found else "something else"
+        yield f"{begin} {what}; expected the mean of all {n}{_where_finished(run, rank, s, mean, c)}"
 
 
 def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: int) -> str:
     """Return which chunk of a rank's g is a finished sum, or mean, after the step in which it updated one."""
     g = run.results[rank][f"g{s}"]
-    for c, start, stop in _spans(run.case):
-        if _is_finished(g[start:stop], mean[start:stop], run):
-            if c == updated:
-                return ". When it was updated, the sum of that chunk was not finished: reduce-scatter first"
-            return f". On this rank the reduced chunk is chunk {c}: update that one"
-    return ". No chunk of g on this rank is the sum over all ranks: reduce-scatter first"
+    finished = [c for c, (start, stop) in enumerate(chunk_spans(run.case))
+                if start < stop and _is_finished(g[start:stop], mean[start:stop], run)]  # fmt: skip
+    if not finished:
+        return ". No chunk of g on this rank is the sum over all ranks: reduce-scatter first"
+    if finished[0] == updated:
+        return ". When it was updated, the sum of that chunk was not finished: reduce-scatter first"
+    return f". On this rank the reduced chunk is chunk {finished[0]}: update that one"
 
 
-def _wrong_parts(run: Run, s: int) -> str:
-    """Return which elements no rank has updated in a step, or several have."""
+def _wrong_parts(run: Run, s: int) -> Iterator[str]:
+    """Yield which elements no rank has updated in a step, or several have."""
     updated = torch.stack([result[f"updated{s}"] for result in run.results])  # [N, P]
-    if missing := _first_elements(~updated.any(0)):
-        return (
-            f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
-        )
-    if common := _first_elements(updated.sum(0) > 1):
-        first, second = (updated.sum(0) > 1).logical_and(updated).any(1).nonzero().flatten().tolist()[:2]
-        return (f"ranks {first} and {second} both updated {common} of x, so both keep their state: a rank is to "
-                "update its own part only")  # fmt: skip
-    return ""
+    for missing in _elements(~updated.any(0)):
+        yield f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
+    several = updated.sum(0) > 1
+    for common in _elements(several):
+        one, other = (several & updated).any(1).nonzero().flatten().tolist()[:2]
+        yield (f"ranks {one} and {other} both updated {common} of x, so both keep their state: a rank is to update its "
+               "own part only")  # fmt: skip
 
 
-def _first_elements(which: torch.Tensor) -> str:
-    """Return the first run of elements for which this is so; "" if there is none."""
+def _elements(which: torch.Tensor) -> Iterator[str]:
+    """Yield the first run of elements for which this is so."""
     found = which.nonzero().flatten().tolist()
-    if not found:
-        return ""
-    last = next((i for i in range(found[0], len(which)) if not which[i]), len(which)) - 1
-    return f"elements {found[0]} to {last}" if last > found[0] else f"element {last}"
+    if found:
+        last = next((i for i in range(found[0], len(which)) if not which[i]), len(which)) - 1
+        yield f"elements {found[0]} to {last}" if last > found[0] else f"element {last}"
 
 
-def _wrong_x(run: Run, xs: list[torch.Tensor], rank: int, s: int) -> str:
-    """Return what a rank holds in place of the x of one process."""
+def _wrong_x(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
+    """Yield what a rank holds in place of the x of one process."""
     result, mean = run.results[rank], mean_gradient(run.inputs, xs[s - 1])
-    for c, start, stop in _spans(run.case):
-        x = result[f"x{s}"][start:stop]
+    for c, (start, stop) in enumerate(chunk_spans(run.case)):
+        x, old = result[f"x{s}"][start:stop], xs[s - 1][start:stop]
         if _same(x, xs[s][start:stop]):
             continue
-        old = xs[s - 1][start:stop]
         if _is_finished(x, mean[start:stop], run):
-            return f"holds gradients in chunk {c} of x; what is gathered after the update are the parameters"
+            yield f"holds gradients in chunk {c} of x; what is gathered after the update are the parameters"
         if not _same(x, old):
-            return f"holds another x than one process in chunk {c}"
+            yield f"holds another x than one process in chunk {c}"
         begin = f"holds the old x in chunk {c}"
         for message in run.sent:
             came = message.dst == rank and message.span == (0, start, stop)
             if came and message.vector is not None and _same(message.vector, old):
-                return f"{begin}, for rank {message.rank} sent it so: update first, then gather"
+                yield f"{begin}, for rank {message.rank} sent it so: update first, then gather"
         if _is_finished(result[f"g{s}"][start:stop], mean[start:stop], run):
-            return f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that chunk"
-        return f"{begin}: nobody has sent it the new one; gather the chunks of x after the update"
-    return ""
+            yield f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that chunk"
+        yield f"{begin}: nobody has sent it the new one; gather the chunks of x after the update"

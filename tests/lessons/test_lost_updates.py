@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lessons.lab import Case, Run
 from lessons.labs import LABS
-from lessons.labs.increments import UPDATES, clients, fetches_of, pushes_of
+from lessons.labs.increments import UPDATES, clients, history
 from lessons.lost_updates import Mine
 from lessons.report import Report
 from lessons.solutions import lost_updates
@@ -37,7 +37,7 @@ def test_every_client_meets_every_trap(seed: int) -> None:
     case = Case(4, 3)
     run = Run(case, LABS["lost_updates"].draw(case, random.Random(seed)))
     for k in clients(run):
-        pushes, fetches = pushes_of(run, k), fetches_of(run, k)
+        pushes, fetches = history(run, k)
         held = [update for updates, _ in pushes for update in updates]
         assert held == list(range(UPDATES)), "each update is pushed once"
         assert fetches[-1] == (UPDATES, UPDATES), "all is pushed before the last fetch"

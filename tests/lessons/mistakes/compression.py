@@ -28,14 +28,9 @@ MISTAKES = [
             ("min(k, len(residual))", "k")),
     Mistake("forgets_to_divide", "wrong", "exchange returns the sum of the codes; expected their mean: divide by N",
             ("total.div_(N)", "total")),
-    Mistake("forgets_what_was_kept", "wrong", "which is g alone; ",
-            """def compress(g, residual, k):
-    indices = g.abs().topk(min(k, len(residual)), sorted=False).indices
-    values = g[indices]
-    residual.add_(g)
-    residual[indices] -= values
-    return indices.to(torch.int32), values
-"""),
+    Mistake("forgets_what_was_kept", "wrong", "which is g alone; ", ("    residual.add_(g)\n", ""),
+            ("residual.abs()", "g.abs()"), ("residual[indices]\n    residual[indices] = 0",
+            "g[indices]\n    residual.add_(g)\n    residual[indices] -= values")),
     Mistake("keeps_what_it_sent", "wrong", "though it was sent: it would be sent again",
             ("    residual[indices] = 0\n", "")),
     Mistake("leaves_itself_out", "wrong", "rank 0: exchange returns the code of rank 1 / 2; expected the mean of all 2",

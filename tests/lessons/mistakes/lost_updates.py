@@ -15,10 +15,7 @@ MISTAKES = [
             "again, already pushed; what is pushed is to be taken off: a push is to", ("    base.copy_(x)\n", ""),
             ("    unpushed = x - base\n", ""), ("torch.add(base, unpushed, out=x)", "x.copy_(base)")),
     Mistake("moves_base_first", "wrong", "though no fetch has come since: where base is moved first, x - base is 0",
-            """def push(transport, x, base):
-    base.copy_(x)
-    transport.isend(x - base, SERVER, "push")
-"""),
+            ("transport.isend(x - base", "base.copy_(x)\n    transport.isend(x - base")),
     Mistake("names_a_new_x", "wrong", "with a minus: a fetch has put them into base, and not into x (`x = ...` names a",
             ("torch.add(base, unpushed, out=x)", "x = base + unpushed")),
     Mistake("names_new_tensors", "wrong",
@@ -33,16 +30,8 @@ MISTAKES = [
             "    torch.add(base, unpushed, out=x)",
              'transport.recv(SERVER, "parameters").copy_to(x)')),
     Mistake("pushes_values", "wrong", "push 1 of rank 1 holds x itself, a value, and not what rank 1 has added to it",
-            """def push(transport, x, base):
-    transport.isend(x, SERVER, "push")
-""",
-            """def fetch(transport, x, base):
-    transport.isend(None, SERVER, "fetch")
-    transport.recv(SERVER, "parameters").copy_to(x)
-""",
-            """def apply(x, pushed):
-    x.copy_(pushed)
-"""),
+            ("x - base, SERVER", "x, SERVER"), ("x.add_(pushed)", "x.copy_(pushed)"),
+            ("copy_to(base)\n    torch.add(base, unpushed, out=x)", "copy_to(x)")),
     Mistake("pushes_what_it_fetched", "wrong", "with a fetch",
             ('transport.recv(SERVER, "parameters").copy_to(base)',
              'with transport.recv(SERVER, "parameters") as received:'),

@@ -26,14 +26,9 @@ MISTAKES = [
             ("del steps[k]", "present.remove(k)")),
     Mistake("divides_by_the_gradients_on_their_way", "wrong",
             "too large: with it x swings ever further, to a million after",
-            """def largest_rate(curvature, tau):
-    return 2 / (curvature * (tau + 1))
-"""),
+            ("return small", "return 2 / (curvature * (tau + 1))")),
     Mistake("forgets_the_curvature", "wrong", "the curvature is not in it: twice as curved, half the rate",
-            """def largest_rate(curvature, tau):
-    import math
-    return 2 * math.sin(math.pi / (2 * (2 * tau + 1)))
-"""),
+            ("return small", "return small * curvature")),
     Mistake("forgets_the_others_at_a_goodbye", "deadlock", "has said goodbye and left",
             ("del steps[k]", "del steps[k]\n            continue")),
     Mistake("forgets_who_has_read_what", "wrong", "that was applied to version ",
@@ -48,9 +43,7 @@ MISTAKES = [
             ("steps[k] - min(steps.values())", "max(steps.values()) - steps[k]")),
     Mistake("ignores_staleness", "wrong",
             "that is the largest without staleness; with gradients 2 late x swings ever further",
-            """def largest_rate(curvature, tau):
-    return 2 / curvature
-"""),
+            ("return small", "return 2 / curvature")),
     Mistake("is_one_step_too_late", "wrong",
             "x_4 was made with the gradient at x_0; expected that at x_1, 2 before x_3",
             ("(x[t] - rate * curvature * x[max(t - tau, 0)])",
@@ -63,24 +56,7 @@ MISTAKES = [
             ("steps[k] += 1", "steps[k] += 1\n            read[k] = version"),
             ("                read[k] = version\n", "")),
     Mistake("receives_in_the_order_of_ranks", "wrong", "virtual ms before; receive from ANY",
-            """def serve(transport, x, update, s=None):
-    version, staleness = 0, []
-    read = dict.fromkeys(transport.peers, 0)
-    present = list(transport.peers)
-    while present:
-        for k in list(present):
-            message = transport.recv(k, ("gradient", "goodbye"))
-            if message.tag == "goodbye":
-                present.remove(k)
-                continue
-            with message:
-                update(message.vector)
-            staleness.append(version - read[k])
-            version += 1
-            read[k] = version
-            transport.isend(x.clone(), k, "parameters")
-    return staleness
-"""),
+            ("transport.recv(ANY,", "transport.recv(sorted(steps)[version % len(steps)],")),
     Mistake("returns_versions_read", "wrong",
             "serve returned the versions that were read; staleness is the version applied to",
             ("version - read", "read")),
@@ -95,22 +71,22 @@ MISTAKES = [
             ("with message:", "x.copy_(old[k])\n            with message:"),
             ("read[k] = version", "read[k] = version\n                old[k] = x.clone()")),
     Mistake("waits_for_all", "wrong", "update 1 was made with (g of rank 1 + g of rank 2) / 2: who waits for several",
-            """def serve(transport, x, update, s=None):
-    staleness = []
-    present = set(transport.peers)
-    due: dict[int, torch.Tensor] = {}
-    while present:
-        message = transport.recv(ANY, ("gradient", "goodbye"))
-        if message.tag == "goodbye":
-            present.remove(message.src)
-        else:
-            due[message.src] = message.detach().vector
-        if due and set(due) == present:
-            update(torch.stack([due[k] for k in sorted(due)]).mean(0))
-            staleness += [0] * len(due)
-            for k in due:
-                transport.isend(x.clone(), k, "parameters")
-            due = {}
-    return staleness
-"""),
+            ("    while steps:\n", "    due = {}\n    while steps:\n"), ("with message:", "if True:"),
+            ("update(message.vector)", "due[k] = message.detach().vector"),
+            ("        for k in sorted(waiting):\n", "        if due and len(due) == len(steps):\n"
+             "            update(torch.stack([*due.values()]).mean(0))\n            due.clear()\n"
+             "        for k in () if due else sorted(waiting):\n")),
+    Mistake("returns_nothing", "returned", "serve returned nothing; expected a list",
+            ("    return staleness\n", "    return None\n")),
+    Mistake("updates_by_itself", "wrong", "the server made 0 updates with",
+            ("update(message.vector)", "x.sub_(0.1 * message.vector)")),
+    Mistake("ends_too_early", "unread", "have said goodbye; not yet: rank 1, 2",
+            ("    while steps:\n", "    for _ in range(3):\n")),
+    Mistake("sends_another_x", "wrong", "is no version of x", ("x.clone(), k", "x.clone() + 1, k")),
+    Mistake("forgets_to_answer", "deadlock", "has no answer to its gradient 1; expected one at once",
+            ("            waiting.add(k)\n", "            waiting |= {k} if version % 2 == 0 else set()\n")),
+    Mistake("gives_up_near_the_border", "wrong", "near the border it takes many steps to be small",
+            ("return small", "return 0.95 * small")),
+    Mistake("looks_too_far_back", "raised", ", 2, 40) raised IndexError: list",
+            ("x.append(x[t] -", "x.append(x[t - 41] -")),
 ]  # fmt: skip

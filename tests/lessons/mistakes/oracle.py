@@ -2,6 +2,10 @@
 
 from tests.lessons.mistakes import Mistake
 
+CLOSE = "alike and bool(error <= tolerance * oracle.abs().max())"
+GRADIENT = "gradient([sample for part in parts for sample in part])"
+RANGE = "range(start + size * k // N, start + size * (k + 1) // N)"
+
 MISTAKES = [
     Mistake("adds_an_empty_step", "wrong", "are used up after step ", ("(0, n_samples, B):", "(0, n_samples + 1, B):")),
     Mistake("adds_in_its_own_order", "wrong", "have the same mean but for rounding: ",
@@ -21,27 +25,16 @@ MISTAKES = [
     return n
 """),
     Mistake("asks_for_the_same_bits", "wrong", "verify returned False for replicas that are alike, and a rounding away",
-            """def verify(xs, oracle, tolerance):
-    return all(torch.equal(x, oracle) for x in xs)
-"""),
+            (CLOSE, "all(torch.equal(x, oracle) for x in xs)")),
     Mistake("averages_the_parts", "wrong", "each part got the same weight; expected the same weight for each of the ",
-            """def one_process(plan, gradient, update):
-    for parts in plan:
-        update(torch.stack([gradient(part) for part in parts if part]).mean(0))
-"""),
+            (GRADIENT, "torch.stack([gradient(part) for part in parts if part]).mean(0)")),
     Mistake("compares_element_by_element", "wrong",
             "verify returned False for replicas that are alike, and in an element near 0",
-            """def verify(xs, oracle, tolerance):
-    alike = all(torch.equal(x, xs[0]) for x in xs)
-    return alike and bool(((xs[0] - oracle).abs() <= tolerance * oracle.abs()).all())
-"""),
+            (CLOSE, "alike and bool(((xs[0] - oracle).abs() <= tolerance * oracle.abs()).all())")),
     Mistake("compares_with_the_largest_value", "wrong",
             "verify returned False for replicas that are alike, and a rounding away from an oracle that is "
             "negative in all elements; expected True: the largest element is the largest in size: .abs().max()",
-            """def verify(xs, oracle, tolerance):
-    alike = all(torch.equal(x, xs[0]) for x in xs)
-    return alike and bool((xs[0] - oracle).abs().max() <= tolerance * oracle.max())
-"""),
+            ("oracle.abs().max()", "oracle.max()")),
     Mistake("divides_by_its_own_n", "wrong", "rank 0 ends with the weighted sum divided by ",
             ("g.div_(total)", "g.div_(max(n, 1))")),
     Mistake("divides_by_ranks", "wrong",
@@ -50,82 +43,42 @@ MISTAKES = [
     Mistake("fills_up_parts", "wrong", "is taken 2 times in step 0; each is to count once",
             ("plan = []", "size = -(-B // N)\n    plan = []"),
             ("        size = min(B, n_samples - start)", "        left = min(B, n_samples - start)"),
-            ("range(start + size * k // N, start + size * (k + 1) // N)",
+            (RANGE,
              "[start + (size * k + i) % left for i in range(size)]")),
     Mistake("forgets_the_sign_of_a_distance", "wrong",
-            "in one element 100 tolerances more or less than the oracle; expected False: a distance has no sign: "
-            "take",
-            """def verify(xs, oracle, tolerance):
-    alike = all(torch.equal(x, xs[0]) for x in xs)
-    return alike and bool((xs[0] - oracle).max() <= tolerance * oracle.max())
-"""),
+            "in one element 100 tolerances more or less than the oracle; expected False: a distance has no sign: take",
+            ("oracle).abs().max()", "oracle).max()")),
     Mistake("gives_the_rest_to_the_last", "wrong", "all wait for the largest; sizes are to differ by at most one",
-            """def cut(n_samples, B, N):
-    plan = []
-    for start in range(0, n_samples, B):
-        stop = min(start + B, n_samples)
-        size = (stop - start) // N
-        firsts = [start + size * k for k in range(N)]
-        plan.append([range(a, b) for a, b in zip(firsts, [*firsts[1:], stop], strict=True)])
-    return plan
-"""),
+            (RANGE, "range(start + size // N * k, start + (size if k == N - 1 else size // N * (k + 1)))")),
     Mistake("goes_too_far", "wrong", "which is of step 1; the batch of step 0 is samples 0 to ",
             ("min(B, n_samples - start)", "-(-min(B, n_samples - start) // N)"),
-            ("range(start + size * k // N, start + size * (k + 1) // N) for k in range(N)",
+            (f"{RANGE} for k in range(N)",
              "range(start + size * k, start + size * (k + 1)) for k in range(N)")),
     Mistake("hides_nan", "wrong", "leave out who has no samples, but let be seen what has gone wrong",
-            """def average(transport, g, n):
-    total = ring_all_reduce(g.nan_to_num_().mul_(n), transport, n)
-    g.div_(total)
-    return total
-"""),
+            ("g.mul_(n)", "g.nan_to_num_().mul_(n)")),
     Mistake("leaves_without_samples", "deadlock",
             "has no sample, and sent nothing: the others wait for it all the same",
             ("g.zero_()  # 0 x NaN would be NaN", "g.zero_()  # 0 x NaN would be NaN\n        return 0")),
     Mistake("looks_at_one_replica", "wrong", "verify returned True for replicas that are not alike",
-            """def verify(xs, oracle, tolerance):
-    return bool((xs[0] - oracle).abs().max() <= tolerance * oracle.abs().max())
-"""),
+            ("alike and bool(", "bool(")),
     Mistake("looks_at_replicas_only", "wrong",
-            "verify returned True for replicas that are alike, and 1 % away from the oracle",
-            """def verify(xs, oracle, tolerance):
-    return all(torch.equal(x, xs[0]) for x in xs)
-"""),
+            "verify returned True for replicas that are alike, and 1 % away from the oracle", (CLOSE, "alike")),
     Mistake("loses_the_last_batch", "wrong", "is lost; it is a smaller batch, but one",
-            """def cut(n_samples, B, N):
-    plan = []
-    for start in range(0, n_samples - B + 1, B):
-        plan.append([range(start + B * k // N, start + B * (k + 1) // N) for k in range(N)])
-    return plan
-"""),
+            ("range(0, n_samples, B)", "range(0, n_samples - B + 1, B)")),
     Mistake("loses_what_is_over", "wrong", "is in no part: step 0 has",
             ("(B, n_samples - start)", "(B, n_samples - start) // N"),
-            ("range(start + size * k // N, start + size * (k + 1) // N) for k in range(N)",
+            (f"{RANGE} for k in range(N)",
              "range(start + size * k, start + size * (k + 1)) for k in range(N)")),
     Mistake("makes_a_new_g", "wrong", "rank 0's g is as it was; write the mean into g, in place: `g = ...` makes a new",
-            """def average(transport, g, n):
-    g = g * n if n else torch.zeros_like(g)
-    total = ring_all_reduce(g, transport, n)
-    g.div_(total)
-    return total
-"""),
+            ("    if n == 0:\n        g.zero_()  # 0 x NaN would be NaN\n", ""),
+            ("total = ring_all_reduce(g.mul_(n)",
+             "g = g * n if n else torch.zeros_like(g)\n    total = ring_all_reduce(g")),
     Mistake("mean_of_means", "wrong",
             "rank 0 ends with the mean of the 3 ranks' means: a sample counts more where there are",
-            """def average(transport, g, n):
-    g.nan_to_num_()
-    total = ring_all_reduce(g, transport, n)
-    g.div_(transport.world_size)
-    return total
-"""),
+            ("g.mul_(n)", "g"), ("g.div_(total)", "g.div_(transport.world_size)")),
     Mistake("multiplies_nan", "wrong", "the mean of no samples is NaN, and 0 x NaN is NaN too",
             ("    if n == 0:\n        g.zero_()  # 0 x NaN would be NaN\n", "")),
-    Mistake("returns_its_own_n", "wrong", "on rank 0; expected the sum of all n, ",
-            """def average(transport, g, n):
-    if n == 0:
-        g.zero_()
-    g.div_(ring_all_reduce(g.mul_(n), transport, n))
-    return n
-"""),
+    Mistake("returns_its_own_n", "wrong", "on rank 0; expected the sum of all n, ", ("return total", "return n")),
     Mistake("sums_in_half_precision", "wrong", "rank 0 sent float16, and rank 0 ends with a mean that has lost digits",
             ("total = ring_all_reduce(g.mul_(n), transport, n)\n    g.div_(total)",
              "half = g.mul_(n).half()\n    total = ring_all_reduce(half, transport, n)\n"
@@ -137,14 +90,22 @@ MISTAKES = [
 """),
     Mistake("updates_for_each_part", "wrong",
             "one for each part; the samples of a step make one gradient, and one update",
-            """def one_process(plan, gradient, update):
-    for parts in plan:
-        for part in parts:
-            if part:
-                update(gradient(part))
-"""),
+            (f"update({GRADIENT})", "for part in filter(None, parts):\n            update(gradient(part))")),
     Mistake("weights_twice", "wrong", "rank 0 ends with means that were weighted twice: n stands in them squared",
             ("total = ring_all_reduce(g.mul_(n), transport, n)\n    g.div_(total)",
              "g.mul_(n)\n    total = ring_all_reduce(torch.zeros(1), transport, n)\n    g.mul_(n / total)\n"
             "    ring_all_reduce(g, transport)")),
+    Mistake("returns_nothing", "returned", "average returned nothing; write the mean into g, in place",
+            ("return total", "return None")),
+    Mistake("leaves_a_rank_out", "returned", "parts in a step, for N = ",
+            ("for k in range(N)]", "for k in range(N - 1)]")),
+    Mistake("returns_vectors", "returned", "verify returned a tensor [2, 48]",
+            ("return alike and bool(", "return torch.stack([xs[0], oracle]) if alike else bool(")),
+    Mistake("asks_for_parts", "gradient", "gradient was given a list of parts; expected a list of samples",
+            (GRADIENT, "gradient(parts)")),
+    Mistake("takes_one_part", "wrong", "the gradient is that of samples", (GRADIENT, "gradient(parts[0] or parts[1])")),
+    Mistake("forgets_to_divide", "wrong", "the weighted sum, not divided; divide by the number of all samples",
+            ("    g.div_(total)\n", "")),
+    Mistake("divides_by_no_samples", "raised", "ZeroDivisionError: integer division or modulo by zero",
+            ("g.zero_()  # 0 x NaN would be NaN", "g.div_(n - n + 0.0).mul_(1 // n)")),
 ]  # fmt: skip

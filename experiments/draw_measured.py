@@ -96,6 +96,8 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
     left, roles = 0.0, set[str]()
     for setup in setups:
         sent = pick(results.ranks, setup).groupby(["rank", "role"], as_index=False)["mb_sent"].mean()
+        if sent.empty:  # of another experiment
+            continue
         axes.bar(left + sent["rank"], sent["mb_sent"], 0.8, color=sent["role"].map(_ROLES))
         formula = "" if pick(results.runs, setup)["counted"].all() else "\n(formula)"
         groups[left + (len(sent) - 1) / 2] = _below(setup) + formula

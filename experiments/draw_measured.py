@@ -18,6 +18,7 @@ from experiments.drawing import COLOURS, NAMES, bars, finish, legend_below, line
 from experiments.measured import Results, Servers, folder, pick
 from experiments.real import TIMELINE, Runs, strategy_class
 from records import timeline
+from records.errors import UsageError
 from records.events import PHASES
 from records.files import load_events
 from records.plot import DASHED
@@ -255,6 +256,9 @@ def stale_timeline(directory: Path | None = None) -> Figure:
 def _events(directory: Path, experiment: str, strategy: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the kept events of a short run, and the roles of its ranks."""
     store = Runs(directory, experiment)
-    name = next(name for name in store.runs if name.startswith(f"{TIMELINE}-{strategy}-"))
+    name = next((name for name in store.runs if name.startswith(f"{TIMELINE}-{strategy}-")), None)
+    if name is None:
+        command = f"python experiments/run.py {experiment}"
+        raise UsageError(f"no timeline of {strategy} in {directory}: {command} makes it")
     roles = strategy_class(strategy)().roles(store.runs[name]["options"]["n_gpus"])
     return load_events(store.events_of(name)), roles

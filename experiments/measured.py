@@ -114,12 +114,14 @@ def _measured(names: Sequence[str], where: Path) -> dict[str, Any]:
                 f"{where}: {len(absent)} runs of {name} are missing, such as {absent[0]}; "
                 f"make them with python experiments/run.py {name}"
             )
-        if any(entry["machine"] != store.facts["machine"] for entry in metadata.values()):
-            raise UsageError(f"{where}: {name} and {', '.join(names)} were not made alike; delete one, make it again")
+        here = {run: entry | {"machine": store.facts["machine"]} for run, entry in store.runs.items()}
+        if len({str((entry["machine"], entry["options"]["device"])) for entry in (metadata | here).values()}) > 1:
+            alike = ", ".join(names[: names.index(name) + 1])
+            raise UsageError(f"{where}: the runs of {alike} were not made alike; delete one, make it again")
         for one in experiment.finals(experiment.tuned(store)):
             if one.run_name not in metadata and not str(one.run_name).startswith(TIMELINE):
                 parts.append(_tables_of(store, str(one.run_name), one.strategy, experiment.about(one)))
-        metadata |= {run: entry | {"machine": store.facts["machine"]} for run, entry in store.runs.items()}
+        metadata |= here
     tables = {kind: pd.concat([part[kind] for part in parts], ignore_index=True) for kind in parts[0]}
     return {**tables, "metadata": metadata}
 

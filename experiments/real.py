@@ -34,7 +34,7 @@ _SAID = ("options", "replicas_identical", "bytes", "git_commit", DIVERGED, STALE
 _ELSEWHERE = {"data_dir", "download", "timeout", "results_dir", "run_name", "save", "checkpoint_dir", "checkpoint_keep"}
 """Options that do not make a run what it is: where the files are, and how long a wait may take."""
 _QUICK_MODELS = {"lenet": "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
-_QUICK_SIZE = 1_280  # at most; digits has 1,437 for training
+_QUICK_SIZES = {1_000: 300, 2_560: 1_280, 6_000: 384, 10_000: 600, 20_000: 0}  # digits has 1,437 for training
 Result = tuple[pd.DataFrame, dict[str, Any]]  # of a run: its table, and what is said of it
 
 
@@ -122,7 +122,7 @@ class Measured(Experiment):
             return None
         return replace(
             one, dataset="digits", model=_QUICK_MODELS.get(one.model, one.model), epochs=2 * one.epochs,
-            train_size=min(one.train_size, _QUICK_SIZE), lr=one.lr * (5 if one.momentum else 1),
+            train_size=_QUICK_SIZES.get(one.train_size, one.train_size), lr=one.lr * (5 if one.momentum else 1),
             run_name=f"{one.run_name}-quick",  # so that no quick run is ever taken for a long one
         )  # fmt: skip
 

@@ -230,5 +230,5 @@ def _take_core() -> None:
     """Keep this process to one core of its own, since a run in virtual time uses one."""
     if hasattr(os, "sched_setaffinity"):
         here = sorted(os.sched_getaffinity(0))
-        number = int(current_process().name.rpartition("-")[2])  # the processes of a pool count
+        number = int(current_process().name.rpartition("-")[2].rpartition(":")[2])  # the processes of a pool count
         os.sched_setaffinity(0, {here[number % len(here)]})

@@ -1,5 +1,6 @@
 """The tables of the notebooks and READMEs, as text: mean ± standard deviation over the seeds."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -69,7 +70,8 @@ def _only(column: str, value: Any, cell: Cell, rows: pd.DataFrame) -> str:
 
 def _times(name: str, column: str, one: Any, other: Any, rows: pd.DataFrame) -> str:
     means = rows.groupby(column)[name].mean()
-    return f"{means[one] / means[other]:.2f}"
+    ratio = means.get(one, math.nan) / means.get(other, math.nan)
+    return "-" if pd.isna(ratio) else f"{ratio:.2f}"
 
 
 def _where(column: str, values: Mapping[str, Any], cell: Cell) -> dict[str, Cell]:

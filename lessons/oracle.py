@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lessons import ring
+from strategies import Cost, Strategy
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.collectives import ring_all_reduce  # noqa: F401 - for your `average`
 from transports.base import Transport
 
@@ -55,10 +56,14 @@ def verify(xs: Sequence[torch.Tensor], oracle: torch.Tensor, tolerance: float) -
 
 
 @dataclass(kw_only=True)
-class Mine(ring.Mine):
-    """As in lab 2, but the gradients of all ranks become the mean over all samples, by `average`."""
+class Mine(Strategy):
+    """The gradients of all ranks become the mean over all samples by `average`, and all take the same step."""
 
     average = staticmethod(average)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """As of the ring."""
+        return RingAllReduce().cost()
 
     def step(self, n_samples: int) -> None:
         """g <- mean over all samples; x <- optimizer(x, g)."""

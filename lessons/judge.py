@@ -97,10 +97,8 @@ class Game:
         """Note that a rank changed a message on its way. The run goes on: a later fault may explain the change."""
         message.became = as_vector(vector).clone()
         done = "received" if message.arrived is None else "released"
-        self.run.damage = self.run.damage or (
-            f"{self._step(message)} sent {self.label(message)} to rank {message.dst}, and changed it before rank "
-            f"{message.dst} had {done} it: wait for its Work"
-        )
+        text = f"and changed it before rank {message.dst} had {done} it: wait for its Work"
+        self.run.damage = self.run.damage or f"{self._sending(message)}, {text}"
 
     def label(self, message: Sent) -> str:
         """Return what a message carries, in the lab's words."""
@@ -109,7 +107,7 @@ class Game:
     # What is wrong
 
     def _explain_unread(self, message: Sent) -> Fault:
-        text = f"{self._step(message)} sent {self.label(message)} to rank {message.dst}, which never received it"
+        text = f"{self._sending(message)}, which never received it"
         return Fault("unread", first(self.lab.explain_unread(self.run, message)) or text)
 
     def _explain_unreleased(self, message: Sent) -> Fault:
@@ -138,5 +136,6 @@ class Game:
             return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
         return self._explain_unread(next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None))
 
-    def _step(self, message: Sent) -> str:
-        return f"N = {self.case.n}, {self.lab.place(message, self.case)}: rank {message.rank}"
+    def _sending(self, message: Sent) -> str:
+        at = f"N = {self.case.n}, {self.lab.place(message, self.case)}:"
+        return f"{at} rank {message.rank} sent {self.label(message)} to rank {message.dst}"

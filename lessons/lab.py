@@ -204,10 +204,10 @@ def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, li
         raise Fault("damage", f"{call} has made of its vector, {name_kind(like)}, {name_kind(vector)}; {cure}")
 
 
-def check_gradient(g: Any, x: torch.Tensor) -> None:
-    """Check that a student's function has given `update` a gradient of x. Raises Fault."""
-    if name_kind(g) != name_kind(x):
-        raise Fault("update", f"update was given {name_kind(g)}; expected {name_kind(x)}: a gradient")
+def check_like(kind: str, begin: str, value: Any, like: torch.Tensor) -> None:
+    """Check that a value is a tensor of this shape and dtype. Raises Fault, of this kind: "`begin` a float; ..."."""
+    if name_kind(value) != name_kind(like):
+        raise Fault(kind, f"{begin} {name_kind(value)}; expected {name_kind(like)}")
 
 
 class Descent:
@@ -220,7 +220,7 @@ class Descent:
 
     def update(self, g: Any) -> None:
         """Make one step of x, in place. Raises Fault."""
-        check_gradient(g, self.x)
+        check_like("update", "update was given", g, self.x)
         self._before.append(self.x.clone())
         self._used.append(g.clone())
         self.x.sub_(self._rate * g)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lessons.lab import Lab, Run, counted
@@ -49,7 +48,6 @@ def picture_bytes(figure: Figure, kind: str) -> bytes:
 def new_picture(**properties: Any) -> tuple[Figure, Axes]:
     """Return a figure, and its axes with these properties."""
     picture = Figure(figsize=(9, 3.4), layout="constrained")
-    FigureCanvasAgg(picture)
     axes = picture.subplots()
     axes.set(**properties)
     axes.spines[["top", "right"]].set_visible(False)
@@ -59,7 +57,6 @@ def new_picture(**properties: Any) -> tuple[Figure, Axes]:
 def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
     """Return a figure of two runs of one case on one clock, that of the longer one."""
     figure = Figure(figsize=(10, 0.9 + 2 * (0.9 + 0.55 * yours.case.n)), layout="constrained")
-    FigureCanvasAgg(figure)
     # One colour for each label, in the order in which the reference sends.
     labels = dict.fromkeys(lab.label(message, run.case) for run in (reference, yours) for message in run.sent[:_MOST])
     colours = {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
@@ -92,8 +89,8 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Figure:
         of_all = f"{counted(len(run.sent), 'message')}{left_out}, {counted(run.rounds, 'round')} in the whole run"
         legend = "; dashed: sent, never received" if unread else ""
         axes.set_title(f"{name}: {of_all}{legend}", loc="left", fontsize=10)
-        axes.set(ylim=(run.case.n - 0.5, -0.5), yticks=range(run.case.n))
-        axes.set_yticklabels([f"rank {rank}" for rank in range(run.case.n)])
+        axes.set(ylim=(run.case.n - 0.5, -0.5))
+        axes.set_yticks(range(run.case.n), [f"rank {rank}" for rank in range(run.case.n)])
         axes.grid(axis="y", color="#dddddd")
         axes.spines[["top", "right", "left"]].set_visible(False)
     panels[-1].set_xlim(-0.02 * 1000 * latest, 1.02 * 1000 * max(latest, 1e-6))

@@ -89,13 +89,14 @@ def play_on_processes(lab: Lab, source: Source) -> Fault | None:
     """Run the lab's case for processes, in which nothing is counted; return what is wrong. Raises RunFailed."""
     run, begin = draw(lab, lab.real), f"right in virtual time, but on {lab.real.n} real processes"
     try:
-        run.results = _launch(lab, source, lambda *_: None, run)
-        faults = [one for one in run.results if isinstance(one, Fault)]
+        results = _launch(lab, source, lambda *_: None, run)
     except Fault as ended:
-        faults = [ended]
+        results = [ended]
+    faults = [one for one in results if isinstance(one, Fault)]
     if faults:
         fault = min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
         return Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}")
+    run.results = results
     if first(lab.find_faults(run)):
         return Fault("real", f"{begin} the results differ: is something changed that is still being sent, or kept "
                              "after its release?")  # fmt: skip

@@ -1,6 +1,5 @@
 """Lab 3: why it is right. Whatever ranks compute together is compared with one process that has all the samples."""
 
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,7 +142,7 @@ def _flattened(plan: Any, N: int) -> Vectors:
                                 "list of N ranges, one for each rank") from None  # fmt: skip
     if other := next((parts for parts in steps if len(parts) != N), None):
         raise Fault("returned", f"cut returned {len(other)} parts in a step, for N = {N}; expected one for each rank")
-    parts = list(itertools.chain.from_iterable(steps))
+    parts = [part for parts in steps for part in parts]
     return {"parts": torch.tensor([len(part) for part in parts], dtype=torch.int64),
             "samples": torch.tensor([sample for part in parts for sample in part], dtype=torch.int64)}  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, check_gradient, check_in_place, is_close, normal
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, check_in_place, check_like, is_close, normal
 from lessons.sums import are_all, coefficients, describe
 from lessons.transport import is_spoiled
 
@@ -42,7 +42,7 @@ class Server(Lab):
         used: list[torch.Tensor] = []
 
         def update(gradient: torch.Tensor) -> None:
-            check_gradient(gradient, x)
+            check_like("update", "update was given", gradient, x)
             if is_spoiled(gradient):
                 raise Fault("update", "update was given NaN, which is what received.vector holds after its release")
             take_step(optimizer, gradient)

@@ -116,7 +116,7 @@ def wrong_messages(run: Run) -> Iterator[str]:
     if len(begun) < case.n or any(chunk_of(message, spans) is None for message in begun):
         return
     way = -1 if sum(message.dst == (message.rank - 1) % case.n for message in begun) > case.n / 2 else 1
-    numbers = {way * message.rank % case.n: chunk_of(message, spans) for message in begun}
+    numbers = {way * message.rank % case.n: chunk_of(message, spans) or 0 for message in begun}
     if len(set(numbers.values())) < case.n:
         numbers = {rank: rank for rank in range(case.n)}
     for step in range(2 * (case.n - 1)):
@@ -145,13 +145,13 @@ def chunk_of(message: Sent, spans: Sequence[tuple[int, int]]) -> int | None:
 def added_to_what_is_sent(run: Run) -> Iterator[str]:
     """Yield which rank added what came in to the chunk that it was sending, instead of to its own."""
     spans = chunk_spans(run.case)
-    of_chunks = [one for one in run.sent if one.vector is not None and chunk_of(one, spans) is not None]
-    for message, one in product(of_chunks, of_chunks):
-        came_in = one.dst == message.rank and one.arrived is not None and one.vector.shape == message.vector.shape
-        if came_in and message.became is not None and is_close(message.became, message.vector + one.vector):
-            came, sent = chunk_of(one, spans), chunk_of(message, spans)
-            yield (f"N = {run.case.n}, step {message.step}: rank {message.rank} added what came in (chunk {came}) to "
-                   f"chunk {sent}, which it is just sending; expected: to chunk {came}")  # fmt: skip
+    of_chunks = [(one, one.vector, chunk) for one in run.sent
+                 if one.vector is not None and (chunk := chunk_of(one, spans)) is not None]  # fmt: skip
+    for (message, sent, chunk), (one, came, right) in product(of_chunks, of_chunks):
+        came_in = one.dst == message.rank and one.arrived is not None and came.shape == sent.shape
+        if came_in and is_close(message.became, sent + came):
+            yield (f"N = {run.case.n}, step {message.step}: rank {message.rank} added what came in (chunk {right}) to "
+                   f"chunk {chunk}, which it is just sending; expected: to chunk {right}")  # fmt: skip
 
 
 def _wrong_content(run: Run, message: Sent, rank: int, step: int, way: int) -> Iterator[str]:

@@ -99,7 +99,7 @@ class Sparse(Codec):
         out.index_add_(0, *self.read(data), alpha=alpha)
 
     def read(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the indices, as torch takes them, and the values of a code. Raises RunFailed if one is of none."""
+        """Return the indices, as int64, and the values of a code. Raises RunFailed if an index is out of range."""
         n = self.sent(data.nbytes)
         values, short = unpack(data, (n, self.sent_dtype), (n, self.index_dtype))
         if len(short) and not short.is_meta:

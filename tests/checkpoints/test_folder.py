@@ -1,16 +1,12 @@
 """The folder of checkpoints: what is in it, that one run at a time writes there, and what a resumed run takes of it."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from checkpoints import files
 from checkpoints import folder as folder_of
 from records.errors import UsageError
-from records.files import load_table
 from tests.checkpoints.samples import options
-from tests.runs import N_TRAIN, made
 from training import run
 from training.checks import resolve
 from training.preflight import prepare
@@ -56,16 +52,3 @@ def test_only_the_newest_are_kept_and_the_folder_names_the_newest(tmp_path: Path
     assert len(found) == 2
     assert folder_of.latest(tmp_path / "c") == found[1]
     assert {path.name for path in (tmp_path / "c").iterdir()} == {".training", *(path.name for path in found)}
-
-
-def test_a_resumed_run_has_the_counts_among_the_buffers_and_counts_its_own_samples(tmp_path: Path) -> None:
-    """BatchNorm that takes the mean over all batches must know how many there were."""
-    same: dict[str, Any] = {"model": "tests.workload:cumulative_batch_norm", "n_gpus": 2}
-    made(tmp_path, "ring_all_reduce", "whole", **same, checkpoint_every=5)
-    path = folder_of.listed(tmp_path / "whole.checkpoints")[-1]
-    assert files.load_run(path)["epoch"] == 2, "the last"
-    made(tmp_path, "ring_all_reduce", "resumed", **same, resume=str(path))
-    whole, table = (load_table(tmp_path / f"{name}.csv") for name in ("whole", "resumed"))
-    for column in ("test_loss", "train_loss"):
-        assert table[column].dropna().tolist() == whole[whole["epoch"] == 2][column].dropna().tolist()
-    assert 0 < table["samples"].sum() < N_TRAIN

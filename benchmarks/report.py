@@ -84,10 +84,6 @@ def shown(*lines: tuple[str, str], by: Sequence[str] = (), of: Callable[[Rows], 
     return lambda rows: lines_of(of(rows), *lines, by=by)
 
 
-def _with_network(rows: Rows) -> Rows:
-    return [row | {"network": _NETWORKS.get(row["model"], f"the {row['model'].upper()}")} for row in rows]
-
-
 def _startup(rows: Rows) -> Lines:
     found, base = [], ""
     for row in rows:
@@ -96,12 +92,6 @@ def _startup(rows: Rows) -> Lines:
         more = "" if is_base else f"; {{ratio:times}} times that of `{base}`"
         found += lines_of([row], ("start: `{what}`", f"{{seconds:.2f}} s{more}"))
     return found
-
-
-def _virtual_time(rows: Rows) -> Lines:
-    message = "virtual time: a message of a ring of {ranks} ranks", "{us_a_message:.0f} µs"
-    whole = "virtual time: a ring all-reduce of {ranks} ranks, {messages:,} messages", "{seconds:.1f} s"
-    return [*lines_of(rows, message), *lines_of(rows[-1:], whole)]
 
 
 def _prediction(rows: Rows) -> Lines:
@@ -130,22 +120,6 @@ def _compression(rows: Rows) -> Lines:
     return [*found, *lines_of(codes, line, by=("what",))]
 
 
-def _overlap(rows: Rows) -> Lines:
-    found = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in _with_network(rows) if row["model"] == model]
-        links = [one if isinstance(one := row["gbit"], str) else f"{one:g} Gbit/s" for row in mine]
-        # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
-        hidden = (f"{100 * row['hidden']:.0f} % at {link}" for row, link in zip(mine, links, strict=True)
-                  if link != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
-        what = f"`overlapped_ring` against the ring, {{network}}, {{n_gpus}} ranks, {', '.join(links)}"
-        text = f"{{ratio:times}}; communication hidden: {', '.join(hidden) or 'too little to tell'}"
-        found += lines_of(mine, (what, text), by=("network", "n_gpus"))
-        of_ddp = [row for row in mine if row["ddp_ring"] != ""]
-        found += lines_of(of_ddp, ("both against DDP, {network}", "{ddp_ring:times}, {ddp_overlapped:times}"))
-    return found
-
-
 def _against(whose: str, peer: str, transport: str) -> list[tuple[str, str]]:
     return [
         (f"ring against {whose} all-reduce, {{world_size}} ranks, {{numel:,}} elements", f"{{{peer}_ratio:times}}"),
@@ -153,7 +127,6 @@ def _against(whose: str, peer: str, transport: str) -> list[tuple[str, str]]:
     ]
 
 
-_NETWORKS = {"deep": "twelve equal layers"}
 _COMPARED = (
     ("selection.top", "the largest 1 %, exactly, against torch.topk", ""),
     ("selection.above", "about as many, by a threshold from a sample", "; {off} elements"),
@@ -170,22 +143,17 @@ TABLE: dict[str, tuple[str, Show]] = {
     "all_reduce_mpi_2": ("all_reduce --world_size 2 --peers mpi", _MPI),
     "all_reduce_mpi_4": ("all_reduce --world_size 4 --peers mpi", _MPI),
     "training": ("training", shown(
-        ("training {network}, {n_gpus} processes: `{strategy}` against `{peer}`", "{ratio:times}"),
-        by=("network", "n_gpus", "strategy", "peer"), of=_with_network,
+        ("training the {model}, {n_gpus} processes: `{strategy}` against `{peer}`", "{ratio:times}"),
+        by=("model", "n_gpus", "strategy", "peer"),
+        of=lambda rows: [row | {"model": row["model"].upper()} for row in rows],
     )),
     "parameter_server": ("parameter_server --repeats 7", shown(
         ("{mode} server against `{server}`, {workers} workers, 5.8M-parameter MLP", "{ratio:times}"),
         by=("mode", "server"), of=lambda rows: [row for row in rows if not row["server"].endswith("param_server")],
     )),
     "startup": ("startup", _startup),
-    "virtual_time": ("virtual_time", _virtual_time),
     "prediction": ("prediction", _prediction),
     "compression": ("compression", _compression),
-    "overlap": ("overlap", _overlap),
-    "hogwild": ("hogwild", shown(
-        ("`hogwild` against torch's own, {model}, {processes} processes", "{ratio:times}"),
-        by=("model",), of=lambda rows: [row | {"model": row["model"].replace("_", " ")} for row in rows],
-    )),
 }  # fmt: skip
 """By the name of the kept file: the benchmark with its options, and the lines of the table that are made of it."""
 

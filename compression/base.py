@@ -14,11 +14,7 @@ from records.errors import RunFailed
 from records.formulas import as_written, evaluate
 
 DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
-KINDS = {
-    DENSE: "codes can be added",
-    GATHERED: "codes go to everyone",
-    LINEAR: "has all-reduces of its own",
-}
+KINDS = {DENSE: "codes can be added", GATHERED: "codes go to everyone", LINEAR: "has all-reduces of its own"}
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,5 @@ def allow_open_files(needed: int, why: str) -> None:
 
 
 LAUNCHER = Launcher(
-    name="local",
-    launch=launch,
-    transport="shared_memory",
-    shared_memory=True,
-    restarts=True,
-    warm_up=warm_up,
+    name="local", launch=launch, transport="shared_memory", shared_memory=True, restarts=True, warm_up=warm_up
 )

@@ -3,11 +3,13 @@
 python -m benchmarks.accuracy --out accuracy.json     # as root: it makes network namespaces
 
 Measured: ranks in namespaces whose links `tc` shapes (see `namespaces.py`), started by torchrun, with gloo; they train
-for some steps; asynchronous strategies for more, of which the second half counts, since their workers first find an
-order. simulated_ms: as many steps in virtual time, on the same number of cores. The clock is calibrated on the phases
-of a single rank, and on one network point, 3 ranks at 1 Gbit/s, for three numbers: what a message takes beside its
-bytes (latency), what a byte takes of the cores (copying), and how unevenly cores serve ranks (jitter). predicted_ms: by the closed form. error is simulated_ms / measured_ms - 1, in
-percent; held_out: whether the calibration has not seen the point.
+for some steps. Asynchronous strategies take more, of which the second half counts, since their workers first find an
+order. simulated_ms: as many steps in virtual time, on the same number of cores. predicted_ms: by the closed form.
+error is simulated_ms / measured_ms - 1, in percent; held_out: whether the calibration has not seen the point.
+
+The clock is calibrated on the phases of a single rank, and on one network point, 3 ranks at 1 Gbit/s, which gives three
+numbers: what a message takes beside its bytes (latency_ms), what a byte takes of the cores at each end (copying_ns),
+and how unevenly cores serve the ranks (jitter).
 """
 
 import pickle

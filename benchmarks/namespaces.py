@@ -1,14 +1,15 @@
 """Network namespaces of Linux, one a rank, joined by a bridge; the kernel shapes each link in both directions.
 
-A rank sends through the `tbf` of its own device and receives through the `htb` of its port of the bridge, where each
-sender has a queue of its own and the queues take turns, as with the fair queues (`fq_codel`) of most Linux
-distributions: in one queue, he who comes late loses most frames. Both count whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in a millisecond,
-at least two frames. So many bytes of a message pass for free (125 kB at 1 Gbit/s, 12.5 kB at 100 Mbit/s); with fewer,
-the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over at once what
-passes in half a millisecond, at least 4 frames (`gso_max_segs`): with fewer, frames are what the cores are busy with. A
-connection has at most two milliseconds of its bytes in the queue of its own machine (`tcp_limit_output_bytes`), as
-cards with byte queue limits do: else short messages, such as those by which a receiver allows a long one, wait behind
-megabytes. A queue holds 50 milliseconds. TCP's congestion control is cubic.
+A rank sends through the `tbf` of its own device and receives through the `htb` of its port of the bridge. There each
+sender has a queue, and the queues take turns, as in `fq_codel`, which most Linux distributions set: in a single queue
+of all, connections that start while others fill it lose most of their frames, and shares differ from run to run. Both
+count whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in a
+millisecond, at least two frames. So many bytes of a message pass for free (125 kB at 1 Gbit/s, 12.5 kB at 100 Mbit/s);
+with fewer, the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over at
+once what passes in half a millisecond, at least 4 frames (`gso_max_segs`): with fewer, frames are what the cores are
+busy with. A connection has at most two milliseconds of its bytes in the queue of its own machine
+(`tcp_limit_output_bytes`), as cards with byte queue limits do: else short messages, such as those by which a receiver
+allows a long one, wait behind megabytes. A queue (`limit`) holds 50 milliseconds. TCP's congestion control is cubic.
 
 What a killed run has left is removed by the next one.
 """

@@ -31,8 +31,9 @@ class Network(ABC):
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth < math.inf:
             raise ValueError(f"a network of {self.bandwidth} bytes a second: must be finite, and above 0")
-        self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in range(self.world_size)]
-        self.receives = [Card(f"rank {rank} receives", self.bandwidth, late=self.late) for rank in range(self.world_size)]
+        ranks = range(self.world_size)
+        self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in ranks]
+        self.receives = [Card(f"rank {rank} receives", self.bandwidth, late=self.late) for rank in ranks]
 
     def share(self, agenda: Agenda) -> Sharing:
         """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""

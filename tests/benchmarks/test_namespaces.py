@@ -15,7 +15,7 @@ from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, wait_until
 from tests.runs import ROOT
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root, ip and tc")
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft"), reason="needs root, ip, tc and nft")
 pytestmark = pytest.mark.xdist_group("namespaces")  # a machine has one set of them
 
 SEND = """

@@ -1,13 +1,15 @@
 """Network namespaces of Linux, one a rank, joined by a bridge; the kernel shapes each link in both directions.
 
-A rank sends through the `tbf` of its own device and receives through the `tbf` of its port of the bridge. Both count
-whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in a millisecond,
-at least two frames. So many bytes of a message pass for free (125 kB at 1 Gbit/s, 12.5 kB at 100 Mbit/s); with fewer,
-the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over at once what
-passes in half a millisecond, at least 4 frames (`gso_max_segs`): with fewer, frames are what the cores are busy with. A
-connection has at most two milliseconds of its bytes in the queue of its own machine (`tcp_limit_output_bytes`), as
-cards with byte queue limits do: else short messages, such as those by which a receiver allows a long one, wait behind
-megabytes. The queue (`limit`) holds 50 milliseconds. TCP's congestion control is cubic.
+A rank sends through the `tbf` of its own device and receives through the `htb` of its port of the bridge. There each
+sender has a queue, and the queues take turns, as in `fq_codel`, which most Linux distributions set: in a single queue
+of all, connections that start while others fill it lose most of their frames, and shares differ from run to run. Both
+count whole Ethernet frames: TCP carries 1448 of 1514 bytes. A bucket (`burst`) holds what the rate fills in a
+millisecond, at least two frames. So many bytes of a message pass for free (125 kB at 1 Gbit/s, 12.5 kB at 100 Mbit/s);
+with fewer, the kernel's timer is often too late, and a link of 1 Gbit/s carries a tenth less. The kernel hands over at
+once what passes in half a millisecond, at least 4 frames (`gso_max_segs`): with fewer, frames are what the cores are
+busy with. A connection has at most two milliseconds of its bytes in the queue of its own machine
+(`tcp_limit_output_bytes`), as cards with byte queue limits do: else short messages, such as those by which a receiver
+allows a long one, wait behind megabytes. A queue (`limit`) holds 50 milliseconds. TCP's congestion control is cubic.
 
 What a killed run has left is removed by the next one.
 """
@@ -32,6 +34,8 @@ _FRAME = 1514
 _BURST_S, _QUEUE_S = 1e-3, 50e-3
 _AT_ONCE_S, _OWN_QUEUE_S = 0.5e-3, 2e-3
 _FEWEST = 4  # frames
+_TURN = 2 * _FRAME
+_OTHERS = "9"  # the queue of frames that are not IP
 DEVICE = "eth0"
 
 
@@ -50,12 +54,21 @@ class Namespaces:
         burst = max(2 * _FRAME, round(bandwidth * _BURST_S))
         frames = max(_FEWEST, round(bandwidth * _AT_ONCE_S / _FRAME))
         own = max(_FEWEST * _FRAME, round(bandwidth * _OWN_QUEUE_S))
-        rule = f"root tbf rate {bandwidth * 8:.0f}bit burst {burst} limit {burst + round(bandwidth * _QUEUE_S)}"
+        limit = burst + round(bandwidth * _QUEUE_S)
+        rate, part = f"{bandwidth * 8:.0f}bit", f"{bandwidth * 8 / self.N:.0f}bit"
+        filled = f"ceil {rate} burst {burst} cburst {burst} quantum {_TURN}"
         for rank in range(self.N):
+            own_device = f"{DEVICE} root tbf rate {rate} burst {burst} limit {limit}"
             _call(f"ip netns exec {_PREFIX}{rank} sysctl -q -w net.ipv4.tcp_limit_output_bytes={own}")
-            for namespace, device in ((f"{_PREFIX}{rank}", DEVICE), (_SWITCH, f"port{rank}")):
-                _call(f"ip -n {namespace} link set {device} gso_max_segs {frames}")
-                _call(f"tc -n {namespace} qdisc replace dev {device} {rule}")
+            _call(f"ip -n {_PREFIX}{rank} link set {DEVICE} gso_max_segs {frames}")
+            _call(f"tc -n {_PREFIX}{rank} qdisc replace dev {own_device}")
+            port = f"dev port{rank}"
+            _call(f"ip -n {_SWITCH} link set {port} gso_max_segs {frames}")
+            _call(f"tc -n {_SWITCH} qdisc replace {port} root handle 1: htb default {_OTHERS}")
+            _call(f"tc -n {_SWITCH} class replace {port} parent 1: classid 1:1 htb rate {rate} {filled}")
+            for queue in (_OTHERS, *(_queue(sender) for sender in range(self.N))):
+                _call(f"tc -n {_SWITCH} class replace {port} parent 1:1 classid 1:{queue} htb rate {part} {filled}")
+                _call(f"tc -n {_SWITCH} qdisc replace {port} parent 1:{queue} bfifo limit {limit}")
 
     def run(self, commands: Sequence[Sequence[str]], timeout: float) -> list[str]:
         """Run the command of each rank in its namespace; return what each has written to its standard output.
@@ -95,8 +108,10 @@ def namespaces(N: int) -> Iterator[Namespaces]:
 
     Raises UsageError if this process may not make them, or another run has them.
     """
-    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
-        raise UsageError("network namespaces need root, and the commands ip and tc: run as root, install iproute2")
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))):
+        raise UsageError(
+            "network namespaces need root, and the commands ip, tc and nft: run as root, install iproute2 and nftables"
+        )
     with open(_LOCK, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,12 +125,22 @@ def namespaces(N: int) -> Iterator[Namespaces]:
             _remove()
 
 
+def _queue(sender: int) -> str:
+    """Return the number of a sender's queue at each port, as tc and nft write it."""
+    return f"{16 + sender:x}"
+
+
 def _make(N: int) -> None:
     _call(f"ip netns add {_SWITCH}")
     _call(f"ip -n {_SWITCH} link add bridge type bridge")
     _call(f"ip -n {_SWITCH} link set bridge up")
+    nft = f"ip netns exec {_SWITCH} nft add"
+    _call(f"{nft} table bridge gradwire")
+    _call(f"{nft} chain bridge gradwire ports {{ type filter hook forward priority 0 ; }}")
     for rank in range(N):
         name = f"{_PREFIX}{rank}"
+        queue = f'"1:{_queue(rank)}"'
+        _call(f"{nft} rule bridge gradwire ports ip saddr {Namespaces(N).address(rank)} meta priority set {queue}")
         _call(f"ip netns add {name}")
         _call(f"ip -n {_SWITCH} link add port{rank} type veth peer name {DEVICE} netns {name}")
         _call(f"ip -n {_SWITCH} link set port{rank} master bridge up")

@@ -21,11 +21,12 @@ class Card:
     name: str
     bandwidth: float
     least: float = 0.0  # weight, by which it is shared where there is less
+    late: float = 1.0  # weight of a flow that others are before; one that finds the card idle has 1
     free: float = 0.0  # when the last byte of all messages so far has passed
     busy: float = 0.0  # seconds in which it would pass them one after the other
     nbytes: float = 0
     due: float = field(default=math.inf, compare=False)
-    _alone: tuple[float, float, float, float, Any] | None = field(default=None, compare=False)  # end, begin, ... of one
+    _alone: tuple[float, float, float, Any] | None = field(default=None, compare=False)  # end, begin, bytes of one
     _flows: list[tuple[float, int, float, Any]] = field(default_factory=list, compare=False)  # a heap, by their ends
     _order: "count[int]" = field(default_factory=count, compare=False)
     _served: float = field(default=0.0, compare=False)  # bytes for each unit of weight, of all time
@@ -47,25 +48,25 @@ class Card:
     # Fairly: weighted processor sharing, in the virtual time of Parekh and Gallager (A generalized processor sharing
     # approach to flow control, IEEE/ACM Transactions on Networking, 1993); one flow alone needs none
 
-    def join(self, nbytes: float, weight: float, at: float, flow: Any) -> float:
-        """Let the bytes of `flow` pass from the time `at` on, with a share of the bandwidth by its weight.
+    def join(self, nbytes: float, at: float, flow: Any) -> float:
+        """Let the bytes of `flow` pass from the time `at` on, with a share of the bandwidth: see `late`.
 
         Return when the first of the flows ends if none joins before.
         """
         self.busy += nbytes / self.bandwidth
         self.nbytes += nbytes
         if self._alone is None and not self._flows:
-            end = at + nbytes / weight * max(weight, self.least) / self.bandwidth
-            self._alone = end, at, nbytes, weight, flow
+            end = at + nbytes * max(1.0, self.least) / self.bandwidth
+            self._alone = end, at, nbytes, flow
             return end
         if self._alone is not None:
-            _, self._at, first_nbytes, self._weight, first = self._alone
-            self._flows.append((first_nbytes / self._weight, next(self._order), self._weight, first))
-            self._served, self._alone = 0.0, None
+            _, self._at, first_nbytes, first = self._alone
+            self._flows.append((first_nbytes, next(self._order), 1.0, first))
+            self._weight, self._served, self._alone = 1.0, 0.0, None
         self._served += (at - self._at) * self.bandwidth / max(self._weight, self.least)
         self._at = at
-        self._weight += weight
-        heappush(self._flows, (self._served + nbytes / weight, next(self._order), weight, flow))
+        self._weight += self.late
+        heappush(self._flows, (self._served + nbytes / self.late, next(self._order), self.late, flow))
         return self.next_end()
 
     def next_end(self) -> float:
@@ -79,7 +80,7 @@ class Card:
     def leave(self) -> Any:
         """Remove the flow that ends first, at that time, and return it."""
         if self._alone is not None:
-            flow, self._alone = self._alone[4], None
+            flow, self._alone = self._alone[3], None
             return flow
         end = self.next_end()
         served, _, weight, flow = heappop(self._flows)

@@ -21,8 +21,8 @@ from virtual_time.network import Network, OneSwitch, Racks
 from workloads import models
 from workloads.data import Data
 
-SPREAD = 0.3
-"""Of the weights of messages that share a card fairly."""
+LATE = 0.8
+"""The weight of a message that finds others at its receiver's card, where messages share cards fairly."""
 _SHOWN = 6  # cards
 _ROUNDING = 1e-9  # of the parts of a pass
 _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
@@ -59,8 +59,7 @@ class ClusterOptions:
         world_size, link = options.world_size, options.link
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
-        spread = 0.0 if options.strategy.cost().path else SPREAD  # the others meet in each step anyway
-        shared: dict[str, Any] = {"sharing": self.sharing, "spread": spread, "seed": options.seed}
+        shared: dict[str, Any] = {"sharing": self.sharing, "late": LATE}
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:

@@ -24,23 +24,23 @@ class Network(ABC):
     bandwidth: float
     latency: float
     sharing: str = field(default=FAIR, kw_only=True)
-    spread: float = field(default=0.0, kw_only=True)  # of the weights of messages that share a card fairly
-    seed: int = field(default=0, kw_only=True)  # of these weights
+    late: float = field(default=1.0, kw_only=True)  # where cards are shared fairly: see Card
     sends: list[Card] = field(init=False)
     receives: list[Card] = field(init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth < math.inf:
             raise ValueError(f"a network of {self.bandwidth} bytes a second: must be finite, and above 0")
-        self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in range(self.world_size)]
-        self.receives = [Card(f"rank {rank} receives", self.bandwidth) for rank in range(self.world_size)]
+        ranks = range(self.world_size)
+        self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in ranks]
+        self.receives = [Card(f"rank {rank} receives", self.bandwidth, late=self.late) for rank in ranks]
 
     def share(self, agenda: Agenda) -> Sharing:
         """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""
         self.__post_init__()
         if self.sharing == IN_ORDER:
             return InOrder(agenda, self.latency)
-        return Fair(agenda, self.latency, self.spread, self.seed)
+        return Fair(agenda, self.latency)
 
     @abstractmethod
     def path(self, src: int, dst: int) -> list[Card]:

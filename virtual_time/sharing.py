@@ -2,8 +2,9 @@
 
 **Fair**: all messages that pass a card share its bandwidth, and each passes all cards of its path at once; it has
 arrived `latency` seconds after it has passed the last card. Messages from one rank to another wait for each other, as
-on one connection. The weight of a message is drawn between 1 - spread and 1 + spread: with equal weights, ranks that
-take the same steps would stay in lock-step, which connections of TCP do not.
+on one connection. A message that finds others at its receiver's card has a smaller weight there than one that finds
+none, as a connection of TCP that starts where others fill the queue: with equal weights, ranks that take the same steps
+would stay in lock-step, in which the two directions of a server's card never work at once.
 
 **In order**: a card passes one message after the other, in the order in which they reach it, at its whole bandwidth,
 and begins to pass one on while it still comes in (cut-through).
@@ -14,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from random import Random
 from typing import Protocol
 
 from transports.card import Card
@@ -86,11 +86,10 @@ class InOrder(Sharing):
 
 
 class Fair(Sharing):
-    """All messages that pass a card share it, by weights between 1 - `spread` and 1 + `spread`."""
+    """All messages that pass a card share it, by the weights that the card gives them."""
 
-    def __init__(self, agenda: Agenda, latency: float = 0.0, spread: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, agenda: Agenda, latency: float = 0.0) -> None:
         super().__init__(agenda, latency)
-        self._spread, self._chance = spread, Random(seed)
         self._ways: dict[tuple[int, int], deque[Flow] | None] = {}  # that are busy, and what waits for each
 
     def send(self, flow: Flow, at: float) -> None:
@@ -109,11 +108,10 @@ class Fair(Sharing):
 
     def _begin(self, flow: Flow) -> None:
         """Let a message enter all its cards."""
-        time, spread = self._agenda.time, self._spread
-        weight = 1 + spread * (2 * self._chance.random() - 1) if spread else 1.0
+        time = self._agenda.time
         new: list[Card] = []
         for card in flow.cards:
-            end = card.join(flow.nbytes, 1.0 if card.least else weight, time, flow)  # cores are no network
+            end = card.join(flow.nbytes, time, flow)
             if end < card.due:
                 card.due = end
                 if new and new[-1].due != end:

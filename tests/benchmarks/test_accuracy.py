@@ -32,9 +32,9 @@ def test_without_what_a_machine_adds_a_step_takes_what_its_closed_form_says() ->
 
 
 def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out() -> None:
-    truth = Clock(CLOCK.phases, latency=4e-4, copying=6e-9)
+    truth = Clock(CLOCK.phases, latency=4e-4, copying=2e-9)
     unseen = Point(AsyncParamServer(), "mlp", 3, 100)
-    measured = [(point, truth.simulate(point, 9), [1.0]) for point in (*SEEN, unseen)]
+    measured = [(point, 9, truth.simulate(point, 9), [1.0]) for point in (*SEEN, unseen)]
     rows = list(compare(CLOCK, measured))
     assert [row["held_out"] for row in rows] == ["no", "no", "yes"]
     assert [row["error"] for row in rows[:2]] == pytest.approx([0, 0], abs=3)
@@ -60,7 +60,7 @@ def test_the_picture_is_of_the_kept_figures(tmp_path: Path) -> None:
 
 @pytest.mark.end_to_end
 @pytest.mark.xdist_group("namespaces")  # a machine has one set of them
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root, ip and tc")
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft"), reason="needs root, ip, tc and nft")
 def test_ranks_in_namespaces_train_for_some_steps() -> None:
     (results,) = measure_kernel([RING], [3])
     assert [len(one.ends) for one in results] == [3, 3]

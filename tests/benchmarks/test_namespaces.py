@@ -15,7 +15,7 @@ from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, wait_until
 from tests.runs import ROOT
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("tc"), reason="needs root, ip and tc")
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft"), reason="needs root, ip, tc and nft")
 pytestmark = pytest.mark.xdist_group("namespaces")  # a machine has one set of them
 
 SEND = """
@@ -80,5 +80,5 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> No
 
 def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(UsageError, match=r"^network namespaces need root, .*: run as root, install iproute2$"):
+    with pytest.raises(UsageError, match=r"^network namespaces need root, .*: run as root, install iproute2 and nftables$"):
         namespaces(1).__enter__()

@@ -118,7 +118,7 @@ def test_ranks_on_one_machine_share_its_cores_and_copy_what_they_send(
 ) -> None:
     seconds = [3.0, 3.0, 1.0]
     time = VirtualTime(
-        OneSwitch(3, 1e6, 0.0, spread=0.3), lambda rank, phase, part: seconds[rank], cores=cores, copying=copying
+        OneSwitch(3, 1e6, 0.0, late=0.8), lambda rank, phase, part: seconds[rank], cores=cores, copying=copying
     )
     assert time.launch(send_what_is_copied, 3) == pytest.approx(ends)
 

@@ -167,7 +167,7 @@ class Scorer:
         self.data = datasets.load(options, options.seed)
         self.dtype = options.torch_dtype
         # Frozen parameters are those of the seed.
-        self.model = models.seeded(options.model, self.data, options.seed, self.dtype)
+        self.model = models.seeded(options.model, self.data, options.seed, self.dtype, options.model_options)
         self.parameters = trained(self.model)
         self.buffers = float_buffers(self.model)
         self.counts = integer_buffers(self.model)
@@ -199,7 +199,7 @@ class Scorer:
 
 
 def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
-    names = ("dataset", "data_dir", "train_size", "image_size", "seed", "model", "dtype")
+    names = ("dataset", "data_dir", "train_size", "context", "image_size", "seed", "model", "model_options", "dtype")
     recorded = files.load_run(checkpoint)["options"]
     return {name: recorded[name] for name in names if name in recorded}
 

@@ -22,6 +22,6 @@ class RecordOptions:
     events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
     """Record every phase and message; without, the tables have losses and accuracy only."""
     save: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write the final model to this path, as an ordinary state_dict."""
+    """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format."""
     replay: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""

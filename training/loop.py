@@ -62,7 +62,7 @@ def _train(transport: Transport, report: Callable[[Any], None], task: Task, data
         # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
         for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
             rank.run_epoch(epoch)
-    return result_of(rank.strategy, rank.replica, transport, options.save is not None)
+    return result_of(rank.strategy, rank.replica, transport, options, data)
 
 
 class _Rank:
@@ -94,7 +94,7 @@ class _Rank:
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
         transport, options, strategy = self.transport, self.options, self.strategy
-        self.model = models.seeded(options.model, self.data, options.seed, options.torch_dtype)
+        self.model = models.seeded(options.model, self.data, options.seed, options.torch_dtype, options.model_options)
         self.model.to(transport.device)
         if transport.device.type == "cpu" and not self.is_server:
             start, stop = self.plan.bounds(0, self.part)

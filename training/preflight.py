@@ -22,6 +22,7 @@ from transports.segments import remove_segments
 from workloads import datasets, models
 from workloads.dali import check_dali
 from workloads.data import Data
+from workloads.model_files import check_format
 
 
 def prepare(options: Options, launcher: Launcher | None = None) -> Data:
@@ -32,7 +33,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         check_name(options.results_dir, options.run_name)
     data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
-        model = models.seeded(options.model, data, options.seed, options.torch_dtype)
+        model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
         models.check(options.model, model, data.input_shape, data.n_classes)
         _check_smallest_batch(options, model, data)
     plan, roles = options.plan(data.n_train), options.roles
@@ -130,6 +131,7 @@ def _check_places(options: Options) -> None:
     if options.save is not None:
         if Path(options.save).is_dir():
             raise UsageError(f"--save {options.save}: is a folder; give the name of a file")
+        check_format(options.save)
         check_writable_by("save", Path(options.save).parent)
     check_writable_by("results_dir", options.results_dir)
     if options.checkpoint_every:

@@ -30,7 +30,7 @@ _LONGEST_S = 3.0  # of a calibration
 def count_flops(options: Options, data: Data) -> dict[str, float]:
     """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
     part = part_of_a_step(options, data)
-    model = models.seeded(options.model, data, options.seed, options.torch_dtype)
+    model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
     return flops_of(model, *data.fetch(part, dtype=options.torch_dtype))
 
 
@@ -54,6 +54,7 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
         "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
         "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
         "torch": torch.__version__, "cpu": machine()["cpu"],
+        **({"model_options": options.model_options} if options.model_options else {}),
     }  # fmt: skip
     key = json.dumps(about)
     try:
@@ -76,7 +77,7 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
 def time_phases(options: Options, data: Data) -> dict[str, float]:
     """Time each phase of a step on one core, alone; return the medians, in seconds."""
     part = part_of_a_step(options, data)
-    model = models.seeded(options.model, data, options.seed, options.torch_dtype)
+    model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
     x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
     x.grad = torch.zeros_like(x)
     optimizer = options.make_optimizer()([x])

@@ -67,6 +67,7 @@ class Data:
     std: tuple[float, ...]  # is divided by after that, likewise
     train: Samples
     test: Samples
+    vocabulary: str | None = None  # of text: the characters that the numbers 0..n_classes-1 stand for
 
     @property
     def n_train(self) -> int:

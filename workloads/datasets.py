@@ -1,4 +1,4 @@
-"""The data sets by name: torchvision's, small digits, a synthetic one, and the user's own."""
+"""The data sets by name: torchvision's, small digits, a synthetic one, text, and the user's own."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from workloads.data import Data
 from workloads.images import load_folder
 from workloads.lookup import call_user_function, import_torchvision
 from workloads.options import DataOptions
+from workloads.text import CONTEXT, TEXTS, load_text
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ _SOURCES = {
     ),
 }
 
-DATASETS = ("synthetic", "digits", *_SOURCES, "imagefolder")
+DATASETS = ("synthetic", "digits", *TEXTS, *_SOURCES, "imagefolder")
 """The names that `load` knows, besides yourmodule:function."""
 
 
@@ -62,7 +63,11 @@ def load(options: DataOptions, seed: int = 0) -> Data:
 
 
 def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
-    name = options.dataset
+    name, context = options.dataset, options.context
+    if name in TEXTS:
+        return load_text(name, data_dir, CONTEXT if context is None else context)
+    if context is not None:
+        raise UsageError(f"--context {context}: --dataset {name} is no text; leave it out")
     if ":" in name:
         return _user(name)
     if name in _SOURCES:

@@ -47,13 +47,14 @@ def import_user_object(option: str, spec: str) -> Any:
     return getattr(module, name)
 
 
-def call_user_function(option: str, spec: str, *args: Any) -> Any:
+def call_user_function(option: str, spec: str, *args: Any, **options: Any) -> Any:
     """Call the user's function `spec` ("module:function"). Raises UsageError if there is none, or it raises."""
     function = import_user_object(option, spec)
     if not callable(function):
         raise UsageError(f"{option} {spec}: is no function; define it")
-    with _blamed_on(f"{option} {spec}: it"):
-        return function(*args)
+    given = f" with {', '.join(f'{name}={value!r}' for name, value in options.items())}" if options else ""
+    with _blamed_on(f"{option} {spec}{given}: it"):
+        return function(*args, **options)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ both read the stream normalised (pre-norm). One matrix embeds tokens and scores 
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -92,7 +91,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """At each place, a mean of what the places up to it say, weighed by softmax(q k / sqrt(d)), in each of the heads."""
+    """At each place and in each head, a mean of what the places up to it say, weighed by softmax(q k / sqrt(d))."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

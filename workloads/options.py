@@ -13,8 +13,8 @@ class DataOptions:
     """digits and text (are here), textfile, mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
     yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
     data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
-    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/, for textfile the
-    file, in UTF-8."""
+    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/; for textfile
+    the file, in UTF-8."""
     download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Let torchvision download the data set if it is not there."""
     train_size: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import pandas as pd
 
@@ -21,6 +21,16 @@ from records.sources import name_of
 _NAN = float("nan")
 _pack = ROW.pack
 _BUFFERED = 8192 * ROW.size  # bytes that a recorder keeps in memory
+
+
+class Watcher(Protocol):
+    """Who is told of spans and marks as they are recorded."""
+
+    def span(self, phase: str, seconds: float, op: str, nbytes: int, read: int, applied: int) -> None:
+        """Take note of a span: see `Recorder.add`."""
+
+    def mark(self, name: str, value: float) -> None:
+        """Take note of a mark."""
 
 
 class Recorder:
@@ -53,6 +63,7 @@ class Recorder:
         self.clock = clock
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
+        self.watcher: Watcher | None = None  # is told what is recorded, while the run goes on
         self._spent = 0.0  # of the phase that goes on
         self._rows = bytearray()  # what is not in the file yet
         self._file: IO[bytes] | None = None
@@ -110,11 +121,15 @@ class Recorder:
             )  # fmt: skip
             if len(rows) >= _BUFFERED:
                 self._write()
+            if self.watcher:
+                self.watcher.span(phase, t1 - t0, op, nbytes, version_read, version_applied)
 
     def mark(self, name: str, value: float) -> None:
         """Write a value measured once an epoch; `name` is one of MARKS."""
         now = self.clock()
         self._rows += ROW.pack(self.epoch, self.step, now, now, CODE[name], 0, -1, 0, 0, -1, -1, 0, value)
+        if self.watcher:
+            self.watcher.mark(name, value)
 
     @contextmanager
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:

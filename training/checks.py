@@ -133,7 +133,7 @@ _MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a file name without folders; see --results_dir",
     ),
 }
-_PATHS = ("data_dir", "results_dir", "run_name", "save", "resume", "replay", "checkpoint_dir")
+_PATHS = ("data_dir", "results_dir", "run_name", "save", "resume", "replay", "checkpoint_dir", "tensorboard")
 _NAMES = ("run_name", "save")  # of files, whose names are longer until they are complete
 
 

@@ -5,6 +5,7 @@ import math
 import platform
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from checkpoints import files, replay
 from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
+from records.scalars import Scalars
 from strategies.common.builtin import replica_of
 from training.evaluation import REPORTER, evaluate_for_all
 from training.layers import choose_threads, shares_of
@@ -58,7 +60,7 @@ def _train(transport: Transport, report: Callable[[Any], None], task: Task, data
     transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
     rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, task, data)
     rank.start()
-    with rank.loader:
+    with rank.loader, rank.scalars or nullcontext():
         # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
         for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
             rank.run_epoch(epoch)
@@ -90,6 +92,8 @@ class _Rank:
             data, fetch, self.plan, self.part, options.accumulate, transport.device, options.torch_dtype
         )  # fmt: skip
         self.reported = 0.0
+        place = Path(options.tensorboard or "", str(options.run_name), f"rank-{transport.rank}")
+        self.scalars = Scalars(self.recorder, place) if options.tensorboard else None
 
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
@@ -151,6 +155,14 @@ class _Rank:
             self.report(("accuracy", score.top1))
         for name, value in recorder.meters.items():
             recorder.mark(name, value)
+        if self.scalars:
+            self.scalars.tick(recorder.step, self.rate, now=True)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, as far as this rank knows how many samples have been processed."""
+        descent = self.strategy.descent
+        return descent.lr * (descent.schedule(descent.processed) if descent.schedule else 1.0)
 
     def train(self, start: int, stop: int) -> None:
         """Take this worker's part of the batches of the steps `start` to `stop` - 1, an epoch's."""
@@ -170,6 +182,8 @@ class _Rank:
             at.loss_sum += loss * n
             at.samples += n
             at.taken = i + 1
+            if self.scalars:
+                self.scalars.loss(loss)
             self.after_step(i + 1)
         if strategy.traits.asynchronous:
             # What follows belongs to the last step, if others ended the epoch before its first.
@@ -202,6 +216,8 @@ class _Rank:
         """Write a checkpoint if one is due; report the progress, at intervals."""
         if self.options.checkpoint_every and step % self.options.checkpoint_every == 0:
             self.saved.write(step)
+        if self.scalars:
+            self.scalars.tick(step, self.rate)
         if self.transport.now() - self.reported > _REPORT_S:
             self.reported = self.transport.now()
             self.report(("step", self.progress()))

@@ -13,6 +13,7 @@ from launchers import Launcher, find_launcher
 from records.atomic import check_writable_by
 from records.errors import UsageError, one_line
 from records.options import MAY_CHANGE
+from records.scalars import check_tensorboard
 from records.unfinished import check_name
 from strategies import RunSize
 from strategies.common.replica import trained
@@ -133,6 +134,9 @@ def _check_places(options: Options) -> None:
             raise UsageError(f"--save {options.save}: is a folder; give the name of a file")
         check_format(options.save)
         check_writable_by("save", Path(options.save).parent)
+    if options.tensorboard is not None:
+        check_tensorboard(options.tensorboard)
+        check_writable_by("tensorboard", options.tensorboard)
     check_writable_by("results_dir", options.results_dir)
     if options.checkpoint_every:
         check_writable_by("checkpoint_dir", options.checkpoint_folder)

@@ -15,7 +15,7 @@ from training.options import Options
 from transports.base import Transport
 from transports.messages import Alignment
 from workloads.data import Data
-from workloads.model_files import MadeWith, to_bytes
+from workloads.model_files import to_bytes
 
 
 @dataclass
@@ -42,8 +42,7 @@ def result_of(strategy: Strategy, replica: Replica, transport: Transport, option
             shown = strategy.model()
         if transport.rank == REPORTER:
             with parameters_from(replica.model, shown):
-                made_with = MadeWith.of(options.model, options.model_options, options.dtype, data)
-                saved = to_bytes(replica.model, options.save, made_with)
+                saved = to_bytes(replica.model, options.save, options, data)
     replica.close()
     events = transport.recorder.close()
     return RankResult(

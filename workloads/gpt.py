@@ -14,43 +14,33 @@ from records.errors import UsageError
 _STD = 0.02  # of all weights at first
 
 
-def gpt(
-    input_shape: tuple[int, ...],
-    n_classes: int,
-    *,
-    layers: int = 4,
-    width: int = 128,
-    heads: int = 4,
-    context: int | None = None,
-    dropout: float = 0.0,
-) -> nn.Module:
-    """Return a decoder for samples of `input_shape` tokens, of which there are `n_classes`.
-
-    `context`: the most tokens it can look at, by default those of a sample. Raises UsageError.
-    """
-    if len(input_shape) != 1:
-        raise UsageError(f"--model gpt: needs a row of tokens, but a sample is {input_shape}; take --dataset text")
-    context = input_shape[0] if context is None else context
-    for option, value in {"layers": layers, "width": width, "heads": heads, "context": context}.items():
-        if type(value) is not int or value < 1:
-            raise UsageError(f"--model_options {option}={value!r}: must be a whole number from 1 on")
-    if width % heads:
-        raise UsageError(f"--model_options width={width}: each of heads={heads} has an equal part; take a multiple")
-    if not 0 <= dropout < 1:
-        raise UsageError(f"--model_options dropout={dropout}: must be at least 0 and less than 1")
-    if context < input_shape[0]:
-        raise UsageError(
-            f"--model_options context={context}: a sample has {input_shape[0]} tokens; take as many or more, or a "
-            "smaller --context"
-        )
-    return GPT(n_classes, layers, width, heads, context, dropout)
-
-
 class GPT(nn.Module):
-    """Maps tokens (B, T) int64 to logits (B, T, n_tokens) of the next token at each place, T <= context."""
+    """Maps tokens (B, T) int64 to logits (B, T, n_tokens) of the token that follows each, T being at most `context`."""
 
-    def __init__(self, n_tokens: int, layers: int, width: int, heads: int, context: int, dropout: float) -> None:
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        n_tokens: int,
+        layers: int = 2,
+        width: int = 96,
+        heads: int = 4,
+        context: int = 0,  # 0: the length of a sample
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        if len(input_shape) != 1:
+            raise UsageError(f"--model gpt: needs a row of tokens, but a sample is {input_shape}; take --dataset text")
+        context = context or input_shape[0]
+        checks = {
+            f"layers={layers}: must be at least 1": layers >= 1,
+            f"width={width}: must be a multiple of heads={heads}": width > 0 < heads and width % heads == 0,
+            f"dropout={dropout}: must be at least 0 and less than 1": 0 <= dropout < 1,
+            f"context={context}: a sample has {input_shape[0]} tokens; take as many, or a smaller --context":
+                context >= input_shape[0],
+        }  # fmt: skip
+        for what, holds in checks.items():
+            if not holds:
+                raise UsageError(f"--model_options {what}")
         self.tokens = nn.Embedding(n_tokens, width)
         self.places = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
@@ -61,7 +51,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(parameter)
             elif parameter.dim() == 2:
                 # What adds to the stream is smaller, so that the stream does not grow with the number of layers.
-                nn.init.normal_(parameter, std=_STD / math.sqrt(2 * layers) if "add" in name else _STD)
+                nn.init.normal_(parameter, std=_STD / math.sqrt(2 * layers) if ".add_" in name else _STD)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits."""
@@ -76,33 +66,23 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout)
-        self.mlp = nn.Sequential()
-        self.mlp.add_module("widen", nn.Linear(width, 4 * width))
-        self.mlp.add_module("gelu", nn.GELU())
-        self.mlp.add_module("add", nn.Linear(4 * width, width))
+        self.heads = heads
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.add_attention = nn.Linear(width, width)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 4 * width)
+        self.add_mlp = nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the stream after this block."""
-        x = x + self.dropout(self.attention(self.norm_attention(x)))
-        return x + self.dropout(self.mlp(self.norm_mlp(x)))
+        x = x + self.dropout(self.add_attention(self.attention(self.qkv(self.norm_attention(x)))))
+        return x + self.dropout(self.add_mlp(F.gelu(self.widen(self.norm_mlp(x)))))
 
-
-class Attention(nn.Module):
-    """At each place and in each head, a mean of what the places up to it say, weighed by softmax(q k / sqrt(d))."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.add = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what is to be added to the stream x (B, T, width)."""
-        B, T, width = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        return self.add(y.transpose(1, 2).reshape(B, T, width))
+    def attention(self, qkv: Tensor) -> Tensor:
+        """Return in each head and at each place t the mean of v[0..t], weighed by softmax(q[t] k[0..t] / sqrt(d))."""
+        B, T, _ = qkv.shape
+        q, k, v = qkv.view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
+        p = self.dropout.p if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True).transpose(1, 2).flatten(2)

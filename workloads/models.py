@@ -9,8 +9,8 @@ from torch.nn.parameter import is_lazy
 
 from records.errors import UsageError, one_line, unknown
 from workloads.data import Data
-from workloads.gpt import gpt
-from workloads.lookup import call_user_function, import_torchvision
+from workloads.gpt import GPT
+from workloads.lookup import call_user_function, import_torchvision, import_user_object
 from workloads.model_options import options_for
 
 _SIDE_32 = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11")
@@ -30,11 +30,12 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str 
     """
     if name not in MODELS and ":" not in name:
         raise unknown("--model", name, MODELS, "yourmodule:function")
-    values = options_for(name, options)
     if ":" in name:
-        return _user(name, input_shape, n_classes, values)
+        return _user(name, input_shape, n_classes, options)
     if name == "gpt":
-        return gpt(input_shape, n_classes, **values)
+        return GPT(input_shape, n_classes, **options_for(name, options, GPT))
+    if options:
+        raise UsageError(f"--model_options {options}: --model {name} has none; leave it out, or take --model gpt")
     if name == "mlp":
         return _mlp(prod(input_shape), n_classes)
     if len(input_shape) != 3:
@@ -73,8 +74,9 @@ def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: 
         )
 
 
-def _user(name: str, input_shape: tuple[int, ...], n_classes: int, options: dict[str, Any]) -> nn.Module:
-    model = call_user_function("--model", name, input_shape, n_classes, **options)
+def _user(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
+    values = options_for(name, options, import_user_object("--model", name)) if options else {}
+    model = call_user_function("--model", name, input_shape, n_classes, **values)
     if not isinstance(model, nn.Module):
         raise UsageError(f"--model {name}: returned a {type(model).__name__}; return a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):

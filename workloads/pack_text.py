@@ -2,8 +2,8 @@
 
 python -m workloads.pack_text
 
-Writes workloads/text.txt.xz, always the same bytes of text. The files follow each other in the order of the SHA-256 of
-their paths, which mixes the rooms: the last tenth, which is held out, has something of each.
+The files follow each other in the order of the SHA-256 of their paths, which mixes the folders: the last tenth, which
+is held out, has something of each.
 """
 
 import hashlib
@@ -15,27 +15,17 @@ import tarfile
 from workloads.text import SHIPPED
 
 COMMIT = "9bf87a1c8c3b78d25f9027f1b3be0447a193841d"
-ROOMS = (
-    "checkpoints", "compression", "docs", "experiments", "launchers", "records", "strategies", "training",
-    "transports", "virtual_time", "workloads",
-)  # fmt: skip
+FILES = ("*.py", "*.md", *(f":!{folder}" for folder in ("benchmarks", "lessons", "media", "results", "tests")))
 
 
-def packed_text() -> str:
-    """Return the text, of the repository that the current directory is in."""
-    archive = subprocess.run(["git", "archive", COMMIT], capture_output=True, check=True).stdout
-    found = {}
+def packed() -> str:
+    """Return the text, from the repository that the current directory is in."""
+    archive = subprocess.run(["git", "archive", COMMIT, *FILES], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        for one in files:
-            room = one.name.split("/")[0]
-            if one.name.endswith((".py", ".md")) and (room in ROOMS or room == one.name) and one.size:
-                file = files.extractfile(one)
-                assert file is not None, "it is a file by its name"
-                found[one.name] = file.read().decode()
-    return "\n".join(found[path] for path in sorted(found, key=lambda path: hashlib.sha256(path.encode()).digest()))
+        found = {one.name: file.read().decode() for one in files if (file := files.extractfile(one))}
+    paths = sorted(found, key=lambda path: hashlib.sha256(path.encode()).digest())
+    return "\n".join(found[path] for path in paths if found[path])
 
 
 if __name__ == "__main__":
-    text = packed_text()
-    SHIPPED.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(f"{SHIPPED}: {len(text)} characters, {SHIPPED.stat().st_size} bytes")
+    SHIPPED.write_bytes(lzma.compress(packed().encode(), preset=9 | lzma.PRESET_EXTREME))

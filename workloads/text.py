@@ -11,6 +11,7 @@ from torch import Tensor
 
 from records.errors import UsageError
 from workloads.data import Data, Samples
+from workloads.tasks import LANGUAGE_MODEL
 
 TEXTS = ("text", "textfile")
 SHIPPED = Path(__file__).with_name("text.txt.xz")
@@ -72,8 +73,8 @@ def load_text(name: str, file: Path, context: int) -> Data:
     parts = whole.split([len(whole) - held_out, held_out])
     train, test = (Windows(part, torch.arange(0, len(part) - context, context), context) for part in parts)
     return Data(
-        name, len(vocabulary), (context,), (0.0,), (1.0,), train, test,
-        vocabulary="".join(map(chr, vocabulary)), task="language_model",
+        name, len(vocabulary), (context,), (), (), train, test,
+        task=LANGUAGE_MODEL, vocabulary="".join(map(chr, vocabulary)),
     )  # fmt: skip
 
 

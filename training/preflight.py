@@ -142,7 +142,7 @@ def _check_places(options: Options) -> None:
     if options.save is not None:
         if Path(options.save).is_dir():
             raise UsageError(f"--save {options.save}: is a folder; give the name of a file")
-        check_format(options.save)
+        check_format(f"--save {options.save}")
         check_writable_by("save", Path(options.save).parent)
     if options.tensorboard is not None:
         check_tensorboard(options.tensorboard)

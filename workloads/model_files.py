@@ -22,7 +22,7 @@ _MADE_WITH = "made_with"
 
 
 def check_format(path: str) -> None:
-    """Check that a model can be written to `path`, or read. Raises UsageError."""
+    """Check that `path`, with or without the option that names it, can be written or read. Raises UsageError."""
     if path.endswith(".safetensors"):
         try:
             importlib.import_module("safetensors.torch")

@@ -33,7 +33,9 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"model({text})", mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
-            return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+            if len(values) == len(call.keywords):
+                return values
     except (ValueError, SyntaxError):
         pass
     raise UsageError(

@@ -47,6 +47,8 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str 
 
 def seeded(name: str, data: Data, seed: int, dtype: torch.dtype, options: str = "") -> nn.Module:
     """Build a model for a data set, with the first weights of a seed; the random state stays as it is."""
+    if data.vocabulary is not None and name in MODELS and name != "gpt":
+        raise UsageError(f"--model {name}: takes no text; take --model gpt, or one of your own")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(name, data.input_shape, data.n_classes, options).to(dtype)

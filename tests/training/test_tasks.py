@@ -88,7 +88,7 @@ SYNCHRONOUS = ("ring_all_reduce", "param_server", "sharded_ring", "overlapped_ri
 def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process(
     tmp_path: Path, name: str, accumulate: int
 ) -> None:
-    more = {"lr_schedule": "cosine", "warmup": 0.5, "accumulate": accumulate}
+    more: dict[str, Any] = {"lr_schedule": "cosine", "warmup": 0.5, "accumulate": accumulate}
     one = trained(tmp_path, strategy_of("single", workers_like=3), **more)
     assert_equal(trained(tmp_path, strategy_of(name), real=name.endswith("builtin"), **more), one)
 
@@ -106,7 +106,12 @@ def test_what_does_not_wait_counts_samples_and_ends_an_epoch_with_them(tmp_path:
 
 
 def test_a_resumed_run_and_a_replayed_schedule_have_the_same_bits(tmp_path: Path) -> None:
-    more = {"lr_schedule": "cosine", "checkpoint_every": 5, "checkpoint_dir": str(tmp_path / "c"), "checkpoint_keep": 9}
+    more: dict[str, Any] = {
+        "lr_schedule": "cosine",
+        "checkpoint_every": 5,
+        "checkpoint_dir": str(tmp_path / "c"),
+        "checkpoint_keep": 9,
+    }
     whole = trained(tmp_path, "param_server", **more)
     before = load_table(tmp_path / "param_server.csv")
     (tmp_path / "on").mkdir()

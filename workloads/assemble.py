@@ -86,8 +86,11 @@ def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Da
     else:
         n_classes = y.numel()
     shape, known = tuple(x.shape), n_classes if is_class else None
-    splits = (Decoded(name, split, items, shape, known) for split, items in (("train", train), ("test", test)))
-    return Data(name, n_classes, shape, *(_default_scale(x) if is_class else ((), ())), *splits)
+    mean, std = _default_scale(x) if is_class else ((), ())
+    of_train, of_test = (
+        Decoded(name, split, items, shape, known) for split, items in (("train", train), ("test", test))
+    )
+    return Data(name, n_classes, shape, mean, std, of_train, of_test)
 
 
 def _default_scale(x: Tensor) -> Scale:

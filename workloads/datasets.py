@@ -90,7 +90,7 @@ def _user(name: str, is_class: bool) -> Data:
     if isinstance(result, (tuple, list)) and len(result) == 4:
         return from_arrays(name, result) if is_class else of_any_task(name, result)
     if isinstance(result, (tuple, list)) and len(result) == 2:
-        return from_datasets(name, *result, is_class)
+        return from_datasets(name, result[0], result[1], is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
     raise UsageError(
         f"--dataset {name}: returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)"

@@ -55,10 +55,11 @@ class Task:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Outcome:
         """Return the mean loss of a batch, its n and scores. Raises UsageError if they are not such."""
         found = self.function(model, x, y)
-        parts = found if isinstance(found, tuple) else (found,)
+        parts: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
         if not 1 <= len(parts) <= 3:
             raise self._refused(f"returned {len(parts)} things")
-        loss, n, scores = (*parts, *(len(x), {})[len(parts) - 1 :])
+        defaults: tuple[Any, ...] = (None, len(x), {})
+        loss, n, scores = parts + defaults[len(parts) :]
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
             raise self._refused(f"gave {_described(loss)} as loss, which must be a tensor of one floating-point number")
         if torch.is_grad_enabled() and not loss.requires_grad:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import pandas as pd
 
@@ -21,16 +21,6 @@ from records.sources import name_of
 _NAN = float("nan")
 _pack = ROW.pack
 _BUFFERED = 8192 * ROW.size  # bytes that a recorder keeps in memory
-
-
-class Watcher(Protocol):
-    """Who is told of spans and marks as they are recorded."""
-
-    def span(self, phase: str, seconds: float, op: str, nbytes: int, read: int, applied: int) -> None:
-        """Take note of a span: see `Recorder.add`."""
-
-    def mark(self, name: str, value: float) -> None:
-        """Take note of a mark."""
 
 
 class Recorder:
@@ -63,7 +53,7 @@ class Recorder:
         self.clock = clock
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
-        self.watcher: Watcher | None = None  # is told what is recorded, while the run goes on
+        self.watch: Callable[..., None] | None = None  # is called with each span and mark: see `Scalars.take`
         self._spent = 0.0  # of the phase that goes on
         self._rows = bytearray()  # what is not in the file yet
         self._file: IO[bytes] | None = None
@@ -121,13 +111,13 @@ class Recorder:
             )  # fmt: skip
             if len(rows) >= _BUFFERED:
                 self._write()
-            if self.watcher:
-                self.watcher.span(phase, t1 - t0, op, nbytes, version_read, version_applied)
+            if self.watch:
+                self.watch(phase, t1 - t0, op, nbytes, version_read, version_applied)
 
     def mark(self, name: str, value: float) -> None:
         """Write a value measured once an epoch; `name` is one of MARKS, or of a score that begins with test_."""
-        if self.watcher:
-            self.watcher.mark(name, value)
+        if self.watch:
+            self.watch(name, value)
         now, tag = self.clock(), 0
         if name not in CODE and name.startswith("test_"):
             name, tag = SCORE, self._tags.setdefault(name, len(self._tags))

@@ -5,7 +5,6 @@ import math
 import platform
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,10 +58,12 @@ def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, 
     transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
     rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
     rank.start()
-    with rank.loader, rank.scalars or nullcontext():
+    with rank.loader:
         # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
         for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
             rank.run_epoch(epoch)
+    if rank.scalars:
+        rank.scalars.close()
     return result_of(rank.strategy, rank.replica, transport, options, data)
 
 
@@ -188,7 +189,7 @@ class _Rank:
             at.samples += self.n_samples(i)
             at.taken = i + 1
             if self.scalars:
-                self.scalars.loss(loss)
+                self.scalars.take("loss", loss)
             self.after_step(i + 1)
         if strategy.traits.asynchronous:
             # What follows belongs to the last step, if others ended the epoch before its first.

@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from workloads.options import DataOptions
 from workloads.text import Windows
 
 
-def load(file: Path | str = "absent", **options: int) -> Data:
+def load(file: Path | str = "absent", **options: Any) -> Data:
     name = "text" if file == "absent" else "textfile"
     return datasets.load(DataOptions(dataset=name, data_dir=str(file), **options))
 

@@ -25,6 +25,6 @@ class RecordOptions:
     """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format."""
     tensorboard: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Write scalars for TensorBoard to DIR/RUN_NAME/rank-N while the run goes on: loss, scores, learning rate, bytes
-    sent, share of waiting, staleness (pip install -e '.[watch]')."""
+    sent, share of waiting, staleness (pip install -e '.[tensorboard]')."""
     replay: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""

@@ -18,7 +18,7 @@ def check_tensorboard(folder: str) -> Any:
         return importlib.import_module("torch.utils.tensorboard")
     except Exception as error:
         raise UsageError(
-            f"--tensorboard {folder}: needs tensorboard ({one_line(error)}); pip install tensorboard"
+            f"--tensorboard {folder}: needs tensorboard ({one_line(error)}); pip install -e '.[tensorboard]'"
         ) from error
 
 

@@ -27,7 +27,9 @@ def check_format(path: str) -> None:
         try:
             importlib.import_module("safetensors.torch")
         except Exception as error:
-            raise UsageError(f"{path}: needs safetensors ({one_line(error)}); pip install safetensors") from error
+            raise UsageError(
+                f"{path}: needs safetensors ({one_line(error)}); pip install -e '.[safetensors]'"
+            ) from error
 
 
 def to_bytes(model: nn.Module, path: str, options: DataOptions, data: Data) -> bytes:

@@ -78,7 +78,7 @@ def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) ->
 
 def test_without_tensorboard_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match=r"^--tensorboard tb: needs tensorboard .*; pip install tensorboard"):
+    with pytest.raises(UsageError, match=r"^--tensorboard tb: needs tensorboard .* -e '\.\[tensorboard\]'"):
         check_tensorboard("tb")
 
 

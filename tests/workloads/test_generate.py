@@ -107,5 +107,5 @@ def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytes
 
 def test_without_safetensors_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(UsageError, match=r"^--save m.safetensors: needs safetensors .*; pip install safetensors"):
+    with pytest.raises(UsageError, match=r"^--save m.safetensors: needs safetensors .* -e '\.\[safetensors\]'"):
         model_files.check_format("--save m.safetensors")

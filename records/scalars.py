@@ -23,7 +23,7 @@ def check_tensorboard(folder: str) -> Any:
 
 
 class Scalars:
-    """Writes to a folder what a recorder is told: each mark of an epoch by its name, and at intervals
+    """Writes to a folder each mark of an epoch that a recorder is given, by its name, and what follows at intervals.
 
     `lr`; `loss`, the mean over the interval's steps; `bytes_sent` since the run began, without those of evaluation;
     `waiting`, the share of the interval; `staleness`, the mean over what was applied in it. Without events, the first

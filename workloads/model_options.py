@@ -19,8 +19,8 @@ def options_for(name: str, text: str, function: Callable[..., Any]) -> dict[str,
     for key, value in values.items():
         any_name = any(one.kind == one.VAR_KEYWORD for one in parameters)
         if not (_fits(value, known[key]) if key in known else any_name):
-            has = ", ".join(f"{one.name} ({one.default!r})" for one in parameters if one.name in known)
-            raise UsageError(f"--model_options {key}={value!r}: --model {name} has, with defaults: {has or 'none'}")
+            takes = ", ".join(map(str, parameters)) or "none"
+            raise UsageError(f"--model_options {key}={value!r}: --model {name} takes {takes}")
     return values
 
 

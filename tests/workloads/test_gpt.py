@@ -74,8 +74,8 @@ def test_dropout_is_of_training_and_repeatable() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("layer=4", r"^--model_options layer=4: --model gpt has, with defaults: layers \(2\), width \(96\), "),
-        ("layers=4.0", r"^--model_options layers=4.0: --model gpt has, with defaults: layers \(2\)"),
+        ("layer=4", "^--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
+        ("layers=4.0", "^--model_options layers=4.0: --model gpt takes layers: int = 2"),
         ("layers=0", "^--model_options layers=0: must be at least 1"),
         ("width=30", "^--model_options width=30: must be a multiple of heads=4"),
         ("dropout=1", "^--model_options dropout=1: must be at least 0 and less than 1"),
@@ -103,7 +103,7 @@ def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], st
     model = build(one, (5,), 3, "sizes=(1,2),bias=False")
     assert isinstance(model, nn.Linear)
     assert (model.out_features, model.bias) == (3, None)
-    with pytest.raises(UsageError, match=rf"^--model_options size=3: --model {one} has, .*: sizes \(\(4,\)\), bias"):
+    with pytest.raises(UsageError, match=rf"^--model_options size=3: --model {one} takes sizes=\(4,\), bias=True"):
         build(one, (5,), 3, "size=3")
     with pytest.raises(UsageError, match=rf"^--model {one} with sizes=7: it raised TypeError"):
         build(one, (5,), 3, "sizes=7")

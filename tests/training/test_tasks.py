@@ -154,7 +154,7 @@ def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(
         ("tests.tasks:TOKENS", "is no function; define it as function(model, x, y)"),
         ("tests.tasks:absent", "has no absent; define it there"),
         ("classificatoin", "did you mean classification?"),
-        ("language_model", "make both int64 [samples, tokens]"),
+        ("language_model", "make both integers [samples, tokens]"),
     ],
 )  # fmt: skip
 def test_what_is_no_task_ends_with_one_line_that_names_it(tmp_path: Path, task: str, told: str) -> None:

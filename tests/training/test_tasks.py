@@ -1,6 +1,7 @@
 """A task says what the loss is a mean of and what is scored: ranks are weighted by it, and every table shows it."""
 
 import csv
+import functools
 import json
 import math
 from pathlib import Path
@@ -14,46 +15,52 @@ from records import compare
 from records.files import load_events, load_table
 from records.finished import find_runs
 from records.plot import picture
-from strategies import Strategy
 from tests import tasks
 from tests.checkpoints.samples import score_here
-from tests.runs import made, said, small, strategy_of
+from tests.runs import BUILTIN, made, n_gpus_of, said, small, strategy_of
 from training import run
+from training.optimizers import schedule
 from virtual_time.cluster import Compute
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from workloads.batches import BatchPlan
+from workloads.tasks import IGNORED
 
 LINES: dict[str, Any] = {
     "dataset": "tests.tasks:lines", "model": "tests.tasks:language", "task": "language_model", "dtype": "float64",
     "global_batch_size": 12, "epochs": 3, "lr": 0.5, "momentum": 0.5,
+    "lr_schedule": "cosine",
 }  # fmt: skip
 HEIGHTS: dict[str, Any] = {"dataset": "tests.tasks:heights", "model": "tests.workload:linear", "batch_size": 8}
 
 
-def trained(folder: Path, strategy: str | Strategy, real: bool = False, **changes: Any) -> dict[str, torch.Tensor]:
+def trained(folder: Path, name: str, real: bool = False, **changes: Any) -> dict[str, torch.Tensor]:
     """Run it with three workers, in virtual time if not in processes; return the final model."""
-    kind = strategy if isinstance(strategy, str) else strategy.name
-    name = f"{kind}{'-real' * real}{changes.get('accumulate', '')}"
-    n_gpus = {"single": 1, "param_server": 4, "async_param_server": 4}.get(kind, 3)
-    given = {"run_name": name, "n_gpus": n_gpus, "save": str(folder / f"{name}.pt"), **LINES, **changes}
+    strategy = strategy_of(name, **({"workers_like": 3} if name == "single" else {}))
+    n_gpus, saved = n_gpus_of(name, 3), folder / f"{real}.pt"
+    given = {"run_name": f"{name}-{real}", "n_gpus": n_gpus, "save": str(saved), **LINES, **changes}
     options = small(folder, strategy, **given)
     launcher = None if real else VirtualTime(OneSwitch(n_gpus, 1e7, 1e-4), Compute(options, {})).launcher()
     run(options, quiet=True, launcher=launcher)
-    state: dict[str, torch.Tensor] = torch.load(folder / f"{name}.pt", weights_only=True)
+    state: dict[str, torch.Tensor] = torch.load(saved, weights_only=True)
     return state
 
 
-def by_hand(epochs: int) -> tuple[dict[str, torch.Tensor], list[float]]:
+@functools.cache
+def by_hand() -> tuple[dict[str, torch.Tensor], list[float]]:
     """The model that plain PyTorch trains on whole batches, the loss being the mean over their tokens; its losses."""
     x, y, test_x, test_y = tasks.lines()
     torch.manual_seed(0)
     model = tasks.language((tasks.LENGTH,), tasks.TOKENS).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=LINES["lr"], momentum=LINES["momentum"])
-    plan, losses = BatchPlan(len(x), 3, LINES["global_batch_size"], 0), []
-    for epoch in range(1, epochs + 1):
+    plan, losses, epochs = BatchPlan(len(x), 3, LINES["global_batch_size"], 0), [], LINES["epochs"]
+    of_a_sample = round(int((y[:2] != IGNORED).sum()) / 2)
+    factor = schedule("cosine", epochs * len(x) * of_a_sample, 0)
+    for epoch in range(epochs):
         for step in range(plan.n_steps):
-            part = plan.part(epoch, step)
+            part, samples = plan.part(epoch + 1, step), epoch * len(x) + plan.bounds(step)[0]
+            n = int((y[part] != IGNORED).sum())
+            optimizer.param_groups[0]["lr"] = LINES["lr"] * factor(samples * of_a_sample + n / 2)
             optimizer.zero_grad()
             F.cross_entropy(model(x[part]).flatten(0, 1), y[part].flatten()).backward()
             optimizer.step()
@@ -67,30 +74,21 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], b
         torch.testing.assert_close(one[name], other[name], rtol=0 if bits else 1e-11, atol=0 if bits else 1e-12)
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_one_process_takes_the_mean_over_all_tokens_of_a_batch(tmp_path: Path, accumulate: int) -> None:
-    single = strategy_of("single", workers_like=3)
-    state, (expected, losses) = trained(tmp_path, single, accumulate=accumulate), by_hand(LINES["epochs"])
-    assert_equal(state, expected)
-    table = load_table(tmp_path / f"single{accumulate}.csv")
-    assert table["test_loss"].tolist() == pytest.approx(losses, rel=1e-12)
-    assert table["test_bits_per_character"].tolist() == pytest.approx([loss / math.log(2) for loss in losses])
-    assert table["test_perplexity"].tolist() == pytest.approx([math.exp(loss) for loss in losses])
-    assert table["test_accuracy"].isna().all()
-    assert losses[-1] < losses[0]
-
-
-SYNCHRONOUS = ("ring_all_reduce", "param_server", "sharded_ring", "overlapped_ring", "ring_all_reduce_builtin")
+SYNCHRONOUS = ("single", "ring_all_reduce", "param_server", "sharded_ring", "overlapped_ring", *BUILTIN)
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process(
+def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process_on_whole_batches(
     tmp_path: Path, name: str, accumulate: int
 ) -> None:
-    more: dict[str, Any] = {"lr_schedule": "cosine", "warmup": 0.5, "accumulate": accumulate}
-    one = trained(tmp_path, strategy_of("single", workers_like=3), **more)
-    assert_equal(trained(tmp_path, strategy_of(name), real=name.endswith("builtin"), **more), one)
+    state, (expected, losses) = trained(tmp_path, name, name in BUILTIN, accumulate=accumulate), by_hand()
+    assert_equal(state, expected)
+    table = load_table(tmp_path / f"{name}-{name in BUILTIN}.csv").dropna(subset="test_loss")
+    assert table["test_loss"].tolist() == pytest.approx(losses, rel=1e-12)
+    assert table["test_bits_per_character"].tolist() == pytest.approx([loss / math.log(2) for loss in losses])
+    assert table["test_perplexity"].tolist() == pytest.approx([math.exp(loss) for loss in losses])
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("name", ["ring_all_reduce", "param_server"])
@@ -100,35 +98,26 @@ def test_processes_have_the_bits_of_virtual_time(tmp_path: Path, name: str) -> N
 
 def test_what_does_not_wait_counts_samples_and_ends_an_epoch_with_them(tmp_path: Path) -> None:
     trained(tmp_path, "async_param_server")
-    server = load_table(tmp_path / "async_param_server.csv").query("role == 'server'")
-    assert server["samples"].between(42, 42 + 2 * 4).all(), "of each of 3 workers a part of 4 may be too many"
-    assert server["samples"].sum() == pytest.approx(3 * 42, abs=8)
+    server = load_table(tmp_path / "async_param_server-False.csv").query("role == 'server'")
+    assert server["samples"].sum() == pytest.approx(3 * 42, abs=8), "of each of 3 workers a part of 4 may be too many"
 
 
-def test_a_resumed_run_and_a_replayed_schedule_have_the_same_bits(tmp_path: Path) -> None:
-    more: dict[str, Any] = {
-        "lr_schedule": "cosine",
-        "checkpoint_every": 5,
-        "checkpoint_dir": str(tmp_path / "c"),
-        "checkpoint_keep": 9,
-    }
-    whole = trained(tmp_path, "param_server", **more)
-    before = load_table(tmp_path / "param_server.csv")
-    (tmp_path / "on").mkdir()
-    more |= {"resume": str(tmp_path / "c" / "step-00000005"), "checkpoint_dir": str(tmp_path / "d")}
-    assert_equal(trained(tmp_path / "on", "param_server", **more), whole, bits=True)
-    after = load_table(tmp_path / "on" / "param_server.csv").query("epoch == 2 and role == 'worker'")
-    assert after["train_loss"].tolist() == before.query("epoch == 2 and role == 'worker'")["train_loss"].tolist()
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    whole = trained(tmp_path, "param_server", checkpoint_every=6, checkpoint_dir=str(tmp_path / "c"), checkpoint_keep=9)
+    on = trained(tmp_path / "on", "param_server", resume=str(tmp_path / "c" / "step-00000006"))
+    assert_equal(on, whole, bits=True)
+    before, after = (load_table(folder / "param_server-False.csv") for folder in (tmp_path, tmp_path / "on"))
+    losses = [table.query("epoch == 2 and role == 'worker'")["train_loss"].tolist() for table in (before, after)]
+    assert losses[0] == losses[1]
 
 
 # A function of the user's
 
 
 def test_a_users_function_gives_the_same_as_the_task_that_is_here(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
     own = trained(tmp_path / "own", "ring_all_reduce", task="tests.tasks:masked")
     assert_equal(own, trained(tmp_path, "ring_all_reduce"))
-    assert load_table(tmp_path / "own" / "ring_all_reduce.csv")["test_right"].dropna().between(0, 1).all()
+    assert load_table(tmp_path / "own" / "ring_all_reduce-False.csv")["test_right"].dropna().between(0, 1).all()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +141,7 @@ def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(
     ("task", "told"),
     [
         ("tests.tasks:no_gradient", "gave a loss without gradient"),
-        ("tests.tasks:not_reduced", "gave a Tensor (2, 2) of torch.float32 as loss, which must be a tensor of one"),
+        ("tests.tasks:not_reduced", "gave a Tensor (2, 3) of torch.float32 as loss, which must be a tensor of one"),
         ("tests.tasks:a_number", "gave a float as loss"),
         ("tests.tasks:four", "returned 4 things; return loss, (loss, n) or (loss, n, {'score': number})"),
         ("tests.tasks:half", "gave a float as n, which must be an integer"),
@@ -165,7 +154,7 @@ def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(
         ("tests.tasks:TOKENS", "is no function; define it as function(model, x, y)"),
         ("tests.tasks:absent", "has no absent; define it there"),
         ("classificatoin", "did you mean classification?"),
-        ("language_model", "make both int64 [samples, tokens]"),
+        ("language_model", "make both integers [samples, tokens]"),
     ],
 )  # fmt: skip
 def test_what_is_no_task_ends_with_one_line_that_names_it(tmp_path: Path, task: str, told: str) -> None:

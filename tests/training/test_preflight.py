@@ -44,9 +44,9 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 PLACES = (
     "device", "launcher", "scheduler", "results_dir", "run_name", "save", "replay", "resume", "checkpoint_dir",
-    "evaluator",
+    "evaluator", "tensorboard", "context", "model_options",
 )  # fmt: skip
-"""Options that no test changes here: there is no other device, and the others say where, not what."""
+"""Options that no test changes here: there is no other device, the last two are of text, the others say where."""
 
 
 @dataclass(kw_only=True)

@@ -48,6 +48,15 @@ def test_the_checkpoints_of_text_are_scored_as_the_run_scores_itself(tmp_path: P
     assert float(last["loss"]) == pytest.approx(own.iloc[-1], rel=1e-5)
 
 
+@pytest.mark.parametrize("change", [{"context": 14}, {"model_options": "layers=1,width=32,dropout=0.1"}])
+def test_a_resumed_run_has_the_same_windows_and_network(tmp_path: Path, change: dict[str, Any]) -> None:
+    where = {"checkpoint_every": 8, "checkpoint_dir": str(tmp_path / "c"), "train_size": 64, "epochs": 2}
+    made(tmp_path, "run", strategy_of("ring_all_reduce"), **(of_text(tmp_path) | where))
+    changed = of_text(tmp_path) | where | {"resume": str(tmp_path / "c")} | change
+    with pytest.raises(UsageError, match=rf"^--{next(iter(change))} .* was made with"):
+        made(tmp_path, "again", strategy_of("ring_all_reduce"), **changed)
+
+
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])
 def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) -> None:
     pytest.importorskip("tensorboard")

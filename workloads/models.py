@@ -10,8 +10,7 @@ from torch.nn.parameter import is_lazy
 from records.errors import UsageError, one_line, unknown
 from workloads.data import Data
 from workloads.gpt import GPT
-from workloads.lookup import call_user_function, import_torchvision, import_user_object
-from workloads.model_options import options_for
+from workloads.lookup import call_user_function, import_torchvision, import_user_object, options_for
 
 _SIDE_32 = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11")
 _LEAST_SIDE = {"lenet": 8, **dict.fromkeys(_SIDE_32, 32), "alexnet": 64}

@@ -51,14 +51,17 @@ def load_text(name: str, file: Path, context: int) -> Data:
     The first nine tenths train, the rest is held out. The windows of a part are disjoint and follow each other: an
     epoch reads each character once, but those after the last whole window. Raises UsageError.
     """
-    content = lzma.decompress(SHIPPED.read_bytes()) if name == "text" else _read(file)
     try:
-        text = content.decode()
+        text = (lzma.decompress(SHIPPED.read_bytes()) if name == "text" else file.read_bytes()).decode()
+    except OSError as error:
+        raise UsageError(f"--data_dir {file}: cannot be read ({error.strerror}); give a file of text") from error
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"--data_dir {file}: is no UTF-8: byte {content[error.start]:#04x} at position {error.start}; convert it, "
-            "such as with iconv -f latin1 -t utf-8"
+            f"--data_dir {file}: is no UTF-8: byte {error.object[error.start]:#04x} at position {error.start}; "
+            "convert it, such as with iconv -f latin1 -t utf-8"
         ) from error
+    if not text:
+        raise UsageError(f"--data_dir {file}: is empty; give a file of text")
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     vocabulary = np.flatnonzero(np.bincount(codes))
     numbers = np.zeros(vocabulary[-1] + 1, dtype=np.uint8 if len(vocabulary) <= 256 else np.int32)
@@ -76,15 +79,3 @@ def load_text(name: str, file: Path, context: int) -> Data:
         name, len(vocabulary), (context,), (), (), train, test,
         task=LANGUAGE_MODEL, vocabulary="".join(map(chr, vocabulary)),
     )  # fmt: skip
-
-
-def _read(file: Path) -> bytes:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"--data_dir {file}: cannot be read ({error.strerror}); give a file of text to --dataset textfile"
-        ) from error
-    if not content:
-        raise UsageError(f"--data_dir {file}: is empty; give a file of text")
-    return content

@@ -20,8 +20,11 @@ class RecordOptions:
     run_name: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
     events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
-    """Record every phase and message; without, the tables have losses and accuracy only."""
+    """Record every phase and message; without, the tables have losses and scores only."""
     save: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write the final model to this path, as an ordinary state_dict."""
+    """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format."""
+    tensorboard: str | None = field(default=None, metadata=OF_THIS_RUN)
+    """Write scalars for TensorBoard to DIR/RUN_NAME/rank-N while the run goes on: loss, scores, learning rate, bytes
+    sent, share of waiting, staleness (pip install -e '.[tensorboard]')."""
     replay: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""

@@ -118,7 +118,8 @@ _WORDS: dict[str, Iterable[str]] = {
 }  # fmt: skip
 _LEAST = {
     "n_gpus": 1, "batch_size": 1, "global_batch_size": 1, "epochs": 1, "accumulate": 1, "train_size": 0,
-    "image_size": 1, "loader_workers": 0, "restarts": 0, "checkpoint_every": 0, "checkpoint_keep": 1, "seed": 0,
+    "image_size": 1, "context": 1, "loader_workers": 0, "restarts": 0, "checkpoint_every": 0, "checkpoint_keep": 1,
+    "seed": 0,
 }  # fmt: skip
 _MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda seed: seed < 2**63, "less than 2**63"),
@@ -133,7 +134,7 @@ _MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a file name without folders; see --results_dir",
     ),
 }
-_PATHS = ("data_dir", "results_dir", "run_name", "save", "resume", "replay", "checkpoint_dir")
+_PATHS = ("data_dir", "results_dir", "run_name", "save", "resume", "replay", "checkpoint_dir", "tensorboard")
 _NAMES = ("run_name", "save")  # of files, whose names are longer until they are complete
 
 

@@ -1,5 +1,6 @@
 """What is checked before any process is started, so that a run that cannot end well does not begin."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -13,15 +14,17 @@ from launchers import Launcher, find_launcher
 from records.atomic import check_writable_by
 from records.errors import UsageError, one_line
 from records.options import MAY_CHANGE
+from records.scalars import check_tensorboard
 from records.unfinished import check_name
 from strategies import RunSize
 from strategies.common.replica import trained
 from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
-from workloads import datasets, models
+from workloads import datasets, models, tasks
 from workloads.dali import check_dali
 from workloads.data import Data
+from workloads.model_files import check_format
 
 
 def prepare(options: Options, launcher: Launcher | None = None) -> Data:
@@ -32,9 +35,16 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         check_name(options.results_dir, options.run_name)
     data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
-        model = models.seeded(options.model, data, options.seed, options.torch_dtype)
-        models.check(options.model, model, data.input_shape, data.n_classes)
-        _check_smallest_batch(options, model, data)
+        model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
+        task = tasks.find(data.task)
+        if data.task == tasks.CLASSIFICATION:
+            models.check(options.model, model, data.input_shape, data.n_classes)
+        else:
+            models.check_layers(options.model, model)
+            data = dataclasses.replace(
+                data, n_per_sample=tasks.check(task, model, options.model, data, options.torch_dtype)
+            )
+        _check_smallest_batch(options, task, model, data)
     plan, roles = options.plan(data.n_train), options.roles
     held_back, replayed = options.link is not None, options.replay is not None
     workers, optimizer = roles.count("worker"), options.make_optimizer()
@@ -67,14 +77,16 @@ def _check_link(options: Options, nbytes: int) -> None:
         )
 
 
-def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:
+def _check_smallest_batch(options: Options, task: tasks.Task, model: nn.Module, data: Data) -> None:
     """Check that the model can train on the smallest piece of a batch: BatchNorm may need two samples."""
     plan = options.plan(data.n_train)
     start, stop = plan.bounds(plan.n_steps - 1, None if options.world_size == 1 else plan.workers - 1)
     smallest = (stop - start) // min(options.accumulate, stop - start)
     if smallest == 1:
         try:
-            model.train()(torch.zeros(1, *data.input_shape, dtype=options.torch_dtype))
+            task(model.train(), *data.fetch(torch.zeros(1, dtype=torch.int64), dtype=options.torch_dtype))
+        except UsageError:
+            raise
         except ValueError as error:
             raise UsageError(
                 f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
@@ -130,7 +142,11 @@ def _check_places(options: Options) -> None:
     if options.save is not None:
         if Path(options.save).is_dir():
             raise UsageError(f"--save {options.save}: is a folder; give the name of a file")
+        check_format(f"--save {options.save}")
         check_writable_by("save", Path(options.save).parent)
+    if options.tensorboard is not None:
+        check_tensorboard(options.tensorboard)
+        check_writable_by("tensorboard", options.tensorboard)
     check_writable_by("results_dir", options.results_dir)
     if options.checkpoint_every:
         check_writable_by("checkpoint_dir", options.checkpoint_folder)

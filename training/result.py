@@ -1,20 +1,21 @@
 """What a rank of a run returns."""
 
 import hashlib
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from records.events import EventFile
 from strategies import Replica, Strategy
 from strategies.common.replica import bytes_of, parameters_from
 from training.evaluation import REPORTER
+from training.options import Options
 from transports.base import Transport
 from transports.messages import Alignment
+from workloads.data import Data
+from workloads.model_files import to_bytes
 
 
 @dataclass
@@ -33,15 +34,15 @@ class RankResult:
     applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
-def result_of(strategy: Strategy, replica: Replica, transport: Transport, saves: bool) -> RankResult:
+def result_of(strategy: Strategy, replica: Replica, transport: Transport, options: Options, data: Data) -> RankResult:
     """Return the result of this rank, which gives back what its training has taken."""
     saved = None
-    if saves:
+    if options.save is not None:
         with transport.recorder.evaluating():
             shown = strategy.model()
         if transport.rank == REPORTER:
             with parameters_from(replica.model, shown):
-                saved = _state_dict_bytes(replica.model)
+                saved = to_bytes(replica.model, options.save, options, data)
     replica.close()
     events = transport.recorder.close()
     return RankResult(
@@ -56,11 +57,3 @@ def result_of(strategy: Strategy, replica: Replica, transport: Transport, saves:
         torch.get_num_threads(),
         transport.recorder.applied,
     )
-
-
-def _state_dict_bytes(model: nn.Module) -> bytes:
-    # Cloned: the tensors are views of the flat vector, and a view is saved with all that lies behind it.
-    state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()

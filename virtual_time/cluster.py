@@ -171,7 +171,7 @@ def check_memory(options: Options, data: Data | None = None) -> None:
     n_ranks = options.n_gpus or 1
     needed = n_ranks * (_RANK_BYTES + _PEER_BYTES * n_ranks)
     if data is not None:  # x, g, the optimizer's, a reply
-        model = models.seeded(options.model, data, options.seed, options.torch_dtype)
+        model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
         needed += 4 * n_ranks * sum(p.nbytes for p in trained(model))
     free = free_memory()
     if needed > free:

@@ -1,9 +1,11 @@
-"""Finding the code that a workload names: the user's `module:function`, and torchvision."""
+"""Finding the code that a workload names: the user's `module:function`, and torchvision; and what a function takes."""
 
+import ast
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -32,7 +34,7 @@ def import_user_object(option: str, spec: str) -> Any:
         raise UsageError(f"{option} {spec}: write it as yourmodule:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    with _blamed_on(f"{option} {spec}: importing {module_name}"):
+    with blamed_on(f"{option} {spec}: importing {module_name}"):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -47,17 +49,18 @@ def import_user_object(option: str, spec: str) -> Any:
     return getattr(module, name)
 
 
-def call_user_function(option: str, spec: str, *args: Any) -> Any:
+def call_user_function(option: str, spec: str, *args: Any, **options: Any) -> Any:
     """Call the user's function `spec` ("module:function"). Raises UsageError if there is none, or it raises."""
     function = import_user_object(option, spec)
     if not callable(function):
         raise UsageError(f"{option} {spec}: is no function; define it")
-    with _blamed_on(f"{option} {spec}: it"):
-        return function(*args)
+    given = f" with {', '.join(f'{name}={value!r}' for name, value in options.items())}" if options else ""
+    with blamed_on(f"{option} {spec}{given}: it"):
+        return function(*args, **options)
 
 
 @contextmanager
-def _blamed_on(what: str) -> Iterator[None]:
+def blamed_on(what: str) -> Iterator[None]:
     """Make whatever the user's code in the block raises, SystemExit too, a UsageError."""
     try:
         yield
@@ -65,3 +68,41 @@ def _blamed_on(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise UsageError(f"{what} raised {one_line(error)}; correct it, or install what it needs") from error
+
+
+def options_for(name: str, text: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the --model_options `text`, NAME=VALUE,... of the model `name`: parameters of its function after two.
+
+    Each is of the type of its default. Raises UsageError.
+    """
+    values = _parsed(text)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[2:]
+    except (TypeError, ValueError):  # it does not tell
+        return values
+    known = {one.name: one.default for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    for key, value in values.items():
+        any_name = any(one.kind == one.VAR_KEYWORD for one in parameters)
+        if not (_fits(value, known[key]) if key in known else any_name):
+            takes = ", ".join(map(str, parameters)) or "none"
+            raise UsageError(f"--model_options {key}={value!r}: --model {name} takes {takes}")
+    return values
+
+
+def _fits(value: object, default: object) -> bool:
+    kinds = (int, float) if type(default) is float else (type(default),)
+    return type(value) in kinds or type(default) not in (bool, int, float, str)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"model({text})", mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+            if len(values) == len(call.keywords):
+                return values
+    except (ValueError, SyntaxError):
+        pass
+    raise UsageError(
+        f"--model_options {text}: must be NAME=VALUE,NAME=VALUE, each once, with values as in Python: 4, True, 'text'"
+    )

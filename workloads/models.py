@@ -1,4 +1,4 @@
-"""The models by name: two small ones, torchvision's fitted to small images, and the user's own."""
+"""The models by name: small ones, torchvision's fitted to small images, a decoder for text, and the user's own."""
 
 from math import prod
 from typing import Any
@@ -9,27 +9,32 @@ from torch.nn.parameter import is_lazy
 
 from records.errors import UsageError, one_line, unknown
 from workloads.data import Data
-from workloads.lookup import call_user_function, import_torchvision
+from workloads.gpt import GPT
+from workloads.lookup import call_user_function, import_torchvision, import_user_object, options_for
 
 _SIDE_32 = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11")
 _LEAST_SIDE = {"lenet": 8, **dict.fromkeys(_SIDE_32, 32), "alexnet": 64}
 _LARGEST_SMALL_SIDE = 64
 
-MODELS = ("mlp", *_LEAST_SIDE)
+MODELS = ("mlp", *_LEAST_SIDE, "gpt")
 """The names that `build` knows, besides yourmodule:function."""
 
 
-def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str = "") -> nn.Module:
     """Build a model with new random weights, from torch's global generator.
 
-    `name`: one of `MODELS`, or "yourmodule:function", called as function(input_shape, n_classes). `input_shape`: of one
-    sample, (C, H, W) or (features,). Raises UsageError if there is no such model, it does not fit the input, or the
-    user's function is wrong.
+    `name`: one of `MODELS`, or "yourmodule:function", called as function(input_shape, n_classes, **options).
+    `input_shape`: of one sample, (C, H, W), (features,) or (tokens,). `options`: as --model_options has them. Raises
+    UsageError if there is no such model or option, it does not fit the input, or the user's function is wrong.
     """
-    if ":" in name:
-        return _user(name, input_shape, n_classes)
-    if name not in MODELS:
+    if name not in MODELS and ":" not in name:
         raise unknown("--model", name, MODELS, "yourmodule:function")
+    if ":" in name:
+        return _user(name, input_shape, n_classes, options)
+    if name == "gpt":
+        return GPT(input_shape, n_classes, **options_for(name, options, GPT))
+    if options:
+        raise UsageError(f"--model_options {options}: --model {name} has none; leave it out, or take --model gpt")
     if name == "mlp":
         return _mlp(prod(input_shape), n_classes)
     if len(input_shape) != 3:
@@ -39,11 +44,19 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return _from_torchvision(name, input_shape, n_classes)
 
 
-def seeded(name: str, data: Data, seed: int, dtype: torch.dtype) -> nn.Module:
+def seeded(name: str, data: Data, seed: int, dtype: torch.dtype, options: str = "") -> nn.Module:
     """Build a model for a data set, with the first weights of a seed; the random state stays as it is."""
+    if data.vocabulary is not None and name in MODELS and name != "gpt":
+        raise UsageError(f"--model {name}: takes no text; take --model gpt, or one of your own")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(name, data.input_shape, data.n_classes).to(dtype)
+        return build(name, data.input_shape, data.n_classes, options).to(dtype)
+
+
+def check_layers(name: str, model: nn.Module) -> None:
+    """Verify that all processes make the same of `model`. Raises UsageError."""
+    if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
+        raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")
 
 
 def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: int) -> None:
@@ -51,8 +64,7 @@ def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: 
 
     Raises UsageError, naming `--model name`, if it raises or gives anything else.
     """
-    if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
-        raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")
+    check_layers(name, model)
     parameter = next(p for p in model.parameters() if p.dtype.is_floating_point)
     try:
         with torch.no_grad():
@@ -68,8 +80,9 @@ def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: 
         )
 
 
-def _user(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    model = call_user_function("--model", name, input_shape, n_classes)
+def _user(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
+    values = options_for(name, options, import_user_object("--model", name)) if options else {}
+    model = call_user_function("--model", name, input_shape, n_classes, **values)
     if not isinstance(model, nn.Module):
         raise UsageError(f"--model {name}: returned a {type(model).__name__}; return a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -10,14 +10,21 @@ class DataOptions:
     """What is trained, and on what."""
 
     dataset: str = "digits"
-    """digits (is here), mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
+    """digits and text (are here), textfile, mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
     yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
     data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
-    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""
+    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/; for textfile
+    the file, in UTF-8."""
     download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Let torchvision download the data set if it is not there."""
+    task: str | None = None
+    """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
+    (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/tasks.md. Default: what the data set is
+    for."""
     train_size: int = 0
     """Use only this many training samples; 0: all."""
+    context: int | None = None
+    """Characters in a sample of text. Default: 64."""
     image_size: int = 224
     """Side of the pictures of imagefolder, in pixels."""
     augment: bool = True
@@ -30,5 +37,7 @@ class DataOptions:
     """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
     when it wants it. With dali its threads, at least one."""
     model: str = "mlp"
-    """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, or yourmodule:function, which is called
-    with (input_shape, n_classes) and returns the network."""
+    """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, gpt (for text), or yourmodule:function,
+    which is called with (input_shape, n_classes) and the --model_options, and returns the network."""
+    model_options: str = ""
+    """Options of gpt or of yourmodule:function, such as layers=4,width=128; values as in Python."""

@@ -38,14 +38,15 @@ OTHER: dict[str, Any] = {
     "warmup": 1.0, "clip_norm": 2.0, "accumulate": 2, "dtype": "float64", "seed": 3, "slow": ("1:2",), "jitter": 0.1,
     "timeout": 31.0, "bandwidth": "1gbit", "latency": "1ms",
     "restarts": 1, "dataset": f"{__name__}:moons", "data_dir": "elsewhere", "download": True, "train_size": 100,
+    "task": "tests.tasks:masked",
     "image_size": 32, "augment": False, "loader": "dali", "loader_workers": 2,
     "model": "mlp", "events": False, "checkpoint_every": 3, "checkpoint_keep": 2,
 }  # fmt: skip
 PLACES = (
     "device", "launcher", "scheduler", "results_dir", "run_name", "save", "replay", "resume", "checkpoint_dir",
-    "evaluator",
+    "evaluator", "tensorboard", "context", "model_options",
 )  # fmt: skip
-"""Options that no test changes here: there is no other device, and the others say where, not what."""
+"""Options that no test changes here: there is no other device, the last two are of text, the others say where."""
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ SHAPES = [(1, 8, 8), (2, 20, 70), (3, 224, 224)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "gpt"])
 def test_every_model_takes_every_image(name: str, shape: tuple[int, ...]) -> None:
     if name not in ("mlp", "lenet"):
         pytest.importorskip("torchvision")

@@ -1,0 +1,109 @@
+"""The decoder, against torch's own layers; and the options of models."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from records.errors import UsageError
+from workloads.gpt import Block
+from workloads.models import build
+
+T, V = 12, 11
+
+
+def network(options: str = "layers=3,width=32") -> nn.Module:
+    torch.manual_seed(0)
+    return build("gpt", (T,), V, options)
+
+
+def tokens(n: int = 2) -> torch.Tensor:
+    return torch.randint(V, (n, T), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_block_is_torchs_own_layer_with_a_causal_mask() -> None:
+    torch.manual_seed(0)
+    own = Block(32, 4, 0.0).double()
+    other = nn.TransformerEncoderLayer(32, 4, 128, 0.0, "gelu", batch_first=True, norm_first=True).double()
+    pairs = (
+        (own.norm_attention, other.norm1), (own.norm_mlp, other.norm2), (own.add_attention, other.self_attn.out_proj),
+        (own.widen, other.linear1), (own.add_mlp, other.linear2),
+    )  # fmt: skip
+    for mine, theirs in pairs:
+        theirs.load_state_dict(mine.state_dict())
+    other.self_attn.in_proj_weight.data.copy_(own.qkv.weight)
+    other.self_attn.in_proj_bias.data.copy_(own.qkv.bias)
+    x = torch.randn(2, T, 32, dtype=torch.float64)
+    mask = nn.Transformer.generate_square_subsequent_mask(T, dtype=torch.float64)
+    torch.testing.assert_close(own(x), other(x, src_mask=mask, is_causal=True))
+
+
+def test_a_place_sees_itself_and_what_came_before() -> None:
+    model, x = network().eval(), tokens()
+    changed = x.clone()
+    changed[:, 5] = (x[:, 5] + 1) % V
+    assert [name for name, p in model.named_parameters() if V in p.shape] == ["tokens.weight"], "it is tied"
+    differ = (model(x) - model(changed)).abs().amax(2) > 1e-6
+    assert not differ[:, :5].any()
+    assert differ[:, 5:].all()
+    torch.testing.assert_close(model(x[:, :5]), model(x)[:, :5], msg="a shorter row gives the same")
+
+
+def test_at_first_every_token_is_as_likely_and_the_stream_does_not_grow() -> None:
+    model, x = network("layers=8,width=128"), tokens(64)
+    loss = F.cross_entropy(model(x).flatten(0, 1), tokens(64).roll(1).flatten()).item()
+    assert loss == pytest.approx(math.log(V), rel=0.03)
+    assert model.state_dict()["blocks.0.add_mlp.weight"].std() == pytest.approx(0.02 / 4, rel=0.05)
+    assert model.state_dict()["blocks.0.widen.weight"].std() == pytest.approx(0.02, rel=0.05)
+
+
+def test_dropout_is_of_training_and_repeatable() -> None:
+    model, x = network("layers=1,width=32,dropout=0.5"), tokens()
+    torch.manual_seed(5)
+    first, second = model(x), model(x)
+    torch.manual_seed(5)
+    assert torch.equal(model(x), first)
+    assert not torch.equal(second, first)
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("layer=4", "^--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
+        ("layers=4.0", "^--model_options layers=4.0: --model gpt takes layers: int = 2"),
+        ("layers=0", "^--model_options layers=0: must be at least 1"),
+        ("width=30", "^--model_options width=30: must be a multiple of heads=4"),
+        ("dropout=1", "^--model_options dropout=1: must be at least 0 and less than 1"),
+        ("context=11", "^--model_options context=11: a sample has 12 tokens; take as many, or a smaller --context"),
+        ("layers", "^--model_options layers: must be NAME=VALUE,NAME=VALUE, each once"),
+        ("layers=4,layers=5", "must be NAME=VALUE,NAME=VALUE, each once"),
+        ("layers=four", "must be NAME=VALUE"),
+        ("layers=1)+(1", "must be NAME=VALUE"),
+    ],
+)
+def test_options_that_the_decoder_does_not_have_are_refused(options: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        network(options)
+
+
+def test_a_decoder_is_for_rows_of_tokens_and_other_models_have_no_options() -> None:
+    with pytest.raises(UsageError, match=r"--model gpt: needs a row of tokens.* is \(1, 8, 8\); take --dataset text"):
+        build("gpt", (1, 8, 8), 10)
+    with pytest.raises(UsageError, match="--model_options width=3: --model mlp has none; leave it out"):
+        build("mlp", (5,), 3, "width=3")
+
+
+def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], str]) -> None:
+    one = user_module("def make(shape, n, *, sizes=(4,), bias=True):\n  return nn.Linear(shape[0], sum(sizes), bias)")
+    model = build(one, (5,), 3, "sizes=(1,2),bias=False")
+    assert isinstance(model, nn.Linear)
+    assert (model.out_features, model.bias) == (3, None)
+    with pytest.raises(UsageError, match=rf"^--model_options size=3: --model {one} takes sizes=\(4,\), bias=True"):
+        build(one, (5,), 3, "size=3")
+    with pytest.raises(UsageError, match=rf"^--model {one} with sizes=7: it raised TypeError"):
+        build(one, (5,), 3, "sizes=7")

@@ -24,7 +24,7 @@ from records.atomic import naming, sync
 from records.errors import UsageError, one_line
 from transports.base import Transport
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from checkpoints import files
 from checkpoints.folder import latest
 from records.errors import RunFailed
 from strategies import Strategy
+from strategies.common.kept import random_state, set_random_state
 from training.evaluation import REPORTER
 from transports.base import Transport
 from transports.messages import WaitTimeout
@@ -50,7 +51,6 @@ class Saved:
             shown = own["x"] if self._few_have_state else self._strategy.model()
         if transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
             model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
-        on_gpu = transport.device.type == "cuda"
         state = {
             "strategy": own,
             "model": model,
@@ -60,8 +60,7 @@ class Saved:
                 "loss_sum": self.position.loss_sum,
                 "samples": self.position.samples,
             },
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(transport.device) if on_gpu else None,
+            "random": random_state(transport.device),
         }
         with transport.recorder.evaluating():
             try:
@@ -84,8 +83,6 @@ class Saved:
         position, samples = state["position"], state["position"]["samples"]
         self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
         transport.recorder.epoch = position["epoch"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None and transport.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_cuda"], transport.device)
+        set_random_state(state["random"], transport.device)
         found: dict[str, Any] = state["strategy"]
         return found

@@ -29,6 +29,7 @@ from records.errors import UsageError, in_python
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
 from strategies.common.descent import OptimizerFactory, Schedule
+from strategies.common.kept import random_state, set_random_state
 from strategies.common.replica import Replica
 from transports.base import Transport
 
@@ -71,6 +72,8 @@ class WorkerOptimizer(torch.optim.Optimizer):
         make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
         self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
+        if state:
+            set_random_state(state["random"], transport.device)
         self._unchangeable = ""
         own = self.strategy.descent.optimizer.param_groups[0]
         super().__init__(
@@ -147,9 +150,13 @@ class WorkerOptimizer(torch.optim.Optimizer):
     # Both
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to continue later, but for a scheduler, which has a state of its own."""
+        """Return all that this rank needs to continue later, but for a scheduler, which has a state of its own.
+
+        Also the state of torch's random numbers, which the rank continues with: those of dropout.
+        """
         self._pass_options_on()
-        return {**self.strategy.state_dict(), "epoch": self.epoch}
+        random = random_state(self.strategy.transport.device)
+        return {**self.strategy.state_dict(), "epoch": self.epoch, "random": random}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise UsageError: all ranks begin with their states, by `state`."""

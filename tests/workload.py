@@ -33,6 +33,19 @@ def transformer(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return nn.Sequential(to_words, layer, nn.Flatten(), nn.Linear(12, n_classes))
 
 
+class _Words(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x > 0).long()
+
+
+def embedding(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a small network with an embedding and a norm."""
+    return nn.Sequential(
+        _Words(), nn.Embedding(2, 4), nn.Flatten(), nn.LayerNorm(4 * input_shape[0]), nn.Linear(8, 6), nn.Tanh(),
+        nn.Linear(6, n_classes),
+    )  # fmt: skip
+
+
 def cumulative_batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return such a network whose statistics are the mean over all batches: it must know how many there were."""
     network = batch_norm(input_shape, n_classes)

@@ -13,9 +13,11 @@ from launchers import Launcher, find_launcher
 from records.atomic import check_writable_by
 from records.errors import UsageError, one_line
 from records.options import MAY_CHANGE
+from records.recorder import Recorder
 from records.unfinished import check_name
 from strategies import RunSize
-from strategies.common.replica import trained
+from strategies.common.descent import Descent, is_flat
+from strategies.common.replica import layout_of, trained
 from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
@@ -35,6 +37,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         model = models.seeded(options.model, data, options.seed, options.torch_dtype)
         models.check(options.model, model, data.input_shape, data.n_classes)
         _check_smallest_batch(options, model, data)
+        _check_optimizer(options, model)
     plan, roles = options.plan(data.n_train), options.roles
     held_back, replayed = options.link is not None, options.replay is not None
     workers, optimizer = roles.count("worker"), options.make_optimizer()
@@ -80,6 +83,23 @@ def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> Non
                 f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
                 f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"
             ) from error
+
+
+def _check_optimizer(options: Options, model: nn.Module) -> None:
+    """Check that an optimizer that sees the tensors of the model takes a step with them."""
+    make, layout = options.make_optimizer(), layout_of(model)
+    if is_flat(make):
+        return
+    x = torch.zeros(layout.n, dtype=options.torch_dtype)
+    try:
+        Descent([x], make, 0.0, None, Recorder(), layout).step(torch.zeros_like(x), 1)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"--optimizer {options.optimizer}: takes no step with the parameters of --model {options.model} "
+            f"({one_line(error)}); change its options, or take another"
+        ) from error
 
 
 def _share(data: Data) -> None:

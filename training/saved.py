@@ -11,6 +11,7 @@ from records.errors import RunFailed
 from strategies import Strategy
 from strategies.common.kept import random_state, set_random_state
 from training.evaluation import REPORTER
+from training.precision import Precision
 from transports.base import Transport
 from transports.messages import WaitTimeout
 
@@ -33,8 +34,11 @@ class Position:
 class Saved:
     """The checkpoints of one rank, to write and, if it is resumed, to continue from."""
 
-    def __init__(self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None) -> None:
+    def __init__(
+        self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None, precision: Precision
+    ) -> None:
         self._transport, self._strategy, self._target, self._resume = transport, strategy, target, resume
+        self._precision = precision
         serving = [rank for rank, role in enumerate(target.roles) if role == "server"]
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
         self._few_have_state = strategy.traits.workers_may_die or strategy.traits.asynchronous
@@ -61,6 +65,7 @@ class Saved:
                 "samples": self.position.samples,
             },
             "random": random_state(transport.device),
+            "precision": self._precision.state_dict(),
         }
         with transport.recorder.evaluating():
             try:
@@ -84,5 +89,6 @@ class Saved:
         self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
         transport.recorder.epoch = position["epoch"]
         set_random_state(state["random"], transport.device)
+        self._precision.load_state_dict(state["precision"])
         found: dict[str, Any] = state["strategy"]
         return found

@@ -15,8 +15,11 @@ from launchers.devices import as_before, usable_cores, use_share_of_cores
 from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError, one_line
 from records.machine import machine
+from records.recorder import Recorder
+from strategies.common.descent import Descent
 from strategies.common.replica import layout_of, trained
 from training.options import Options
+from training.precision import Precision
 from transports.timing import now
 from workloads import models
 from workloads.data import Data
@@ -51,7 +54,8 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
     about = {
         "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
-        "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
+        "decay": options.decay, "amp": options.amp, "momentum": options.momentum,
+        "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
         "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
         "torch": torch.__version__, "cpu": machine()["cpu"],
     }  # fmt: skip
@@ -78,10 +82,10 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
     part = part_of_a_step(options, data)
     model = models.seeded(options.model, data, options.seed, options.torch_dtype)
     x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
-    x.grad = torch.zeros_like(x)
-    optimizer = options.make_optimizer()([x])
+    zeros, layout, precision = torch.zeros_like(x), layout_of(model), Precision(options.amp, x.device)
+    descent = Descent([x], options.make_optimizer(), 0.0, None, Recorder(), layout)
     taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
-    encoder, decoder = _codecs(options, layout_of(model), x)
+    encoder, decoder = _codecs(options, layout, x)
     out = torch.empty_like(x)
     if encoder:
         taken |= {"encode": [], "decode": []}
@@ -97,9 +101,10 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
         begun = now()
         for _ in range(_WARM_UP + _REPEATS):
             inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
-            loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
+            with precision.autocast():
+                loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
             timed("backward", loss.backward)
-            timed("update", optimizer.step)
+            timed("update", lambda: descent.step(zeros, 1))
             if encoder and decoder:
                 g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained(model)])
                 code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here

@@ -1,4 +1,4 @@
-"""Dropout, also of attention: each rank draws its own, and a run that is repeated, resumed or replayed draws the same."""
+"""Dropout, of attention too: each rank draws its own; a run that is repeated, resumed or replayed draws the same."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,6 @@
 """What a trainer is expected to have, beside plain PyTorch: the same parameters after each step."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,8 @@ from torch.nn.utils import parameters_to_vector
 
 from checkpoints import files
 from checkpoints.folder import listed
+from compression.dgc import DGC
 from records.errors import RunFailed, UsageError
-from strategies.single import Single
 from tests.runs import n_gpus_of, small, strategy_of
 from tests.strategies.runs import made
 from training import Options
@@ -26,14 +27,15 @@ from workloads import models
 
 Parameters = list[tuple[str, nn.Parameter]]
 Make = Callable[[Parameters], torch.optim.Optimizer]
+MORE: dict[str, Any] = {"lr": Options().lr}
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "lr": 0.01}
 MODEL: dict[str, Any] = {"model": "tests.workload:embedding", "checkpoint_every": 1, "checkpoint_keep": 1000}
 
 
 def groups(named: Parameters) -> torch.optim.Optimizer:
     """Return an optimizer of two groups: for `--optimizer tests.training.test_trainer:groups`."""
-    last = [p for name, p in named if name.startswith("4.")]
-    return torch.optim.AdamW([{"params": last, "lr": 0.05}, {"params": [p for _, p in named][: -len(last)]}], lr=0.01)
+    first, others = ([p for name, p in named if name.startswith("1.") is of] for of in (True, False))
+    return torch.optim.AdamW([{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}], lr=0.01)
 
 
 def adamw(named: Parameters, **options: Any) -> torch.optim.Optimizer:
@@ -97,7 +99,7 @@ def trained(folder: Path, strategy: str, **changes: Any) -> tuple[list[torch.Ten
     """x after each step, of a checkpoint of each, and the options."""
     given = MODEL | {"n_gpus": n_gpus_of(strategy, 2), "epochs": 2} | changes
     made(folder, "run", strategy_of(strategy), **given)
-    states = [files.load_rank(path, 0)["strategy"]["x"] for path in listed(folder / "run.checkpoints")]
+    states = [files.load_rank(path, 0)["model"] for path in listed(folder / "run.checkpoints")]
     return states, small(folder, strategy, run_name="plain", **given)
 
 
@@ -120,13 +122,108 @@ STRATEGIES = ("single", "ring_all_reduce", "sharded_ring", "param_server", "shar
 @pytest.mark.parametrize("case", CASES)
 def test_each_step_is_that_of_plain_pytorch(tmp_path: Path, strategy: str, case: str) -> None:
     changes, make = CASES[case]
-    # In bf16 and in float32 the order of the sums shows; one process has torch's.
-    exact = "amp" not in changes
-    changes = {**changes, "dtype": "float64"} if exact and case != "muon" else changes
-    seen, options = trained(tmp_path, strategy, **{"lr": Options().lr} | changes)
+    in_half = "amp" in changes  # in which another order of the sums shows
+    seen, options = trained(tmp_path, strategy, **MORE | changes | ({} if in_half else {"dtype": "float64"}))
     expected = plain(options, make)
     assert len(seen) == len(expected) > 10
     assert not torch.allclose(seen[0], seen[-1], rtol=1e-3)
-    tolerance = {"rtol": 1e-9, "atol": 1e-11} if changes.get("dtype") else {"rtol": 1e-3, "atol": 1e-4}
+    tolerance = {"rtol": 1e-3, "atol": 1e-4} if in_half and strategy != "single" else {"rtol": 1e-9, "atol": 1e-11}
     for ours, torchs in zip(seen, expected, strict=True):
-        torch.testing.assert_close(ours, torchs, **tolerance if strategy != "single" else {"rtol": 0, "atol": 1e-12})
+        torch.testing.assert_close(ours, torchs, **tolerance)
+
+
+@pytest.mark.parametrize("case", ["groups", "muon", "adafactor", "matrices"])
+@pytest.mark.parametrize("strategy", ["sharded_ring", "param_server", "hogwild"])
+def test_a_resumed_run_has_the_state_of_each_tensor(tmp_path: Path, strategy: str, case: str) -> None:
+    given = MORE | CASES[case][0] | {"epochs": 2, "n_gpus": 1 if strategy == "hogwild" else n_gpus_of(strategy, 2)}
+    whole, _ = trained(tmp_path, strategy, **given)
+    fourth = str(listed(tmp_path / "run.checkpoints")[3])
+    made(tmp_path, "rest", strategy_of(strategy), **MODEL | given, resume=fourth)
+    rest = [files.load_rank(path, 0)["model"] for path in listed(tmp_path / "rest.checkpoints")]
+    assert len(rest) == len(whole) - 4
+    assert all(torch.equal(x, y) for x, y in zip(rest, whole[4:], strict=True))
+
+
+def test_pieces_of_a_batch_in_half_precision_are_the_whole(tmp_path: Path) -> None:
+    sgd = MORE | {"lr": 0.1, "amp": "bf16"}
+    whole, pieces = (trained(tmp_path / str(n), "single", accumulate=n, **sgd)[0] for n in (1, 4))
+    torch.testing.assert_close(pieces, whole, rtol=0.05, atol=2e-3)
+    assert not torch.equal(pieces[-1], whole[-1]), "it rounds"
+    wide = trained(tmp_path / "wide", "single", **sgd | {"amp": "none"})[0]
+    assert not torch.equal(wide[0], whole[0]), "something was computed in bf16"
+
+
+@pytest.mark.parametrize("factor", [16.0, math.inf])
+def test_a_gradient_that_is_not_finite_is_computed_again_with_a_smaller_scale(factor: float) -> None:
+    w, precision, passes = nn.Parameter(torch.ones(2)), Precision("fp16", torch.device("cpu")), 0
+
+    def try_again() -> bool:
+        precision.scale((w * factor).sum()).backward()
+        assert w.grad is not None
+        w.grad = w.grad.half().float()
+        return precision.unscale([w])
+
+    if factor == math.inf:
+        with pytest.raises(RunFailed, match=r"not finite in float16, however small its scale; take --amp bf16"):
+            any(try_again() for _ in range(100))
+        return
+    while not try_again():
+        assert w.grad is None
+        passes += 1
+    assert w.grad is not None
+    assert (w.grad.tolist(), passes) == ([16.0, 16.0], 5), "2 ** 11 is the first scale with which it is below 65504"
+    resumed = Precision("fp16", torch.device("cpu"))
+    resumed.load_state_dict(precision.state_dict())
+    assert resumed.scale(torch.ones(())).item() == 2**11
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
+@pytest.mark.parametrize("strategy", ["single", "ring_all_reduce", "async_param_server"])
+def test_float16_with_a_scaler_learns_on_a_gpu(tmp_path: Path, strategy: str) -> None:
+    given = MODEL | MORE | {"device": "cuda", "epochs": 6, "n_gpus": n_gpus_of(strategy, 2), "lr": 0.1}
+    half, wide = (made(tmp_path, amp, strategy_of(strategy), True, amp=amp, **given) for amp in ("fp16", "none"))
+    assert half["test_accuracy"] > 0.9
+    assert half["parameter_hash"] != wide["parameter_hash"]
+
+
+def returns_none(named: Parameters) -> None:
+    """For `--optimizer`: forgets to return it."""
+
+
+def foreign(named: Parameters) -> torch.optim.Optimizer:
+    """For `--optimizer`: has parameters of its own."""
+    return torch.optim.SGD([nn.Parameter(torch.zeros(2))])
+
+
+def needs_a_closure(named: Parameters) -> torch.optim.Optimizer:
+    """For `--optimizer`: takes no step."""
+    return torch.optim.LBFGS([p for _, p in named])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"amp": "half"}, "--amp half: unknown; there are none, bf16, fp16"),
+        ({"amp": "fp16"}, "--amp fp16: needs a GPU; take --amp bf16"),
+        ({"amp": "bf16", "dtype": "float64"}, "--amp bf16: autocast is for float32, not --dtype float64; leave"),
+        ({"decay": "matrices"}, "--decay matrices: there is no decay; give --weight_decay too"),
+        ({"decay": "none", "weight_decay": 0.1}, "--decay none: unknown; there are all, matrices"),
+        ({"optimizer": "sdg"}, "--optimizer sdg: unknown; did you mean sgd? there are"),
+        ({"optimizer": f"{__name__}:groups", "lr": 0.3}, f"--lr 0.3: {__name__}:groups decides that itself; leave it"),
+        ({"optimizer": f"{__name__}:no"}, f"--optimizer {__name__}:no: {__file__} has no no; define it"),
+        ({"optimizer": f"{__name__}:returns_none"}, ":returns_none: returned a NoneType; return a torch.optim.Optimizer"),
+        ({"optimizer": f"{__name__}:foreign"}, ":foreign: has parameters that it was not given; make it of those"),
+        ({"optimizer": f"{__name__}:needs_a_closure"}, ":needs_a_closure: takes no step with the parameters of --model"),
+        ({"optimizer": "muon", "optimizer_options": ("ns_steps=1000",)}, "--optimizer muon: takes no step with the"),
+        ({"optimizer": "muon", "codec": DGC()}, "--optimizer muon: dgc carries the momentum of sgd; take sgd or"),
+        ({"optimizer": "muon", "strategy": "dgs"}, "--optimizer muon: dgs is SGD with momentum; take sgd"),
+        ({"strategy": "dgs", "weight_decay": 0.1, "decay": "matrices"}, "--decay: dgs has one decay for all of x;"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    given = {"strategy": "ring_all_reduce", "model": "tests.workload:embedding"} | changes
+    with pytest.raises(UsageError) as caught:
+        prepare(resolve(small(tmp_path, **given)))
+    assert str(caught.value).removeprefix(f"--optimizer {__name__}" * message.startswith(":")).startswith(message)
+    assert "\n" not in str(caught.value)

@@ -47,7 +47,7 @@ def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> N
 
 def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     x, descent = make(partial(torch.optim.Adam, lr=0.1))
-    descent.optimize(x[2:4])
+    descent.optimize(x, part=slice(2, 4))
     descent.step(torch.ones(2, dtype=torch.float64), 1)
     assert (x != 0).tolist() == [False, False, True, True, False, False]
     # two moments of two elements, and the count of steps

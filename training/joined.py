@@ -22,7 +22,7 @@ class Joined(torch.optim.Optimizer):
             part.param_groups, part.state = self.param_groups[start:stop], self.state
             start = stop
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Let each take its step."""
         for part in self.parts:
             part.step()

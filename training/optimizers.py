@@ -54,7 +54,6 @@ def factory(
     made: Callable[[Any], torch.optim.Optimizer] = partial(_without_compiler(kind), **arguments)
     if name == "muon":
         adamw = factory("adamw", lr, momentum, weight_decay, ())
-        assert not isinstance(adamw, ByTensor)
         return ByTensor(partial(_with_adamw, partial(made, **_LIKE_ADAMW | arguments), adamw, decay), name)
     make = made if decay == "all" else lambda parameters: made(_groups(parameters, decay))
     try:
@@ -92,7 +91,8 @@ def _with_adamw(
     named = list(zip(layout.names, parameters, strict=True))
     hidden = [p for name, p in named if p.dim() == 2 and name not in layout.tables]
     others = [p for name, p in named if p.dim() != 2 or name in layout.tables]
-    return _without_compiler(Joined)(muon([{"params": hidden}]), adamw(_groups(others, decay)))
+    joined: Any = _without_compiler(Joined)
+    return joined(muon([{"params": hidden}]), adamw(_groups(others, decay)))
 
 
 def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:

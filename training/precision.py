@@ -67,6 +67,6 @@ class _Tried(torch.optim.Optimizer):
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__(parameters, {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Note it."""
         self.is_finite = True

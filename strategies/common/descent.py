@@ -17,6 +17,7 @@ from records.errors import UsageError
 from records.recorder import Recorder
 from strategies.common.kept import nbytes_of
 
+OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
 
 
@@ -27,11 +28,12 @@ class ByTensor:
     `name`: what messages call it.
     """
 
-    make: Callable[[Layout, list[nn.Parameter]], torch.optim.Optimizer]
+    make: Callable[[Layout, list[Any]], torch.optim.Optimizer]
     name: str
 
-
-OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer] | ByTensor
+    def __call__(self, parameters: list[torch.Tensor], layout: Layout | None = None) -> torch.optim.Optimizer:
+        """Make it; without a layout, the parameters have numbers for names."""
+        return self.make(layout or Layout.of((str(i), p) for i, p in enumerate(parameters)), parameters)
 
 
 def by_name(make: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer], name: str = "") -> ByTensor:
@@ -74,7 +76,7 @@ def is_flat(make: OptimizerFactory) -> bool:
         return False
 
 
-def is_elementwise(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> bool:
+def is_elementwise(make: OptimizerFactory) -> bool:
     """Return whether the two halves of a vector are updated as they are in the whole. Tried out."""
     values = torch.linspace(-1, 2, 8, dtype=torch.float64)
     whole = torch.nn.Parameter(values.clone())
@@ -120,7 +122,7 @@ class Descent:
         layout: Layout | None = None,
     ) -> None:
         self._make = optimizer
-        self._layout = layout or Layout.of((f"tensor {i}", p) for i, p in enumerate(parameters))
+        self._layout = layout or Layout.of((str(i), p) for i, p in enumerate(parameters))
         self.is_flat = is_flat(optimizer)
         self._recorder = recorder
         self.clip_norm = clip_norm
@@ -149,7 +151,7 @@ class Descent:
             parameters = tuple(layout.views(parameters[0]))
         self.parameters = [p if isinstance(p, nn.Parameter) else nn.Parameter(p) for p in parameters]
         if isinstance(self._make, ByTensor):
-            self.optimizer = self._make.make(layout, self.parameters)
+            self.optimizer = self._make(list(self.parameters), layout)
         else:
             self.optimizer = self._make(list(self.parameters))
         self._rates = [group["lr"] for group in self.optimizer.param_groups]

@@ -35,7 +35,7 @@ def test_every_optimizer_of_torch_is_known_for_what_it_is(name: str) -> None:
 def test_every_optimizer_takes_the_steps_of_torch_to_the_bit(name: str) -> None:
     ours, torchs = (torch.nn.Parameter(torch.linspace(-1, 2, 8)) for _ in range(2))
     make = made(name)
-    optimizers = make([ours]), OPTIMIZERS[name]([torchs], **make.keywords)
+    optimizers = make([ours]), OPTIMIZERS[name]([torchs], **make.keywords)  # type: ignore[attr-defined]
     for step in range(5):
         for parameter, optimizer in zip((ours, torchs), optimizers, strict=True):
             optimizer.zero_grad()

@@ -35,7 +35,8 @@ MODEL: dict[str, Any] = {"model": "tests.workload:embedding", "checkpoint_every"
 def groups(named: Parameters) -> torch.optim.Optimizer:
     """Return an optimizer of two groups: for `--optimizer tests.training.test_trainer:groups`."""
     first, others = ([(name, p) for name, p in named if name.startswith("1.") is of] for of in (True, False))
-    return torch.optim.AdamW([{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}], lr=0.01)
+    made: list[dict[str, Any]] = [{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}]
+    return torch.optim.AdamW(made, lr=0.01)
 
 
 def adamw(named: Parameters, weight_decay: float = 0.0) -> torch.optim.Optimizer:
@@ -68,9 +69,8 @@ def plain(options: Options, make: Callable[[Parameters], Any]) -> list[torch.Ten
     model = models.seeded(options.model, data, options.seed, options.torch_dtype).train()
     optimizer = make(list(model.named_parameters()))
     factor = schedule(options.lr_schedule, options.epochs * data.n_train, round(options.warmup * data.n_train))
-    ends = torch.tensor([[plan.bounds(i)[1] - data.n_train for i in range(n_steps)]] * options.epochs)
-    ends = (ends + data.n_train * torch.arange(1, options.epochs + 1)[:, None]).flatten().tolist()
-    middles = [(before + after) / 2 for before, after in zip([0, *ends], [*ends, 0], strict=True)]
+    bounds = [(epoch * data.n_train, *plan.bounds(i)) for epoch in range(options.epochs) for i in range(n_steps)]
+    middles = [before + (start + stop) / 2 for before, start, stop in bounds] + [0.0]
     of_step = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: factor(middles[i])) if options.warmup else None
     seen = []
     for i in range(options.epochs * n_steps):

@@ -29,10 +29,10 @@ def name_of(strategy: Strategy) -> str:
     return strategy.name
 
 
-@pytest.mark.parametrize("amp", ["none"])
+@pytest.mark.parametrize("amp", ["none", "bf16"])
 @pytest.mark.parametrize("strategy", IN_STEP, ids=name_of)
 def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, strategy: Strategy, amp: str) -> None:
-    same = TRANSFORMER | {"checkpoint_every": 3, "checkpoint_keep": 100}
+    same = TRANSFORMER | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}
     virtual = made(tmp_path, "virtual", strategy, **same)["parameter_hash"]
     real = made(tmp_path, "real", strategy, real=True, **same)["parameter_hash"]
     assert virtual == real
@@ -46,7 +46,7 @@ def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, 
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("strategy", [AsyncParamServer(), Downpour(), ElasticAveraging()], ids=name_of)
 def test_a_replay_draws_the_same(tmp_path: Path, strategy: Strategy, real: bool) -> None:
-    same = TRANSFORMER
+    same = TRANSFORMER | {"amp": "bf16"}
     first = made(tmp_path, "first", strategy, real, slow=("1:3",), jitter=0.5, **same)
     again = made(tmp_path, "again", strategy, real, **same, replay=str(tmp_path / "first"))
     assert again["parameter_hash"] == first["parameter_hash"]

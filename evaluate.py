@@ -3,7 +3,8 @@
 python train.py --strategy param_server --n_gpus 4 --checkpoint_every 20 --checkpoint_dir kept &
 python evaluate.py --checkpoint_dir kept
 
-Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, into evaluation.csv beside them.
+Each checkpoint is scored once, on the held-out set: loss, top-1 and top-5 accuracy, or what else the task scores, into
+evaluation.csv beside them.
 May be started before the training; ends when that has ended, however it did. Where nothing is being trained, it scores
 the checkpoints that are there. Started again, it continues the same evaluation.csv. It computes on one core.
 """
@@ -32,10 +33,12 @@ from training.command_line import guarded, parse
 from training.evaluation import evaluate
 from training.options import Options
 from transports.timing import RunningClock, sleep
-from workloads import datasets, models
+from workloads import datasets, models, tasks
 from workloads.loading import batches_of_test
 
-COLUMNS = {"step": int, "loss": float, "top1": float, "top5": float, "checkpoint": str, "id": str}
+FIRST, LAST = {"step": int, "loss": float}, {"checkpoint": str, "id": str}  # columns before and after the scores
+_SHOWN = {"top1": "top-1", "top5": "top-5"}
+_NAMES = {"accuracy": "top1"}  # of scores, where they have another one here
 _POLL_S = 0.2
 _LINGER_S = 1.0  # the ranks of a killed launcher live on for half a second
 
@@ -123,15 +126,21 @@ class Scores:
     def _add(self, row: dict[str, Any]) -> None:
         # What the table has of this step and later ones is of a course that the run has left: it was resumed earlier.
         self.rows = [*(old for old in self.rows if old["step"] < row["step"]), row]
+        if self.rows[0].keys() != row.keys():
+            raise RunFailed(
+                f"{self.output}: has other scores than {', '.join(row)}; give another --output, or delete it"
+            )
         try:
             with write_atomically(self.output) as temporary, temporary.open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
+                writer = csv.DictWriter(file, list(row), lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(self.rows)
         except OSError as error:
             raise RunFailed(f"cannot write {self.output}: {error.strerror}") from error
         if not self.quiet:
-            print("step {step:>8}  loss {loss:.4f}  top-1 {top1:.4f}  top-5 {top5:.4f}".format(**row), flush=True)
+            scores = [name for name in row if name not in LAST and name != "step"]
+            shown = "  ".join(f"{_SHOWN.get(name, name.replace('_', ' '))} {row[name]:.4f}" for name in scores)
+            print(f"step {row['step']:>8}  {shown}", flush=True)
 
 
 def _id_of(checkpoint: Path) -> str:
@@ -147,9 +156,10 @@ def load_scores(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *lines = list(csv.reader(file)) or [[]]
-        if header != list(COLUMNS):
+        columns = FIRST | dict.fromkeys(header[len(FIRST) : -len(LAST)], float) | LAST
+        if header != list(columns):
             raise ValueError("other columns")
-        return [{name: kind(text) for (name, kind), text in zip(COLUMNS.items(), line, strict=True)} for line in lines]
+        return [{name: kind(text) for (name, kind), text in zip(columns.items(), line, strict=True)} for line in lines]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, csv.Error) as error:
@@ -165,6 +175,7 @@ class Scorer:
         self.made_for = _what_is_scored(checkpoint)
         options = Options(**self.made_for)
         self.data = datasets.load(options, options.seed)
+        self.task = tasks.find(self.data.task)
         self.dtype = options.torch_dtype
         # Frozen parameters are those of the seed.
         self.model = models.seeded(options.model, self.data, options.seed, self.dtype)
@@ -191,15 +202,13 @@ class Scorer:
             copy_into(self.counts, torch.stack([states[rank]["strategy"]["counts"] for rank in workers]).amax(0))
         except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
             raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
-        score = evaluate(self.model, batches_of_test(self.data, torch.device("cpu"), self.dtype))
-        return {
-            "step": run["step"], "loss": score.loss, "top1": score.top1, "top5": score.top5,
-            "checkpoint": checkpoint.name, "id": run["id"],
-        }  # fmt: skip
+        score = evaluate(self.task, self.model, batches_of_test(self.data, torch.device("cpu"), self.dtype))
+        scores = {_NAMES.get(name, name): value for name, value in score.scores.items()}
+        return {"step": run["step"], "loss": score.loss, **scores, "checkpoint": checkpoint.name, "id": run["id"]}
 
 
 def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
-    names = ("dataset", "data_dir", "train_size", "image_size", "seed", "model", "dtype")
+    names = ("dataset", "data_dir", "task", "train_size", "image_size", "seed", "model", "dtype")
     recorded = files.load_run(checkpoint)["options"]
     return {name: recorded[name] for name in names if name in recorded}
 

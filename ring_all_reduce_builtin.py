@@ -4,7 +4,8 @@ python ring_all_reduce_builtin.py --n_gpus 4
 python -m records.compare results/*.json
 
 Same data, batches, seed, optimizer and records. NCCL with a GPU for each process, gloo otherwise. DDP averages over
-ranks where the others average over samples, so each rank's loss is weighted by n_k N / sum n. It communicates inside
+ranks where the others average over samples, so each rank's loss is weighted by n_k N / sum n; tasks whose n varies need
+an all-reduce of that one number in each step, which the formula of bytes leaves out. It communicates inside
 the backward pass: its `communicate` and `wait` stay empty, and its bytes are those of a ring all-reduce, from formula.
 DDP also sends rank 0's BatchNorm statistics to all before each forward pass; the formula leaves that out.
 """
@@ -69,19 +70,25 @@ class BuiltinRingAllReduce(Builtin):
         join(transport, "nccl" if gpu_each else "gloo")
         self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
         _KEPT.append(self.ddp)
-        self.n_of_all = 0  # samples in the global batch, where the loop says so
+        self.n_of_all = 0  # of what the loss is a mean of, in the global batch, where the loop says so
         return self.ddp
 
-    def loss_weight(self, n_samples: int, n_of_all: int) -> float:
+    def loss_weight(self, n: int, n_of_all: int) -> float:
         """n_k N / sum n: DDP divides the sum of the gradients by N."""
         self.n_of_all = n_of_all
-        return n_samples * self.transport.world_size / n_of_all
+        return n * self.transport.world_size / n_of_all
+
+    def sum_of_all(self, n: int) -> int:
+        """An all-reduce of one number."""
+        total = torch.tensor(n, device=self.transport.device)
+        dist.all_reduce(total)
+        return int(total)
 
     def begin_piece(self, last: bool) -> None:
         """All-reduce only with the last piece of an accumulated gradient."""
         self.ddp.require_backward_grad_sync = last
 
-    def step(self, n_samples: int) -> None:
+    def step(self, n: int) -> None:
         """The optimizer, on each rank; the gradients have been averaged in the backward pass."""
         N = self.transport.world_size
         if N > 1:
@@ -90,7 +97,7 @@ class BuiltinRingAllReduce(Builtin):
             now = self.transport.now()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
                 self.transport.recorder.add(HIDDEN, now, now, op, peer % N, "from formula", int(nbytes))
-        self.descent.step(None, self.n_of_all or N * n_samples)
+        self.descent.step(None, self.n_of_all or N * n)
         self.descent.optimizer.zero_grad()
 
     def finish(self) -> None:

@@ -92,7 +92,7 @@ class Simulation:
             "virtual_s": totals["seconds"],
             "samples_per_s": rate,
             "speedup": None if rate is None or self.alone == math.inf else rate / self.alone,
-            "test_accuracy": totals["test_accuracy"],
+            **{name: totals[name] for name in tables.scores(self.table)},
             "busiest_card": f"{cards[0][0].name}, {cards[0][1]:.0f} %" if cards else "none",
         }
 

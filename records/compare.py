@@ -5,24 +5,24 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from records.finished import Parser, Run, add_runs, differing_options, find_runs, run_command, shortened
-from records.tables import aligned, finished_epochs, number, staleness, totals, workers
+from records.tables import aligned, finished_epochs, number, scores, staleness, totals, workers
 
-COLUMNS = (
-    *("strategy", "n_gpus", "epochs", "test accuracy", "seconds", "samples/s", "MB sent"),
-    *("MB to evaluate", "threads", "waiting %", "staleness", "identical"),
-)
+BEFORE = ("strategy", "n_gpus", "epochs")
+AFTER = ("seconds", "samples/s", "MB sent", "MB to evaluate", "threads", "waiting %", "staleness", "identical")
 _WIDEST_VALUE = 20
 
 
 def compare(runs: Sequence[Run], width: int) -> str:
     """Return the runs as a table, one run a row, in the order given; none of its lines is longer than `width`.
 
-    Columns are those of COLUMNS, then the options that differ; a column that is empty for all runs is left out. Where
-    they do not fit, the table continues below with the names of the runs. waiting: the share of the workers' time;
-    staleness: of the gradients, mean and maximum in versions; identical: the replicas at the end.
+    Columns are those of BEFORE, the scores, those of AFTER, then the options that differ; a column that is empty for
+    all runs is left out. Where they do not fit, the table continues below with the names of the runs. waiting: the
+    share of the workers' time; staleness: of the gradients, mean and maximum in versions; identical: the replicas at
+    the end.
     """
     cells = [_row(run) for run in runs]
-    columns = {name: [row[i] for row in cells] for i, name in enumerate(COLUMNS)}
+    scored = dict.fromkeys(name for row in cells for name in row if name not in (*BEFORE, *AFTER))
+    columns = {name: [row.get(name, "-") for row in cells] for name in (*BEFORE, *scored, *AFTER)}
     columns |= {f"--{name}": values for name, values in differing_options(runs).items()}
     names = ["run", *_names(runs, max(width // 3, 8))]
     room = max(width - max(map(len, names)) - 2, 8)
@@ -40,7 +40,7 @@ def compare(runs: Sequence[Run], width: int) -> str:
 
 
 def _lines(columns: Sequence[Sequence[str]]) -> list[str]:
-    left = 2 if columns[1][0] == COLUMNS[0] else 1
+    left = 2 if columns[1][0] == BEFORE[0] else 1
     return aligned(list(zip(*columns, strict=True)), left).split("\n")
 
 
@@ -53,16 +53,13 @@ def _names(runs: Sequence[Run], width: int) -> list[str]:
     return [f"{i:>{digits}} {shortened(run.name, width - digits - 1)}" for i, run in enumerate(runs, 1)]
 
 
-def _row(run: Run) -> list[str]:
+def _row(run: Run) -> dict[str, str]:
     table, identical = run.table, run.metadata.get("replicas_identical")
     numbers, trained = totals(table), workers(table)
     stale, stalest = staleness(table)
     waiting = trained["wait_s"].sum(min_count=1) / trained["epoch_s"].sum()
-    return [
-        str(table["strategy"].iloc[0]),
-        str(table["n_gpus"].iloc[0]),
-        str(finished_epochs(table)),
-        number(numbers["test_accuracy"], 4),
+    before = (str(table["strategy"].iloc[0]), str(table["n_gpus"].iloc[0]), str(finished_epochs(table)))
+    after = (
         number(numbers["seconds"], 2),
         number(numbers["samples_per_s"]),
         number(numbers["bytes_sent"], scale=1e-6),
@@ -71,7 +68,9 @@ def _row(run: Run) -> list[str]:
         number(waiting, scale=100),
         f"{number(stale)}, {number(stalest, 0)}" if stale >= 0 else "-",
         "-" if identical is None else "yes" if identical else "no",
-    ]
+    )
+    scored = {name.replace("_", " "): number(numbers[name], 4) for name in scores(table)}
+    return dict(zip(BEFORE, before, strict=True)) | scored | dict(zip(AFTER, after, strict=True))
 
 
 def _threads(of_ranks: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from pandas.api.types import is_numeric_dtype
 from records.atomic import AnyPath, naming, sync, temporary_of, write_together
 from records.events import CODE_MARKS, METERS, Events, chunks
 from records.recorder import Recorder
-from records.tables import COLUMNS, EVALUATE_BYTES, VERSION_COLUMNS
+from records.tables import EVALUATE_BYTES, VERSION_COLUMNS, columns_with
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES, check_finished, folder_of, remove
 
 TRACE_SUFFIX = ".trace.json"  # of what records.timeline writes: not the metadata of a run
@@ -91,7 +91,9 @@ def load_table(path: AnyPath) -> pd.DataFrame:
     does not hold an epoch table, or is unfinished.
     """
     check_finished(Path(path), ".csv")
-    return _load_csv(Path(path), COLUMNS, {name: "" for name, kind in COLUMNS.items() if kind != "str"})
+    with open(path, encoding="utf-8") as file:
+        kinds = columns_with(file.readline().strip().split(","))
+    return _load_csv(Path(path), kinds, {name: "" for name, kind in kinds.items() if kind != "str"})
 
 
 def _load_csv(path: Path, types: Mapping[str, Any], empty: Mapping[str, str]) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Draw how finished runs learned: `python -m records.plot RESULTS_DIR/*.json [--out FILE.png]`.
 
-Writes one picture of small panels: held-out accuracy and training loss, each against epochs, seconds and bytes, one
+Writes one picture of small panels: held-out scores and training loss, each against epochs, seconds and bytes, one
 line a run. Without --out it is RUN.curves.png for one run, and curves.png beside the first for several.
 """
 
@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened, writing
-from records.tables import workers
+from records.tables import scores, workers
 
 # The colours of Okabe and Ito, which the colour-blind can distinguish; then again with other dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -30,14 +30,14 @@ MOST = len(COLOURS) * len(DASHES)
 DASHED = {"handlelength": 3.6}
 """Options of a legend in which dashes are seen as dashes."""
 _NEAR = 2.0  # points between lines of which one covers the other
-_MEASURES = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
+_LABELS = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 _NAME_WIDTH, _NAME_LINES = 30, 4  # characters of a run's name in one line, and lines
 _LOG_FROM = 100.0  # with a larger ratio of the greatest to the smallest loss, its axis is logarithmic
 
 
 def curve(run: Run) -> pd.DataFrame:
-    """Return one row per finished epoch: epoch, seconds and bytes since the start, accuracy (%), loss.
+    """Return one row per finished epoch: epoch, seconds and bytes since the start, accuracy (%), other scores, loss.
 
     seconds: of the slowest rank, without evaluation; bytes: sent by all ranks; loss: the mean over the samples that
     the workers trained in the epoch. NaN where a thing was not measured, or was not a finite number.
@@ -50,12 +50,17 @@ def curve(run: Run) -> pd.DataFrame:
             "seconds": epochs["epoch_s"].max(),
             "bytes": epochs["bytes_sent"].sum(min_count=1).astype("float64"),
             "accuracy": 100 * epochs["test_accuracy"].first(),
+            **{_measure(name): epochs[name].first() for name in scores(run.table) if name != "test_accuracy"},
             "loss": trained["weighted"].sum(min_count=1) / trained["weight"].sum(min_count=1),
         }
     )
     rows = rows[rows["seconds"].notna()]
     rows = rows.assign(seconds=rows["seconds"].cumsum(), bytes=rows["bytes"].cumsum())
     return rows.replace([np.inf, -np.inf], np.nan).reset_index()
+
+
+def _measure(column: str) -> str:
+    return column.removeprefix("test_" if column != "test_loss" else "").replace("_", " ")
 
 
 def picture(runs: Sequence[Run]) -> Figure:
@@ -71,7 +76,8 @@ def picture(runs: Sequence[Run]) -> Figure:
         rows["bytes"] /= scale
     across = {"epoch": ("epochs", "epochs"), "seconds": ("seconds", "training time (s)")}
     across |= {"bytes": ("bytes sent", f"sent by all ranks ({unit})")} if (every["bytes"] > 0).any() else {}
-    measures = [name for name in _MEASURES if every[name].notna().any()] or ["loss"]
+    known = ["accuracy", *(name for name in every if name not in ("epoch", *across, "bytes", *_LABELS)), "loss"]
+    measures = [name for name in known if every[name].notna().any()] or ["loss"]
     diverged = [bool(rows["loss"].notna().any() and math.isnan(rows["loss"].iloc[-1])) for rows in curves]
     names = [_name(run) + ("\n(diverged)" if lost else "") for run, lost in zip(runs, diverged, strict=True)]
     lines = 1 + sum(name.count("\n") + 1.4 for name in names)
@@ -81,7 +87,7 @@ def picture(runs: Sequence[Run]) -> Figure:
         for j, (x, (against, label)) in enumerate(across.items()):
             axes = grid[i, j]
             for number, rows in enumerate(curves):
-                known, style = rows[[x, measure]].dropna(), _style(number)
+                known, style = rows.reindex(columns=[x, measure]).dropna(), _style(number)
                 axes.plot(known[x], known[measure], label=str(number), **style)
                 if diverged[number] and measure == "loss":
                     axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=style["color"], markersize=8)
@@ -90,7 +96,7 @@ def picture(runs: Sequence[Run]) -> Figure:
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=8, labelbottom=True)
             axes.set_xlabel(label, fontsize=8)
-        grid[i, 0].set_ylabel(_MEASURES[measure], fontsize=8)
+        grid[i, 0].set_ylabel(_LABELS.get(measure, f"held-out {measure}"), fontsize=8)
     for axes in grid[:, 0]:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     for axes in grid[0, 1:]:

@@ -15,7 +15,7 @@ from typing import IO, Any
 import pandas as pd
 
 from records.errors import RunFailed
-from records.events import CODE, CODE_MARKS, EVALUATE, OP, ROW, EventFile, frame_of
+from records.events import CODE, CODE_MARKS, EVALUATE, OP, ROW, SCORE, EventFile, frame_of
 from records.sources import name_of
 
 _NAN = float("nan")
@@ -112,9 +112,11 @@ class Recorder:
                 self._write()
 
     def mark(self, name: str, value: float) -> None:
-        """Write a value measured once an epoch; `name` is one of MARKS."""
-        now = self.clock()
-        self._rows += ROW.pack(self.epoch, self.step, now, now, CODE[name], 0, -1, 0, 0, -1, -1, 0, value)
+        """Write a value measured once an epoch; `name` is one of MARKS, or of a score that begins with test_."""
+        now, tag = self.clock(), 0
+        if name not in CODE and name.startswith("test_"):
+            name, tag = SCORE, self._tags.setdefault(name, len(self._tags))
+        self._rows += ROW.pack(self.epoch, self.step, now, now, CODE[name], 0, -1, tag, 0, -1, -1, 0, value)
 
     @contextmanager
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:

@@ -1,13 +1,13 @@
 """The tables and the end-of-run summary that are made from the events of a run."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import pandas as pd
 
-from records.events import CODE_MARKS, EVALUATE, HIDDEN, MARKS, METERS, PHASES, Events, chunks
+from records.events import CODE_MARKS, EVALUATE, HIDDEN, MARKS, METERS, PHASES, SCORE, Events, chunks
 
 SERVER = "server"  # the role of a rank that trains no samples of its own; every other rank counts as a worker
 PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
@@ -33,13 +33,31 @@ COLUMNS = {
     EVALUATE_BYTES: "Int64",
 }
 _KEYS = ["epoch", "rank"]
-_LAST, _MOST = MARKS, ("step", "staleness_max")
+_LAST, _MOST = tuple(mark for mark in MARKS if mark != SCORE), ("step", "staleness_max")
 _WIDTH = 100
 _MOST_RANKS_SHOWN = 16
 
 
+def columns_with(names: Iterable[str]) -> dict[str, str]:
+    """Return COLUMNS, and among them those of `names` that are of other scores: test_NAME."""
+    others = {name: "float64" for name in names if _is_score(name) and name not in COLUMNS}
+    at = list(COLUMNS).index("test_accuracy") + 1
+    return dict([*list(COLUMNS.items())[:at], *others.items(), *list(COLUMNS.items())[at:]])
+
+
+def _is_score(name: str) -> bool:
+    return name.startswith("test_") and name != "test_loss"
+
+
+def scores(table: pd.DataFrame) -> list[str]:
+    """Return the columns of held-out scores that an epoch table has: test_loss if it is all that was measured."""
+    found = [name for name in table if _is_score(name) and table[name].notna().any()]
+    return found or ["test_loss" if table["test_loss"].notna().any() else "test_accuracy"]
+
+
 def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]) -> pd.DataFrame:
-    """Return one row per (epoch, rank) that has marks, sorted, with the columns and types of COLUMNS.
+    """Return one row per (epoch, rank) that has marks, sorted, with the columns and types of COLUMNS and those of
+    other scores.
 
     `events` are those of all ranks, each rank's in the order they were written, read chunk by chunk; `roles[rank]`
     names what a rank does. Times are in seconds, sizes in bytes; `step` counts the steps finished since the start of
@@ -64,17 +82,19 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
         table["messages_sent"] = None  # a formula gives the bytes, not into how many messages a built-in cut them
     table = table.reset_index()
     table = table.assign(strategy=strategy, n_gpus=n_gpus, role=[roles[int(rank)] for rank in table["rank"]])
-    return table[list(COLUMNS)].astype(COLUMNS)
+    kinds = columns_with(table)
+    return table[list(kinds)].astype(kinds)
 
 
 def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
     """Return what a chunk of events adds to the rows of the epoch table, by epoch and rank; NaN where it has nothing.
 
-    Columns: those of _LAST, of _MOST, and sums.
+    Columns: those of _LAST and of scores, of _MOST, and sums.
     """
     marks = events[events["phase"].isin(MARKS)]
     spans = events[events["phase"].isin(PHASES)].assign(seconds=lambda rows: rows["t1"] - rows["t0"])
     values = marks.groupby([*_KEYS, "phase"])["value"].last().unstack().reindex(columns=list(_LAST))
+    others = marks[marks["phase"] == SCORE].groupby([*_KEYS, "tag"])["value"].last().unstack()
     seconds = spans.groupby([*_KEYS, "phase"])["seconds"].sum().unstack().reindex(columns=list(PHASES))
     training = events[events["phase"] != EVALUATE]
     messages = _messages(events).rename(columns={"src": "rank"})
@@ -94,14 +114,15 @@ def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
         "staleness_n": staleness.size(),
         "staleness_max": staleness.max(),
     }
-    return pd.concat([values, seconds.add_suffix("_s"), pd.DataFrame(columns)], axis=1).rename_axis(_KEYS)
+    return pd.concat([values, others, seconds.add_suffix("_s"), pd.DataFrame(columns)], axis=1).rename_axis(_KEYS)
 
 
 def _join(first: pd.DataFrame, then: pd.DataFrame) -> pd.DataFrame:
     """Return what `_totals_of` would return of two chunks together."""
     rows = pd.concat([first, then]).groupby(level=_KEYS)
     sums = rows.sum(min_count=1)
-    return sums.assign(**{name: rows[name].last() for name in _LAST}, **{name: rows[name].max() for name in _MOST})
+    last = {name: rows[name].last() for name in sums if name in _LAST or _is_score(name)}
+    return sums.assign(**last, **{name: rows[name].max() for name in _MOST})
 
 
 def ledger(events: pd.DataFrame) -> pd.DataFrame:
@@ -153,12 +174,13 @@ def finished_epochs(table: pd.DataFrame) -> int:
 def totals(table: pd.DataFrame) -> dict[str, float | None]:
     """Return the numbers of a whole run, from its epoch table; None where nothing was measured.
 
-    test_accuracy: of the last epoch that has one (its lowest rank, if several measured it). seconds: the slowest
+    test_accuracy, or what else `scores` names: of the last epoch that has one (its lowest rank, if several measured
+    it). seconds: the slowest
     rank's time, summed over epochs. samples_per_s: samples trained by all workers (those that a server applied, if it
     counted them: not every gradient is) over those seconds, without the first epoch if there are several, for it also
     pays for warming up. bytes_sent: by all ranks, to train; evaluate_bytes: to evaluate and save the model.
     """
-    accuracy = table["test_accuracy"].dropna()
+    scored = {name: table[name].dropna() for name in scores(table)}
     counting = table[(table["role"] == SERVER) & table["samples"].notna()]
     trained = workers(table) if counting.empty else counting
     seconds, samples = table.groupby("epoch")["epoch_s"].max(), trained.groupby("epoch")["samples"].sum()
@@ -168,7 +190,7 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     steady = steady[steady["seconds"] > 0]  # in virtual time a run may take none
     sent, shown = (table[name].sum(min_count=1) for name in ("bytes_sent", EVALUATE_BYTES))
     return {
-        "test_accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
+        **{name: None if column.empty else float(column.iloc[-1]) for name, column in scored.items()},
         "seconds": float(epochs["seconds"].sum()),
         "samples_per_s": None if steady.empty else float(steady["samples"].sum() / steady["seconds"].sum()),
         "bytes_sent": None if pd.isna(sent) else int(sent),
@@ -199,7 +221,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
-        f"test accuracy  {number(run['test_accuracy'], 4)}",
+        *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table)),
         f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
         f"samples/s      {number(run['samples_per_s'])}{warm}",
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}"

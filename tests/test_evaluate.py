@@ -94,7 +94,9 @@ def test_started_again_it_goes_on_with_its_table(tmp_path: Path, capsys: pytest.
     assert scores(table)[3]["loss"] != last[0]["loss"]
 
 
-@pytest.mark.parametrize("text", ["", ",".join(evaluate.COLUMNS) + "\n1,2\n", "\0\0", "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", ",".join([*evaluate.FIRST, "top1", "top5", *evaluate.LAST]) + "\n1,2\n", "\0\0", "\xff"]
+)
 def test_a_table_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, text: str) -> None:
     table = tmp_path / "scores.csv"
     table.write_bytes(text.encode("latin-1"))

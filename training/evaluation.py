@@ -1,45 +1,53 @@
 """Scores of a model on the held-out set."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from records.errors import UsageError
 from strategies.common.replica import parameters_from
 from transports.base import Transport
 from transports.messages import PeerLost
+from workloads.tasks import Task
 
 REPORTER = 0  # evaluates the model, which is the same on every rank, and reports the progress; it must not die
 
 
 @dataclass(frozen=True)
 class Score:
-    """The mean loss, and the share of samples whose class was the likeliest (top 1) or among the five likeliest."""
+    """The mean loss, and the scores by name, means over what the task's loss is a mean of."""
 
     loss: float
-    top1: float
-    top5: float
+    scores: Mapping[str, float]
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Score:
-    """Return the score of `model`, in evaluation mode, on the held-out set, which `batches` (x, y) give once."""
+def evaluate(task: Task, model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Score:
+    """Return the score of `model`, in evaluation mode, on the held-out set, which `batches` (x, y) give once.
+
+    Raises UsageError if the task scores other things of one batch than of another.
+    """
     model.eval()
-    loss, top1, top5, n = 0.0, 0, 0, 0
+    loss, n = 0.0, 0
+    sums: dict[str, float] = {}
     for x, y in batches:
-        output = model(x)
-        loss += F.cross_entropy(output, y, reduction="sum").item()
-        right = output.topk(min(5, output.shape[1])).indices == y[:, None]
-        top1 += int(right[:, 0].sum())
-        top5 += int(right.any(1).sum())
-        n += len(y)
-    return Score(loss / n, top1 / n, top5 / n)
+        of_batch, n_of_batch, scores = task.sums(model, x, y)
+        if n and scores.keys() != sums.keys():
+            names = " and then ".join(", ".join(one) or "nothing" for one in (sums, scores))
+            raise UsageError(f"--task {task.name}: scored {names}; give every batch the same scores")
+        loss, n = loss + of_batch, n + n_of_batch
+        sums = {name: sums.get(name, 0) + value for name, value in scores.items()}
+    return Score(loss / n, {name: value / n for name, value in sums.items()} | dict(task.of_loss(loss / n)))
 
 
 def evaluate_for_all(
-    transport: Transport, model: nn.Module, x: torch.Tensor, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    transport: Transport,
+    task: Task,
+    model: nn.Module,
+    x: torch.Tensor,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
 ) -> Score | None:
     """Evaluate the model with the parameters `x` on the reporter while the others wait; None on them.
 
@@ -50,7 +58,7 @@ def evaluate_for_all(
             pass
         return None
     with parameters_from(model, x), transport.while_busy(lambda: _tell_others(transport, False)):
-        score = evaluate(model, batches)
+        score = evaluate(task, model, batches)
     _tell_others(transport, True)
     return score
 

@@ -1,6 +1,7 @@
 """What a pass computes: on how many threads, and, in virtual time, which part of it belongs to each parameter."""
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -15,31 +16,32 @@ A second thread would save less than half of them on idle cores, and cost ten ti
 """
 
 
-def choose_threads(model: nn.Module, x: torch.Tensor, n_samples: int) -> None:
+def choose_threads(model: nn.Module, compute: Callable[[], object], n_samples: int) -> None:
     """Make this process compute on one thread where a pass over `n_samples` is too small for several.
 
-    `x` [1, ...] is one input.
+    `compute` computes on one.
     """
-    if torch.get_num_threads() > 1 and _counted(model, x).get_total_flops() * n_samples < FLOP_OF_TWO_THREADS:
+    if torch.get_num_threads() > 1 and _counted(model, compute).get_total_flops() * n_samples < FLOP_OF_TWO_THREADS:
         torch.set_num_threads(1)
 
 
 @torch.no_grad()
-def _counted(model: nn.Module, x: torch.Tensor) -> FlopCounterMode:
+def _counted(model: nn.Module, compute: Callable[[], object]) -> FlopCounterMode:
     was_training = model.training
     with warnings.catch_warnings(action="ignore"), FlopCounterMode(display=False) as counter:
-        model.eval()(x)  # so that no statistics are changed
+        model.eval()  # so that no statistics are changed
+        compute()
     model.train(was_training)
     return counter
 
 
-def shares_of(model: nn.Module, x: torch.Tensor) -> tuple[float, ...]:
-    """Return the share of each trainable parameter in what a pass over the inputs `x` [samples, ...] computes.
+def shares_of(model: nn.Module, compute: Callable[[], object]) -> tuple[float, ...]:
+    """Return the share of each trainable parameter in what the forward pass by `compute` computes.
 
     A module's operations, as torch counts them, are split over its own parameters by their numbers of elements; what
     modules without parameters compute is left out. Where nothing is counted, all by their numbers of elements.
     """
-    counts = {name: sum(of.values()) for name, of in _counted(model, x).get_flop_counts().items()}
+    counts = {name: sum(of.values()) for name, of in _counted(model, compute).get_flop_counts().items()}
     weights = {id(p): 0.0 for p in trained(model)}
     for name, module in model.named_modules():
         own = [p for p in module.parameters(recurse=False) if id(p) in weights]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from checkpoints import files, replay
 from launchers.environment import die_with_parent
@@ -25,7 +24,7 @@ from training.result import RankResult, result_of
 from training.saved import Saved
 from training.stragglers import Straggler
 from transports.base import Transport
-from workloads import models
+from workloads import models, tasks
 from workloads.data import Data
 from workloads.loading import Loader, fetcher
 
@@ -33,32 +32,32 @@ _REPORT_S = 0.1
 
 
 @dataclass(frozen=True)
-class Task:
-    """The task of all ranks: the options of the run, and the folders of the first process's machine."""
+class Orders:
+    """The orders of all ranks: the options of the run, and the folders of the first process's machine."""
 
     options: Options
     folder: Path  # of what the run has not finished
     checkpoints: Path
 
 
-def train_rank(transport: Transport, report: Callable[[Any], None], task: Task, data: Data) -> RankResult:
-    """Run one rank of the run; `report` is given ("step", steps done) and ("accuracy", of the epoch).
+def train_rank(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> RankResult:
+    """Run one rank of the run; `report` is given ("step", steps done) and ("score", (name, value)) of the epoch.
 
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
     if transport.same_machine:
-        return _train(transport, report, task, data, task.folder)
-    if transport.rank == 0 and task.options.checkpoint_every and not task.checkpoints.is_dir():
-        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {task.checkpoints}")
+        return _train(transport, report, orders, data, orders.folder)
+    if transport.rank == 0 and orders.options.checkpoint_every and not orders.checkpoints.is_dir():
+        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {orders.checkpoints}")
     with tempfile.TemporaryDirectory() as folder:
-        return _train(transport, report, task, data, Path(folder))
+        return _train(transport, report, orders, data, Path(folder))
 
 
-def _train(transport: Transport, report: Callable[[Any], None], task: Task, data: Data, folder: Path) -> RankResult:
+def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data, folder: Path) -> RankResult:
     """Run one rank, whose events lie in `folder` until it ends."""
-    options = task.options
+    options = orders.options
     transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
-    rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, task, data)
+    rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
     rank.start()
     with rank.loader:
         # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
@@ -70,12 +69,13 @@ def _train(transport: Transport, report: Callable[[Any], None], task: Task, data
 class _Rank:
     """One rank of a run."""
 
-    def __init__(self, transport: Transport, report: Callable[[Any], None], task: Task, data: Data) -> None:
+    def __init__(self, transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> None:
         self.transport = transport
         self.recorder = transport.recorder
         self.report = report
-        self.options = options = task.options
+        self.options = options = orders.options
         self.data = data
+        self.task, self.per_sample = tasks.find(data.task), data.n_per_sample
         self.plan = options.plan(data.n_train)
         roles = options.roles
         self.is_server = roles[transport.rank] == "server"
@@ -83,7 +83,7 @@ class _Rank:
         self.part = None if transport.world_size == 1 else roles[: transport.rank].count("worker")
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         self.counts_samples = self.is_server and "server" not in roles[: transport.rank]  # the first of all servers
-        target = files.Target(task.checkpoints, options.checkpoint_keep, options.recorded(), roles)
+        target = files.Target(orders.checkpoints, options.checkpoint_keep, options.recorded(), roles)
         self.precision = Precision(options.amp, transport.device)
         self.saved = Saved(transport, self.strategy, target, options.resume, self.precision)
         factor = options.slowdowns.get(transport.rank, 1.0)
@@ -101,15 +101,15 @@ class _Rank:
         self.model.to(transport.device)
         if transport.device.type == "cpu" and not self.is_server:
             start, stop = self.plan.bounds(0, self.part)
-            choose_threads(self.model, self._one_input(), (stop - start) // options.accumulate)
+            choose_threads(self.model, self._one_pass, (stop - start) // options.accumulate)
         if self.is_server and options.replay:
             transport.inbox.replay = iter(replay.load(options.replay).arrivals)
         state = self.saved.load()
         self.replica = replica = replica_of(strategy, self.model, transport, options.n_gpus or 1)
         strategy.start(
             replica, transport, options.make_optimizer(), options.clip_norm,
-            options.make_schedule(self.data.n_train), state, lambda: self.after_step(strategy.descent.version),
-            options.make_codec(), options.seed,
+            options.make_schedule(self.data.n_train * self.per_sample), state,
+            lambda: self.after_step(strategy.descent.version), options.make_codec(), options.seed,
         )  # fmt: skip
         if options.amp == "fp16" and replica.is_watched:
             raise UsageError(
@@ -119,18 +119,18 @@ class _Rank:
         if self.straggler.is_slow and not self.recorder.time_passes:
             replica.interruption = self.straggler.interrupted
         if self.recorder.time_passes and replica.is_watched:
-            self.recorder.shares = shares_of(self.model, self._one_input())
+            self.recorder.shares = shares_of(self.model, self._one_pass)
 
-    def _one_input(self) -> torch.Tensor:
-        """Return the first input [1, ...] of the training set."""
+    def _one_pass(self) -> None:
+        """Compute on the first sample of the training set."""
         first = torch.zeros(1, dtype=torch.int64)
-        return self.data.fetch(first, "train", self.transport.device, self.options.torch_dtype)[0]
+        self.task(self.model, *self.data.fetch(first, "train", self.transport.device, self.options.torch_dtype))
 
     def run_epoch(self, epoch: int) -> None:
         """Train or serve for one epoch, and evaluate."""
         recorder, strategy, n_steps = self.recorder, self.strategy, self.plan.n_steps
         recorder.epoch = epoch
-        strategy.descent.until = epoch * self.data.n_train
+        strategy.descent.until = epoch * self.data.n_train * self.per_sample
         t0, samples = self.transport.now(), strategy.descent.samples
         if self.is_server:
             strategy.serve()
@@ -143,11 +143,13 @@ class _Rank:
             recorder.step = self.saved.position.taken
         recorder.mark("epoch_s", self.transport.now() - t0)
         if self.counts_samples:
-            recorder.mark("samples", strategy.descent.samples - samples)
+            recorder.mark("samples", round((strategy.descent.samples - samples) / self.per_sample))
         recorder.mark_codes()
         self.report(("step", max(epoch * n_steps, self.progress())))
         with recorder.evaluating():
-            score = evaluate_for_all(self.transport, self.model, strategy.model(), self.loader.test_batches())
+            score = evaluate_for_all(
+                self.transport, self.task, self.model, strategy.model(), self.loader.test_batches()
+            )
         if score is not None:
             if not math.isfinite(score.loss):
                 raise RunFailed(
@@ -155,8 +157,10 @@ class _Rank:
                     f"{n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
                 )
             recorder.mark("test_loss", score.loss)
-            recorder.mark("test_accuracy", score.top1)
-            self.report(("accuracy", score.top1))
+            scores = {name: value for name, value in score.scores.items() if name not in self.task.unrecorded}
+            for name, value in scores.items():
+                recorder.mark(f"test_{name}", value)
+            self.report(("score", next(iter(scores.items()), ("loss", score.loss))))
         for name, value in recorder.meters.items():
             recorder.mark(name, value)
 
@@ -176,40 +180,67 @@ class _Rank:
                     f"the loss became {loss} in epoch {1 + i // plan.n_steps}, step {i % plan.n_steps + 1} of "
                     f"{plan.n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
                 )
-            strategy.step(n)
+            strategy.step(self.weight(i, n))
             at.loss_sum += loss * n
-            at.samples += n
+            at.n += n
+            at.samples += self.n_samples(i)
             at.taken = i + 1
             self.after_step(i + 1)
         if strategy.traits.asynchronous:
             # What follows belongs to the last step, if others ended the epoch before its first.
             recorder.step = max(0, at.taken - 1)
         recorder.mark("samples", at.samples - at.samples_before)
-        if at.samples:
-            recorder.mark("train_loss", at.loss_sum / at.samples)
+        if at.n:
+            recorder.mark("train_loss", at.loss_sum / at.n)
 
     def gradient(self, i: int) -> tuple[float, int]:
-        """Leave the gradient of the mean loss over the part of step `i` in the model; return that loss, its samples."""
+        """Leave the gradient of the mean loss over the part of step `i` in the model; return that loss and its n.
+
+        Before the pieces are computed, n is taken to be `expected`; if it is not, what the first ones gave is scaled.
+        """
         phase, replica = self.recorder.phase, self.replica
-        pieces = [len(piece.indices) for piece in self.loader.pieces(i)]
+        pieces = len(self.loader.pieces(i))
         start, stop = self.plan.bounds(i % self.plan.n_steps)
-        n, total = sum(pieces), 0.0
-        for k, size in enumerate(pieces):
+        expected = self.per_sample * self.n_samples(i)
+        n, total = 0, 0.0
+        for k in range(pieces):
             with phase("data"):
                 x, y = self.loader.piece(i, k)
-            is_last = k == len(pieces) - 1
-            replica.begin_piece(n, stop - start, is_last)
+            is_last = k == pieces - 1
+            replica.begin_piece(expected, self.per_sample * (stop - start), is_last)
             if is_last:
-                self.strategy.begin_step(n)
+                self.strategy.begin_step(expected)
             with phase("forward"), self.straggler.stretched(), self.precision.autocast():
-                loss = F.cross_entropy(replica.module(x), y) * (size / n)
-                total += loss.item()
+                loss, n_k, _ = self.task(replica.module, x, y)
+                n += n_k
+                loss = loss * (n_k / (n if is_last else expected))
+                total = total * (expected / n if is_last else 1) + loss.item()
+            if is_last and self.task.n_varies:
+                replica.recount(n, expected)
+                self.strategy.begin_step(self.weight(i, n))
             with phase("backward"), self.straggler.stretched():
                 replica.backward(self.precision.scale(loss))
         return total, n
 
+    def n_samples(self, i: int) -> int:
+        """Return how many samples this worker's part of step `i` has."""
+        start, stop = self.plan.bounds(i % self.plan.n_steps, self.part)
+        return stop - start
+
+    def weight(self, i: int, n: int) -> int:
+        """Return what the gradient of step `i`, a mean over `n`, is weighted with, and counted by.
+
+        Where it is applied alone there is nothing to weight: then it counts its samples, with which an epoch ends.
+        """
+        return self.per_sample * self.n_samples(i) if self.strategy.traits.asynchronous else n
+
     def after_step(self, step: int) -> None:
         """Write a checkpoint if one is due; report the progress, at intervals."""
+        if self.task.n_varies and not self.strategy.traits.asynchronous:
+            # The schedule counts the samples of the plan, whatever their n.
+            epochs, rest = divmod(step, self.plan.n_steps)
+            samples = epochs * self.data.n_train + rest * self.plan.global_batch_size
+            self.strategy.descent.processed = samples * self.per_sample
         if self.options.checkpoint_every and step % self.options.checkpoint_every == 0:
             self.saved.write(step)
         if self.transport.now() - self.reported > _REPORT_S:
@@ -218,5 +249,5 @@ class _Rank:
 
     def progress(self) -> int:
         """Return how many steps of the whole run the samples processed so far are worth."""
-        done = round(self.plan.n_steps * self.strategy.descent.processed / self.data.n_train)
+        done = round(self.plan.n_steps * self.strategy.descent.processed / (self.data.n_train * self.per_sample))
         return min(done, self.plan.n_steps * self.options.epochs)

@@ -1,5 +1,6 @@
 """What is checked before any process is started, so that a run that cannot end well does not begin."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from strategies.common.replica import layout_of, trained
 from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
-from workloads import datasets, models
+from workloads import datasets, models, tasks
 from workloads.dali import check_dali
 from workloads.data import Data
 
@@ -35,8 +36,15 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
         model = models.seeded(options.model, data, options.seed, options.torch_dtype)
-        models.check(options.model, model, data.input_shape, data.n_classes)
-        _check_smallest_batch(options, model, data)
+        task = tasks.find(data.task)
+        if data.task == tasks.CLASSIFICATION:
+            models.check(options.model, model, data.input_shape, data.n_classes)
+        else:
+            models.check_layers(options.model, model)
+            data = dataclasses.replace(
+                data, n_per_sample=tasks.check(task, model, options.model, data, options.torch_dtype)
+            )
+        _check_smallest_batch(options, task, model, data)
         _check_optimizer(options, model)
     plan, roles = options.plan(data.n_train), options.roles
     held_back, replayed = options.link is not None, options.replay is not None
@@ -70,14 +78,16 @@ def _check_link(options: Options, nbytes: int) -> None:
         )
 
 
-def _check_smallest_batch(options: Options, model: nn.Module, data: Data) -> None:
+def _check_smallest_batch(options: Options, task: tasks.Task, model: nn.Module, data: Data) -> None:
     """Check that the model can train on the smallest piece of a batch: BatchNorm may need two samples."""
     plan = options.plan(data.n_train)
     start, stop = plan.bounds(plan.n_steps - 1, None if options.world_size == 1 else plan.workers - 1)
     smallest = (stop - start) // min(options.accumulate, stop - start)
     if smallest == 1:
         try:
-            model.train()(torch.zeros(1, *data.input_shape, dtype=options.torch_dtype))
+            task(model.train(), *data.fetch(torch.zeros(1, dtype=torch.int64), dtype=options.torch_dtype))
+        except UsageError:
+            raise
         except ValueError as error:
             raise UsageError(
                 f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "

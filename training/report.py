@@ -22,6 +22,8 @@ from strategies.common.forms import sources
 from training.evaluation import REPORTER
 from training.options import Options
 from training.result import RankResult
+from workloads import tasks
+from workloads.data import Data
 
 
 def describe_place(options: Options, launcher: Launcher) -> str:
@@ -39,9 +41,9 @@ def describe_place(options: Options, launcher: Launcher) -> str:
 
 
 def _evaluated(strategy: Strategy) -> str:
-    """Return in one line which parameters the accuracy is of, where the replicas may differ."""
+    """Return in one line which parameters the scores are of, where the replicas may differ."""
     shown = " ".join((type(strategy).model.__doc__ or "").split("\n\n")[0].split())
-    return f"The replicas may differ; the accuracy is of {shown.removeprefix('Return ')}"
+    return f"The replicas may differ; the scores are of {shown.removeprefix('Return ')}"
 
 
 def remarks(options: Options, launcher: Launcher) -> list[str]:
@@ -82,11 +84,11 @@ def samples_unused(
 
 
 def write(
-    options: Options, results: list[RankResult], n_train: int, launcher: Launcher
+    options: Options, results: list[RankResult], data: Data, launcher: Launcher
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Write the records and the model; return the table, and what else is recorded. Raises RunFailed."""
     assert options.run_name is not None
-    strategy, name = options.strategy, options.strategy.name
+    strategy, name, task = options.strategy, options.strategy.name, tasks.find(data.task)
     events = RunEvents(result.events for result in results)
     table = tables.epoch_table(events, name, options.n_gpus or 1, options.roles)
     carried_by, bytes_source = launcher.transport, "counted"
@@ -103,13 +105,16 @@ def write(
         "n_gpus": options.n_gpus,
         "processes": options.world_size,
         "roles": options.roles,
+        "task": task.name,
+        "loss_is_a_mean_of": task.unit,
+        "better": dict(task.better),
         **tables.totals(table),
         "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
         "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
-        **samples_unused(options, table, n_train, deaths),
+        **samples_unused(options, table, data.n_train, deaths),
         "staleness_of": next((result.applied for result in results if result.applied), "gradient"),
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
         "options": options.recorded(),

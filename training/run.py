@@ -17,7 +17,7 @@ from launchers import Job, Launcher, find_launcher
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
-from training.loop import Task, train_rank
+from training.loop import Orders, train_rank
 from training.options import Options
 from training.preflight import prepare
 from training.report import conclude, describe_place, remarks, write
@@ -48,10 +48,10 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
             _writing(options, evaluator, launcher),
             _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
-            task = Task(options, folder.absolute(), options.checkpoint_folder.absolute())
+            orders = Orders(options, folder.absolute(), options.checkpoint_folder.absolute())
             everything = launcher.launch(
                 Job(
-                    train_rank, options.world_size, (task, data),
+                    train_rank, options.world_size, (orders, data),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                     on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,
@@ -60,7 +60,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         if not launcher.is_first:
             return pd.DataFrame()
         results = [result for result in everything if result is not None]
-        table, facts = write(options, results, data.n_train, launcher)
+        table, facts = write(options, results, data, launcher)
         conclude(options, table, facts, data.n_train, quiet, launcher)
         evaluator.finish(quiet)
     return table
@@ -105,14 +105,15 @@ class _Progress(tqdm):
     def __init__(self, n_steps: int, name: str, clock: Callable[[], float] | None, quiet: bool) -> None:
         super().__init__(total=n_steps, unit="step", disable=quiet, leave=False, desc=name)
         self._clock = clock
-        self._accuracy = ""
+        self._score = ""
 
     def __call__(self, rank: int, value: tuple[str, Any]) -> None:
         kind, amount = value
-        if kind == "accuracy":
-            self._accuracy = f"test accuracy {amount:.4f}"
+        if kind == "score":
+            name, score = amount
+            self._score = f"test {name.replace('_', ' ')} {score:.4f}"
         time = [f"{self._clock():.3g} virtual s"] if self._clock else []
-        self.set_postfix_str(", ".join([*time, *filter(None, [self._accuracy])]), refresh=False)
+        self.set_postfix_str(", ".join([*time, *filter(None, [self._score])]), refresh=False)
         if kind == "step":
             self.update(amount - self.n)
         else:

@@ -23,12 +23,13 @@ class Position:
     done: int = 0  # steps, when the run was resumed
     taken: int = 0  # steps, of this rank
     loss_sum: float = 0.0  # of this epoch's samples
+    n: int = 0  # of what their mean losses are means of
     samples: int = 0
     samples_before: int = 0  # of them, those of the run that this one continues
 
     def begin_epoch(self) -> None:
         """Forget the samples of the epoch before."""
-        self.loss_sum, self.samples, self.samples_before = 0.0, 0, 0
+        self.loss_sum, self.n, self.samples, self.samples_before = 0.0, 0, 0, 0
 
 
 class Saved:
@@ -62,6 +63,7 @@ class Saved:
                 "step": step,
                 "epoch": transport.recorder.epoch,
                 "loss_sum": self.position.loss_sum,
+                "n": self.position.n,
                 "samples": self.position.samples,
             },
             "random": random_state(transport.device),
@@ -86,7 +88,8 @@ class Saved:
             return None
         state = files.load_rank(latest(path), transport.rank)
         position, samples = state["position"], state["position"]["samples"]
-        self.position = Position(position["step"], position["step"], position["loss_sum"], samples, samples)
+        step, loss_sum, n = position["step"], position["loss_sum"], position.get("n", samples)
+        self.position = Position(step, step, loss_sum, n, samples, samples)
         transport.recorder.epoch = position["epoch"]
         set_random_state(state["random"], transport.device)
         self._precision.load_state_dict(state["precision"])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from compression import Codec, Layout, Setting
@@ -21,7 +20,7 @@ from strategies.common.replica import layout_of, trained
 from training.options import Options
 from training.precision import Precision
 from transports.timing import now
-from workloads import models
+from workloads import models, tasks
 from workloads.data import Data
 
 T = TypeVar("T")
@@ -32,15 +31,15 @@ _LONGEST_S = 3.0  # of a calibration
 
 def count_flops(options: Options, data: Data) -> dict[str, float]:
     """Return the floating-point operations of the forward and the backward pass of a step, as torch counts them."""
-    part = part_of_a_step(options, data)
+    x, y = data.fetch(part_of_a_step(options, data), dtype=options.torch_dtype)
     model = models.seeded(options.model, data, options.seed, options.torch_dtype)
-    return flops_of(model, *data.fetch(part, dtype=options.torch_dtype))
+    return flops_of(lambda: tasks.find(data.task)(model, x, y).loss)
 
 
-def flops_of(model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-    """Return the floating-point operations of the two passes of a model with such a batch, as torch counts them."""
+def flops_of(compute: Callable[[], torch.Tensor]) -> dict[str, float]:
+    """Return the floating-point operations of computing a loss, and of its backward pass, as torch counts them."""
     with FlopCounterMode(display=False) as forward:
-        loss = F.cross_entropy(model(x), y)
+        loss = compute()
     with FlopCounterMode(display=False) as backward:
         loss.backward()
     return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
@@ -54,11 +53,13 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
     about = {
         "model": options.model, "input": list(data.input_shape), "classes": data.n_classes, "samples": samples,
         "dtype": options.dtype, "optimizer": options.optimizer, "options": list(options.optimizer_options),
-        "decay": options.decay, "amp": options.amp, "momentum": options.momentum,
-        "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
+        "momentum": options.momentum, "codec": options.codec.name, "codec_options": dataclasses.asdict(options.codec),
         "codec_scope": options.codec_scope, "own_codec": dataclasses.asdict(own) if own else None,
         "torch": torch.__version__, "cpu": machine()["cpu"],
     }  # fmt: skip
+    if data.task != tasks.CLASSIFICATION:  # of which there are calibrations without a name
+        about["task"] = data.task
+    about |= {name: given for name in ("decay", "amp") if (given := getattr(options, name)) != getattr(Options(), name)}
     key = json.dumps(about)
     try:
         known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -79,7 +80,7 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
 
 def time_phases(options: Options, data: Data) -> dict[str, float]:
     """Time each phase of a step on one core, alone; return the medians, in seconds."""
-    part = part_of_a_step(options, data)
+    part, task = part_of_a_step(options, data), tasks.find(data.task)
     model = models.seeded(options.model, data, options.seed, options.torch_dtype)
     x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
     zeros, layout, precision = torch.zeros_like(x), layout_of(model), Precision(options.amp, x.device)
@@ -102,7 +103,7 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
         for _ in range(_WARM_UP + _REPEATS):
             inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
             with precision.autocast():
-                loss = timed("forward", lambda: F.cross_entropy(model(inputs), labels))  # noqa: B023 - called here
+                loss = timed("forward", lambda: task(model, inputs, labels).loss)  # noqa: B023 - called here
             timed("backward", loss.backward)
             timed("update", lambda: descent.step(zeros, 1))
             if encoder and decoder:

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from records.errors import UsageError, one_line
@@ -38,7 +39,8 @@ def sizes_of(options: Options, parameters: float | None) -> Sizes:
     model = build(options)
     layout = layout_of(model)
     try:
-        shares = shares_of(model, torch.zeros(1, *IMAGES, dtype=options.torch_dtype, device="meta"))
+        x = torch.zeros(1, *IMAGES, dtype=options.torch_dtype, device="meta")
+        shares = shares_of(model, lambda: model(x))
     except Exception:  # it does not take images: `count_flops` says so where it matters
         shares = tuple(p.numel() / layout.n for p in trained(model))
     return Sizes(layout.n, sum(b.numel() for b in float_buffers(model)), layout, shares)
@@ -56,7 +58,7 @@ def count_flops(options: Options, parameters: float | None, samples: int) -> dic
     try:
         x = torch.zeros(samples, *IMAGES, dtype=options.torch_dtype, device="meta")
         y = torch.zeros(samples, dtype=torch.int64, device="meta")
-        return flops_of(lambda x: _first(model(x)), x, y)
+        return flops_of(lambda: F.cross_entropy(_first(model(x)), y))
     except Exception as error:
         raise UsageError(
             f"--model {options.model}: its operations cannot be counted ({one_line(error)}); give --compute"

@@ -14,19 +14,15 @@ Scale = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, scale: Scale | None = None) -> Data:
-    """Make a data set of (train_x, train_y, test_x, test_y), tensors or numpy arrays; `name`: what the user called it.
+    """Make a data set of classes of (train_x, train_y, test_x, test_y), tensors or numpy arrays.
 
-    Each x is N x features or N x C x H x W, uint8 or floating; each y is N integers, by default as many classes as the
-    largest plus one. `scale`: (mean, std) per channel; if not given, uint8 is brought to -1..1 and floats are left as
-    they are. Raises UsageError if a type, shape, length or label is wrong.
+    `name`: what the user called it. Each x is N x features or N x C x H x W, uint8 or floating; each y is N integers,
+    by default as many classes as the largest plus one. `scale`: (mean, std) per channel; if not given, uint8 is brought
+    to -1..1 and floats are left as they are. Raises UsageError if a type, shape, length or label is wrong.
     """
     train_x, train_y = _checked_split(name, "train", *arrays[:2])
     test_x, test_y = _checked_split(name, "test", *arrays[2:])
-    if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
-        raise UsageError(
-            f"--dataset {name}: a sample of train_x is {tuple(train_x.shape[1:])} {train_x.dtype}, one of test_x "
-            f"{tuple(test_x.shape[1:])} {test_x.dtype}; make them alike"
-        )
+    _check_alike(name, "x", train_x, test_x)
     labels = torch.cat([train_y, test_y])
     n_classes = int(labels.max()) + 1 if n_classes is None else n_classes
     if labels.min() < 0 or labels.max() >= n_classes:
@@ -38,11 +34,37 @@ def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, 
     return Data(name, n_classes, tuple(train_x.shape[1:]), mean, std, train, test)
 
 
-def from_datasets(name: str, train: Any, test: Any) -> Data:
-    """Make a data set of two map-style datasets whose items are (x, y).
+def of_any_task(name: str, arrays: Sequence[Any]) -> Data:
+    """Make a data set of four tensors or arrays of any types and shapes, for another task than classification.
+
+    Raises UsageError if the parts of a split differ in length, or the splits in shape or type.
+    """
+    train, test = (
+        InMemory(*(_as_tensor(name, f"{split}_{part}", one) for part, one in zip("xy", pair, strict=True)))
+        for split, pair in (("train", arrays[:2]), ("test", arrays[2:]))
+    )
+    for split, samples in (("train", train), ("test", test)):
+        _check_lengths(name, split, samples.x, samples.y)
+    for part, of_train, of_test in (("x", train.x, test.x), ("y", train.y, test.y)):
+        _check_alike(name, part, of_train, of_test)
+    return Data(name, _n_outputs(train, test), tuple(train.x.shape[1:]), (), (), train, test)
+
+
+def _n_outputs(*splits: InMemory) -> int:
+    """Return how many tokens or classes there are, where y has integers; else how many numbers y has of a sample."""
+    y = splits[0].y
+    if y.is_floating_point():
+        return y[0].numel()
+    tokens = [part for split in splits for part in (split.x, split.y) if not part.is_floating_point()]
+    return 1 + max(int(part.max()) for part in tokens)
+
+
+def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Data:
+    """Make a data set of two map-style datasets whose items are (x, y); `is_class`: whether y is a class.
 
     The number of classes is `len(train.classes)` where there is such an attribute; otherwise every item is decoded
-    once to find the largest label. Raises UsageError if one is not a map-style dataset of such items, or is empty.
+    once to find the largest label. Where y is no class: the numbers in the first. Raises UsageError if one is not a
+    map-style dataset of such items, or is empty.
     """
     for split, dataset in (("train", train), ("test", test)):
         map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
@@ -53,16 +75,22 @@ def from_datasets(name: str, train: Any, test: Any) -> Data:
             )
         if not len(dataset):
             raise UsageError(f"--dataset {name}: the {split} set is empty; give it at least one sample")
-    x, _ = decode(name, train, 0)
-    if x.dim() not in (1, 3):
+    x, y = decode(name, train, 0, is_class)
+    if is_class and x.dim() not in (1, 3):
         raise UsageError(f"--dataset {name}: an item's x is {tuple(x.shape)}; make it features or C x H x W")
     if hasattr(train, "classes"):
         n_classes = len(train.classes)
+    elif is_class:
+        labels = (decode(name, dataset, i, True)[1] for dataset in (train, test) for i in range(len(dataset)))
+        n_classes = 1 + int(max(labels))
     else:
-        n_classes = 1 + max(decode(name, dataset, i)[1] for dataset in (train, test) for i in range(len(dataset)))
-    shape = tuple(x.shape)
-    splits = (Decoded(name, split, items, shape, n_classes) for split, items in (("train", train), ("test", test)))
-    return Data(name, n_classes, shape, *_default_scale(x), *splits)
+        n_classes = y.numel()
+    shape, known = tuple(x.shape), n_classes if is_class else None
+    mean, std = _default_scale(x) if is_class else ((), ())
+    of_train, of_test = (
+        Decoded(name, split, items, shape, known) for split, items in (("train", train), ("test", test))
+    )
+    return Data(name, n_classes, shape, mean, std, of_train, of_test)
 
 
 def _default_scale(x: Tensor) -> Scale:
@@ -76,11 +104,25 @@ def _checked_split(name: str, split: str, x: Any, y: Any) -> tuple[Tensor, Tenso
         raise UsageError(f"--dataset {name}: {split}_x is {tuple(x.shape)}; make it N x features or N x C x H x W")
     if y.dim() != 1 or y.dtype == torch.bool or y.dtype.is_floating_point:
         raise UsageError(f"--dataset {name}: {split}_y is {tuple(y.shape)} {y.dtype}; make it N integer labels")
+    _check_lengths(name, split, x, y)
+    return x, y.long()
+
+
+def _check_lengths(name: str, split: str, x: Tensor, y: Tensor) -> None:
+    if not (x.dim() and y.dim()):
+        raise UsageError(f"--dataset {name}: {split}_x or {split}_y is one number; make it one or more of each sample")
     if len(x) != len(y):
         raise UsageError(f"--dataset {name}: {split}_x has {len(x)} samples, {split}_y {len(y)}; make them equal")
     if not len(y):
         raise UsageError(f"--dataset {name}: the {split} set is empty; give it at least one sample")
-    return x, y.long()
+
+
+def _check_alike(name: str, part: str, train: Tensor, test: Tensor) -> None:
+    if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+        raise UsageError(
+            f"--dataset {name}: a sample of train_{part} is {tuple(train.shape[1:])} {train.dtype}, one of "
+            f"test_{part} {tuple(test.shape[1:])} {test.dtype}; make them alike"
+        )
 
 
 def _as_tensor(name: str, what: str, array: Any) -> Tensor:

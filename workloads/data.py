@@ -42,7 +42,7 @@ class Samples(ABC):
 
     @abstractmethod
     def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return samples as stored, on the CPU: x (B, *input_shape) uint8 or float, and y (B,) int64; both are new.
+        """Return samples as stored, on the CPU: x (B, *input_shape) and y (B, ...), classes as int64; both are new.
 
         What is drawn at random for a sample is a function of the seed, the epoch and its index.
         """
@@ -58,15 +58,17 @@ class Samples(ABC):
 
 @dataclass
 class Data:
-    """A classification data set with a training and a test split; it can be pickled."""
+    """A data set with a training and a test split; it can be pickled."""
 
     name: str  # by which it was loaded, for error messages
-    n_classes: int  # labels are 0..n_classes-1
-    input_shape: tuple[int, ...]  # of one sample, (C, H, W) or (features,)
+    n_classes: int  # labels, or tokens, are 0..n_classes-1; of a target that is no integer its numbers
+    input_shape: tuple[int, ...]  # of one sample; of classification (C, H, W) or (features,)
     mean: tuple[float, ...]  # is subtracted, one value or one a channel; of values in 0..1 where the source is uint8
     std: tuple[float, ...]  # is divided by after that, likewise
     train: Samples
     test: Samples
+    task: str = "classification"  # what is computed of it: see `workloads.tasks`
+    n_per_sample: int = 1  # of what the task's loss is a mean of, as its check has found
 
     @property
     def n_train(self) -> int:
@@ -94,7 +96,7 @@ class Data:
         dtype: torch.dtype = torch.float32,
         epoch: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Return a normalised batch on `device`: x (B, *input_shape) of `dtype`, and y (B,) int64.
+        """Return a normalised batch on `device`: x (B, *input_shape) and y; what is floating, of `dtype`.
 
         The batch travels as stored, and is normalised on its device; a half type is rounded to only after that. Raises
         UsageError if an item that is decoded on demand is bad.
@@ -104,16 +106,24 @@ class Data:
     def normalise(
         self, stored: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Make a batch of `fetch` of one as `raw` gives it, which may be written to."""
+        """Make a batch of `fetch` of one as `raw` gives it, which may be written to.
+
+        Integers but those of pixels pass as they are; without `mean`, everything does.
+        """
+        y = y.to(device, dtype if y.is_floating_point() else y.dtype)
+        if not stored.is_floating_point() and (stored.dtype != torch.uint8 or not self.mean):
+            return stored.to(device), y
         compute = torch.promote_types(dtype, torch.float32)
         x = stored.to(device).to(compute)
         if stored.dtype == torch.uint8:
             x /= 255
+        if not self.mean:
+            return x.to(dtype), y
         mean = _per_channel(self.mean, x.dim() - 2, x.device, compute)
         std = _per_channel(self.std, x.dim() - 2, x.device, compute)
         x -= mean
         x /= std
-        return x.to(dtype), y.to(device)
+        return x.to(dtype), y
 
 
 @lru_cache(maxsize=16)
@@ -123,7 +133,7 @@ def _per_channel(values: tuple[float, ...], trailing: int, device: torch.device,
 
 @dataclass
 class InMemory(Samples):
-    """Samples held whole: x (N, *input_shape) uint8 or float, and y (N,) int64, in CPU tensors."""
+    """Samples held whole: x (N, *input_shape) and y (N, ...), in CPU tensors."""
 
     x: Tensor
     y: Tensor
@@ -153,7 +163,7 @@ class Decoded(Samples):
     split: str
     items: Any
     input_shape: tuple[int, ...]
-    n_classes: int
+    n_classes: int | None  # None: y is no class, and may be any tensor
 
     def __len__(self) -> int:
         return len(self.items)
@@ -164,14 +174,19 @@ class Decoded(Samples):
         Raises UsageError if an item raises, is of another shape than the first, or has a label out of range.
         """
         xs, ys = zip(*(self._checked(i) for i in indices.tolist()), strict=True)
-        return torch.stack(xs), torch.tensor(ys, dtype=torch.int64)
+        if len(shapes := {tuple(y.shape) for y in ys}) > 1:
+            raise UsageError(
+                f"--dataset {self.name}: targets of the {self.split} set are {' and '.join(map(str, sorted(shapes)))}; "
+                "make all of one shape"
+            )
+        return torch.stack(xs), torch.stack(ys)
 
-    def _checked(self, i: int) -> tuple[Tensor, int]:
-        x, y = decode(self.name, self.items, i)
+    def _checked(self, i: int) -> tuple[Tensor, Tensor]:
+        x, y = decode(self.name, self.items, i, self.n_classes is not None)
         item = f"--dataset {self.name}: item {i} of the {self.split} set"
         if tuple(x.shape) != self.input_shape:
             raise UsageError(f"{item} is {tuple(x.shape)}, the first {self.input_shape}; make all of one shape")
-        if not 0 <= y < self.n_classes:
+        if self.n_classes is not None and not 0 <= y < self.n_classes:
             raise UsageError(f"{item} has label {y}; use 0..{self.n_classes - 1}")
         return x, y
 
@@ -184,22 +199,29 @@ class Decoded(Samples):
         pickle.dumps(self.items)
 
 
-def decode(name: str, dataset: Any, i: int) -> tuple[Tensor, int]:
-    """Return item `i` of a map-style dataset as x, a uint8 or floating tensor, and y. Raises UsageError."""
+def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Tensor]:
+    """Return item `i` of a map-style dataset as x and y, a class being one integer. Raises UsageError.
+
+    x is uint8 or floating where y is a class.
+    """
     try:
         x, y = dataset[i]
-        x, y = torch.as_tensor(x), index(y)
+        x, y = torch.as_tensor(x), torch.tensor(index(y)) if is_class else torch.as_tensor(y)
     except UsageError:
         raise
     except Exception as error:
+        pair = "(tensor, integer label)" if is_class else "of tensors"
         raise UsageError(
-            f"--dataset {name}: item {i} is not a pair (tensor, integer label): {one_line(error)}; correct the dataset"
+            f"--dataset {name}: item {i} is not a pair {pair}: {one_line(error)}; correct the dataset"
         ) from error
-    require_pixels_or_floats(name, x)
+    if is_class:
+        require_pixels_or_floats(name, x)
     return x, y
 
 
 def require_pixels_or_floats(name: str, x: Tensor) -> None:
-    """Raise a UsageError if `x` is neither uint8 nor floating."""
+    """Raise a UsageError if `x`, of which classes are to be learned, is neither uint8 nor floating."""
     if x.dtype != torch.uint8 and not x.dtype.is_floating_point:
-        raise UsageError(f"--dataset {name}: x is {x.dtype}; make it uint8 (pixels 0..255) or floating")
+        raise UsageError(
+            f"--dataset {name}: x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task"
+        )

@@ -9,11 +9,12 @@ import torch
 from torch.nn.functional import interpolate
 
 from records.errors import UsageError, one_line, unknown
-from workloads.assemble import from_arrays, from_datasets
+from workloads.assemble import from_arrays, from_datasets, of_any_task
 from workloads.data import Data
 from workloads.images import load_folder
 from workloads.lookup import call_user_function, import_torchvision
 from workloads.options import DataOptions
+from workloads.tasks import CLASSIFICATION, find
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,14 @@ def load(options: DataOptions, seed: int = 0) -> Data:
     """Load a data set into memory, or open it if it is decoded on demand.
 
     yourmodule:function is called without argument for four tensors or arrays (train_x, train_y, test_x, test_y) or for
-    two map-style datasets (train, test) of items (x, y). `--train_size` takes the first samples of a fixed permutation.
-    `seed` makes the synthetic data set, and the random cuts of imagefolder; the others do not depend on it. Raises
-    UsageError if there is no such data set, or it is missing, damaged, badly formed or too small.
+    two map-style datasets (train, test) of items (x, y), by default of classes. `--train_size` takes the first samples
+    of a fixed permutation. `seed` makes the synthetic data set, and the random cuts of imagefolder; the others do not
+    depend on it. Raises UsageError if there is no such data set, or it is missing, damaged, badly formed or too small.
     """
+    if options.task is not None:
+        find(options.task)
     data, size = _load_whole(options, Path(options.data_dir).expanduser(), seed), options.train_size
+    data = data if options.task is None else replace(data, task=options.task)
     if not 0 <= size <= data.n_train:
         raise UsageError(
             f"--train_size: {size} is not in 1..{data.n_train}, what {options.dataset} has; take 0 for all"
@@ -64,7 +68,7 @@ def load(options: DataOptions, seed: int = 0) -> Data:
 def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
     name = options.dataset
     if ":" in name:
-        return _user(name)
+        return _user(name, options.task in (None, CLASSIFICATION))
     if name in _SOURCES:
         return _from_torchvision(name, data_dir, options.download)
     if name == "imagefolder":
@@ -76,12 +80,12 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
     raise unknown("--dataset", name, DATASETS, "yourmodule:function")
 
 
-def _user(name: str) -> Data:
+def _user(name: str, is_class: bool) -> Data:
     result = call_user_function("--dataset", name)
     if isinstance(result, (tuple, list)) and len(result) == 4:
-        return from_arrays(name, result)
+        return from_arrays(name, result) if is_class else of_any_task(name, result)
     if isinstance(result, (tuple, list)) and len(result) == 2:
-        return from_datasets(name, *result)
+        return from_datasets(name, result[0], result[1], is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
     raise UsageError(
         f"--dataset {name}: returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)"

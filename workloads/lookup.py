@@ -32,7 +32,7 @@ def import_user_object(option: str, spec: str) -> Any:
         raise UsageError(f"{option} {spec}: write it as yourmodule:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    with _blamed_on(f"{option} {spec}: importing {module_name}"):
+    with blamed_on(f"{option} {spec}: importing {module_name}"):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -52,12 +52,12 @@ def call_user_function(option: str, spec: str, *args: Any) -> Any:
     function = import_user_object(option, spec)
     if not callable(function):
         raise UsageError(f"{option} {spec}: is no function; define it")
-    with _blamed_on(f"{option} {spec}: it"):
+    with blamed_on(f"{option} {spec}: it"):
         return function(*args)
 
 
 @contextmanager
-def _blamed_on(what: str) -> Iterator[None]:
+def blamed_on(what: str) -> Iterator[None]:
     """Make whatever the user's code in the block raises, SystemExit too, a UsageError."""
     try:
         yield

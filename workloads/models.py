@@ -46,13 +46,18 @@ def seeded(name: str, data: Data, seed: int, dtype: torch.dtype) -> nn.Module:
         return build(name, data.input_shape, data.n_classes).to(dtype)
 
 
+def check_layers(name: str, model: nn.Module) -> None:
+    """Verify that all processes make the same of `model`. Raises UsageError."""
+    if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
+        raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")
+
+
 def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: int) -> None:
     """Verify that `model`, left in evaluation mode, maps 2 samples of `input_shape` to (2, n_classes).
 
     Raises UsageError, naming `--model name`, if it raises or gives anything else.
     """
-    if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
-        raise UsageError(f"--model {name}: has lazy layers, which each process would make anew; give them their sizes")
+    check_layers(name, model)
     parameter = next(p for p in model.parameters() if p.dtype.is_floating_point)
     try:
         with torch.no_grad():

@@ -16,6 +16,10 @@ class DataOptions:
     """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/."""
     download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Let torchvision download the data set if it is not there."""
+    task: str | None = None
+    """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
+    (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/tasks.md. Default: what the data set is
+    for."""
     train_size: int = 0
     """Use only this many training samples; 0: all."""
     image_size: int = 224

@@ -187,12 +187,15 @@ class Strategy(ABC):
     def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
         """Prepare for the backward pass that completes the gradient of the next `step`, the mean over `n_samples`.
 
-        Optional in a loop: without it an algorithm does nothing during the backward pass.
+        Optional in a loop: without it an algorithm does nothing during the backward pass. Called again before that
+        pass, it corrects `n_samples`.
         """
 
     @abstractmethod
     def step(self, n_samples: int) -> None:
         """Turn this worker's mean gradient over `n_samples` into new parameters, and forget the gradient.
+
+        Of a loss that is a mean of something else, such as tokens, `n_samples` counts that: ranks are weighted by it.
 
         It calls `replica.collect()`, without which it would train on no gradient: that is a RunFailed. Raises PeerLost,
         WaitTimeout.

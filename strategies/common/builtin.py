@@ -44,9 +44,13 @@ class Builtin(Strategy):
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Return torch's module around `model`."""
 
-    def loss_weight(self, n_samples: int, n_of_all: int) -> float:
-        """Return what the mean loss over `n_samples`, of `n_of_all` in the global batch, is multiplied by."""
+    def loss_weight(self, n: int, n_of_all: int) -> float:
+        """Return what the mean loss over `n`, of `n_of_all` in the global batch, is multiplied by."""
         return 1.0
+
+    def sum_of_all(self, n: int) -> int:
+        """Return the sum of the `n` of all ranks."""
+        return n
 
     def begin_piece(self, last: bool) -> None:
         """Prepare for one of the pieces in which a step's gradient is computed; most need not."""
@@ -111,10 +115,15 @@ class Original(Replica):
         """See Replica: torch's module around the model."""
         return self.wrapped
 
-    def begin_piece(self, n_samples: int, n_of_all: int, is_last: bool) -> None:
+    def begin_piece(self, n: int, n_of_all: int, is_last: bool) -> None:
         """See Replica."""
-        self._weight = self._way.loss_weight(n_samples, n_of_all)
+        self._weight = self._way.loss_weight(n, n_of_all)
         self._way.begin_piece(is_last)
+
+    def recount(self, n: int, expected: int) -> None:
+        """See Replica."""
+        before, self._weight = self._weight, self._way.loss_weight(n, self._way.sum_of_all(n))
+        self._scale(expected / n * self._weight / before)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See Replica."""

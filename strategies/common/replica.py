@@ -63,11 +63,20 @@ class Replica:
         """What computes the outputs."""
         return self.model
 
-    def begin_piece(self, n_samples: int, n_of_all: int, is_last: bool) -> None:
+    def begin_piece(self, n: int, n_of_all: int, is_last: bool) -> None:
         """Announce the next piece of a step's gradient, and whether it `is_last`.
 
-        The step has `n_samples` of the `n_of_all` in the global batch.
+        The loss is a mean over `n` of the `n_of_all` in the global batch, as far as is known.
         """
+
+    def recount(self, n: int, expected: int) -> None:
+        """Say before the last backward pass that `n` it is, where n may vary: scale what the pieces before gave."""
+        self._scale(expected / n)
+
+    def _scale(self, factor: float) -> None:
+        for parameter in trained(self.model) if factor != 1 else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute the gradients of a piece."""

@@ -47,5 +47,5 @@ def test_every_rank_is_one_process_on_its_own_part() -> None:
 def test_the_record_says_that_the_models_differ(tmp_path: Path) -> None:
     entry = made(tmp_path, "run", NoCommunication(), real=True)
     assert entry["replicas_identical"] is False
-    assert "the accuracy is of rank 0's parameters" in entry["remark"]
+    assert "the scores are of rank 0's parameters" in entry["remark"]
     assert pd.read_csv(tmp_path / "run.csv")["messages_sent"].sum() == 0

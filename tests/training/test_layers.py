@@ -14,16 +14,18 @@ from transports.base import Transport
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
-    assert shares_of(model, torch.zeros(2, 3)) == pytest.approx([0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6])
+    expected = [0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6]
+    assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx(expected)
     model[0].requires_grad_(False)
-    assert shares_of(model, torch.zeros(2, 3)) == pytest.approx([5 / 6, 1 / 6])
-    assert shares_of(nn.LayerNorm(4), torch.zeros(2, 4)) == (0.5, 0.5), "what is not counted is split by size"
+    assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx([5 / 6, 1 / 6])
+    norm = nn.LayerNorm(4)
+    assert shares_of(norm, lambda: norm(torch.zeros(2, 4))) == (0.5, 0.5), "what is not counted is split by size"
 
 
 def test_it_leaves_the_model_as_it_was() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
     before, random = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-    shares_of(model, torch.ones(4, 3))
+    shares_of(model, lambda: model(torch.ones(4, 3)))
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
@@ -79,5 +81,5 @@ def test_a_small_pass_has_one_thread(n_samples: int, expected: int) -> None:
     model, x = nn.Linear(8, 8), torch.zeros(1, 8)
     with as_before():
         torch.set_num_threads(2)
-        choose_threads(model, x, n_samples)
+        choose_threads(model, lambda: model(x), n_samples)
         assert torch.get_num_threads() == expected

@@ -18,6 +18,7 @@ from tests.strategies.runs import made
 from training.checks import resolve
 from training.evaluation import evaluate_for_all
 from transports.base import Transport
+from workloads.tasks import CLASSIFICATION, TASKS
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 
@@ -105,7 +106,7 @@ def evaluates_for_long(transport: Transport) -> bool:
         time.sleep(1.5 * transport.timeout)
         yield torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
 
-    return evaluate_for_all(transport, nn.Linear(2, 2), torch.zeros(6), batches()) is not None
+    return evaluate_for_all(transport, TASKS[CLASSIFICATION], nn.Linear(2, 2), torch.zeros(6), batches()) is not None
 
 
 @pytest.mark.slow

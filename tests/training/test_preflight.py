@@ -38,6 +38,7 @@ OTHER: dict[str, Any] = {
     "warmup": 1.0, "clip_norm": 2.0, "accumulate": 2, "dtype": "float64", "seed": 3, "slow": ("1:2",), "jitter": 0.1,
     "timeout": 31.0, "bandwidth": "1gbit", "latency": "1ms",
     "restarts": 1, "dataset": f"{__name__}:moons", "data_dir": "elsewhere", "download": True, "train_size": 100,
+    "task": "tests.tasks:masked",
     "image_size": 32, "augment": False, "loader": "dali", "loader_workers": 2,
     "model": "mlp", "events": False, "checkpoint_every": 3, "checkpoint_keep": 2,
 }  # fmt: skip

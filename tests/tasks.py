@@ -1,0 +1,97 @@
+"""Data, models and tasks of a user's own, for `--dataset tests.tasks:lines --task language_model` and others."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Arrays = tuple[Tensor, Tensor, Tensor, Tensor]
+TOKENS, LENGTH = 7, 6
+
+
+def lines() -> Arrays:
+    """Return 42 training and 20 held-out lines of tokens, each the next of the one before; most targets are masked.
+
+    Samples have from 1 to 6 targets, so that ranks have unequal numbers of them.
+    """
+    random = torch.Generator().manual_seed(0)
+    x = (torch.randint(TOKENS, (62, 1), generator=random) + torch.arange(LENGTH)) % TOKENS
+    n = torch.randint(1, LENGTH + 1, (62, 1), generator=random)
+    y = torch.where(torch.arange(LENGTH) < n, (x + 1) % TOKENS, -100)
+    return x[:42], y[:42], x[42:], y[42:]
+
+
+def language(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a language model that sees one token."""
+    return nn.Sequential(nn.Embedding(n_classes, 4), nn.Linear(4, n_classes))
+
+
+def masked(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Language modelling as a function of the user's, with a score."""
+    output = model(x)
+    counted = y != -100
+    right = (output.argmax(-1) == y)[counted].double().mean()
+    return F.cross_entropy(output[counted], y[counted]), counted.sum(), {"right": right}
+
+
+def heights() -> Arrays:
+    """Return 40 training and 10 held-out points in float64 with two numbers each, which depend on them linearly."""
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = x @ torch.tensor([[1.0, 0.0], [-2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    return x[:40], y[:40], x[40:], y[40:]
+
+
+def regression(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Mean squared error."""
+    return F.mse_loss(model(x), y)
+
+
+class _OwnLoss(nn.Module):
+    def __init__(self, n_inputs: int, n_outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(n_inputs, n_outputs)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(self.linear(x), y)
+
+
+def own_loss(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a model that returns its own loss."""
+    return _OwnLoss(input_shape[0], n_classes)
+
+
+def own(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
+    """Take the loss that the model returns."""
+    return model(x, y), len(x)
+
+
+def contrastive(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Make each sample most like the noisy copy of itself: it needs no y."""
+    one, other = (F.normalize(model(x + 0.1 * shift), dim=1) for shift in (1, -1))
+    return F.cross_entropy(one @ other.T / 0.1, torch.arange(len(x)))
+
+
+# What a function must not return, of the loss and x: each is a task of its name
+
+WRONG: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "no_gradient": lambda loss, x: loss.detach(),
+    "not_reduced": lambda loss, x: loss * x,
+    "a_number": lambda loss, x: loss.item(),
+    "four": lambda loss, x: (loss, 1, {}, 4),
+    "half": lambda loss, x: (loss, 0.5),
+    "nothing": lambda loss, x: (loss, 0),
+    "a_list": lambda loss, x: (loss, 1, [0.5]),
+    "bad_name": lambda loss, x: (loss, 1, {"R squared": 0.5}),
+    "many": lambda loss, x: (loss, 1, {"error": x}),
+    "not_a_number": lambda loss, x: loss * math.nan,
+    "raises": lambda loss, x: {}["oh"],
+}
+
+
+def __getattr__(name: str) -> Callable[[nn.Module, Tensor, Tensor], Any]:
+    if name not in WRONG:
+        raise AttributeError(name)
+    return lambda model, x, y: WRONG[name](regression(model, x, y), x)

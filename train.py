@@ -18,7 +18,7 @@ python train.py --list                                    # all strategies, and 
 
 python -m records.compare results/*.json                  # runs side by side
 
-python -m records.plot results/*.json                     # accuracy and loss against epochs, seconds and bytes
+python -m records.plot results/*.json                     # scores and loss against epochs, seconds and bytes
 """
 
 import sys

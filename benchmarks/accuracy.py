@@ -29,21 +29,9 @@ from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from launchers.devices import usable_cores
 from strategies import Strategy
-from strategies.all_reduce.all_gather import AllGather
-from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
-from strategies.all_reduce.overlapped_ring import OverlappedRing
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.all_reduce.sharded_ring import ShardedRing
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.dgs import DGS
 from strategies.common.forms import predict
 from strategies.common.replica import layout_of
-from strategies.local_models.gossip import Gossip
-from strategies.local_models.local_sgd import LocalSGD
-from strategies.local_models.sparta import Sparta
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
-from strategies.synchronous_server.sharded_param_server import ShardedParamServer
+from training.names import make_strategy
 from virtual_time.calibration import time_phases
 from virtual_time.cluster import ClusterOptions, Compute
 from virtual_time.dry_run import period
@@ -51,12 +39,13 @@ from virtual_time.launcher import VirtualTime
 from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from workloads import datasets
 
-STRATEGIES: tuple[Strategy, ...] = (
-    ParamServer(), ShardedParamServer(), RingAllReduce(), OverlappedRing(), LocalSGD(), AsyncParamServer(), DGS(),
-)  # fmt: skip
-OTHERS: tuple[Strategy, ...] = (
-    NaiveAllReduce(), ShardedRing(), AllGather(), Gossip(), Sparta(), BackupWorkers(),
-)  # fmt: skip
+STRATEGIES: tuple[Strategy, ...] = tuple(map(make_strategy, (
+    "param_server", "sharded_param_server", "ring_all_reduce", "overlapped_ring", "local_sgd", "async_param_server",
+    "dgs",
+)))  # fmt: skip
+OTHERS: tuple[Strategy, ...] = tuple(map(make_strategy, (
+    "naive_all_reduce", "sharded_ring", "all_gather", "gossip", "sparta", "backup_workers",
+)))  # fmt: skip
 """What else has a closed form: measured with one network at one bandwidth."""
 OF_OTHERS = ("cnn", 100)
 Measured = tuple[Point, float, list[float]]  # the seconds of a step, and of each period of steps
@@ -125,16 +114,6 @@ def of_a_step(results: list[Steps], point: Point) -> tuple[float, list[float]]:
     return seconds, each.tolist()
 
 
-def calibrate_phases() -> dict[str, dict[str, float]]:
-    """Return the seconds of the phases of a step of one rank alone, by network and strategy."""
-    found = {}
-    for network in NETWORKS:
-        for strategy in (*STRATEGIES, *OTHERS):
-            options = Point(strategy, network, 3, 1000).options
-            found[f"{network} {strategy.name}"] = time_phases(options, datasets.load(options))
-    return found
-
-
 def measure_kernel(grid: list[Point], steps: list[int]) -> list[list[Steps]]:
     """Return what the ranks of each point returned; all have one number of ranks and one bandwidth."""
     n, mbit = grid[0].n, grid[0].mbit
@@ -154,10 +133,11 @@ def measure_kernel(grid: list[Point], steps: list[int]) -> list[list[Steps]]:
 
 def measure(settings: AccuracySettings) -> Iterator[Row]:
     """Yield one row per point."""
-    clock = Clock(calibrate_phases())
-    measured = [
-        found for n in settings.ranks for mbit in settings.mbit for found in measure_some(settings, clock, n, mbit)
-    ]
+    alone = [Point(strategy, network, 3, 1000) for network in NETWORKS for strategy in (*STRATEGIES, *OTHERS)]
+    clock = Clock({
+        f"{one.network} {one.strategy.name}": time_phases(one.options, datasets.load(one.options)) for one in alone
+    })  # fmt: skip
+    measured = [one for n in settings.ranks for mbit in settings.mbit for one in measure_some(settings, clock, n, mbit)]
     yield from compare(clock, measured)
 
 
@@ -170,9 +150,7 @@ def measure_some(settings: AccuracySettings, clock: Clock, n: int, mbit: int) ->
         if strategy.traits.ranks[0] <= n and (strategy in STRATEGIES or (network, mbit) == OF_OTHERS)
     ]
     steps = [count_steps(settings, point, clock.simulate(point, 9)) for point in grid]
-    return [
-        (point, *of_a_step(results, point)) for point, results in zip(grid, measure_kernel(grid, steps), strict=True)
-    ]
+    return [(point, *of_a_step(found, point)) for point, found in zip(grid, measure_kernel(grid, steps), strict=True)]
 
 
 def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:

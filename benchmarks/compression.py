@@ -96,14 +96,6 @@ def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int,
     return row(what, len(vector), **figures(ms=ms, torch_ms=torch_ms, ratio=torch_ms / ms))
 
 
-def against_topk(transport: Transport, find: Callable[..., Any], vector: torch.Tensor, repeats: int) -> Row:
-    """Measure a selection against torch.topk."""
-    k = int(len(vector) * DENSITY)
-    sides = partial(find, vector, k), lambda: torch.topk(vector.abs(), k)
-    measured = compare(transport, f"selection.{find.__name__}", vector, repeats, *sides)
-    return measured | {"error": len(find(vector, k)) / k - 1}
-
-
 def against_the_hook(transport: Transport, vector: torch.Tensor, repeats: int) -> Row:
     """Measure powersgd against torch's hook, both with the all-reduces of a group of one."""
     codec = started("powersgd", vector)
@@ -135,7 +127,11 @@ def on_one_core(transport: Transport, settings: CompressionSettings) -> list[Row
     for n in settings.elements:
         vector = gradient(n)
         rows += [code(transport, name, vector, settings.repeats) for name in settings.codecs]
-        rows += [against_topk(transport, find, vector, settings.repeats) for find in (top, above)]
+        k = int(n * DENSITY)
+        for find in (top, above):
+            sides = partial(find, vector, k), lambda v=vector, k=k: torch.topk(v.abs(), k)
+            measured = compare(transport, f"selection.{find.__name__}", vector, settings.repeats, *sides)
+            rows.append(measured | {"error": len(find(vector, k)) / k - 1})
         if "powersgd" in settings.codecs:
             rows.append(against_the_hook(transport, vector, settings.repeats))
         else:

@@ -6,8 +6,9 @@ python -m benchmarks.report
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from training.command_line import guarded, parse
 README = Path(__file__).resolve().parent / "README.md"
 _PLACE = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
-Lines = list[tuple[str, str]]
-Show = Callable[[Rows], Lines]
+Lines = Iterator[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -51,142 +51,89 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return kept
 
 
-@dataclass(frozen=True)
-class Column:
-    """What several rows have under a name; as text, one after the other."""
-
-    rows: Rows
-    name: str
-
-    def __format__(self, form: str) -> str:
-        """As usual; but "times" is a ratio with its quartiles."""
-        values = [row[self.name] for row in self.rows]
-        if form == "times":
-            quartiles = [row[f"{self.name}_quartiles"] for row in self.rows]
-            return ", ".join(f"{v:.3g} ({q[0]:.3g}-{q[1]:.3g})" for v, q in zip(values, quartiles, strict=True))
-        return ", ".join(format(value, form) for value in values)
+def listed(rows: Rows, name: str, form: str) -> str:
+    """Return what the rows have under a name, one after the other in this format."""
+    return ", ".join(format(row[name], form) for row in rows)
 
 
-def lines_of(rows: Rows, *lines: tuple[str, str], by: Sequence[str] = ()) -> Lines:
-    """Return lines for each group of rows that have the same under all of `by`, in the given formats of its columns."""
-    groups: dict[tuple[Any, ...], Rows] = {}
+def times(rows: Rows, name: str = "ratio") -> str:
+    """Return the ratios that the rows have under a name, with their quartiles."""
+    each = [(row[name], *row[f"{name}_quartiles"]) for row in rows]
+    return ", ".join(f"{middle:.3g} ({low:.3g}-{high:.3g})" for middle, low, high in each)
+
+
+def _all_reduce(whose: str, peer: str, transport: str, rows: Rows) -> Lines:
+    what = f"ring against {whose} all-reduce, {rows[0]['world_size']} ranks, {listed(rows, 'numel', ',')} elements"
+    yield what, times(rows, f"{peer}_ratio")
+    yield f"ring on `{transport}`", times(rows, f"over_{peer}_ratio")
+    if peer == "gloo":
+        yield "the ring", f"{listed(rows, 'ring_us', '.0f')} µs"
+        yield "naive all-reduce", f"{listed(rows, 'naive_us', '.0f')} µs"
+
+
+def _training(rows: Rows) -> Lines:
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in by), []).append(row)
-    found = []
-    for mine in groups.values():
-        values = {name: mine[0][name] if name in by else Column(mine, name) for name in mine[0]}
-        found += [(what.format_map(values), text.format_map(values)) for what, text in lines]
-    return found
+        what = f"training the {row['model'].upper()}, {row['n_gpus']} processes"
+        yield f"{what}: `{row['strategy']}` against `{row['peer']}`", times([row])
 
 
-def shown(*lines: tuple[str, str], by: Sequence[str] = (), of: Callable[[Rows], Rows] = list) -> Show:
-    """Return what makes lines of a benchmark's rows, as `lines_of` does of those that `of` returns."""
-    return lambda rows: lines_of(of(rows), *lines, by=by)
-
-
-def _with_network(rows: Rows) -> Rows:
-    return [row | {"network": _NETWORKS.get(row["model"], f"the {row['model'].upper()}")} for row in rows]
+def _parameter_server(rows: Rows) -> Lines:
+    theirs = [row for row in rows if not row["server"].endswith("param_server")]
+    of, workers = f"{theirs[0]['mode']} server against `{theirs[0]['server']}`", listed(theirs, "workers", "")
+    yield f"{of}, {workers} workers, 5.8M-parameter MLP", times(theirs)
 
 
 def _startup(rows: Rows) -> Lines:
-    found, base = [], ""
+    base = ""
     for row in rows:
         is_base = row["ratio_quartiles"] == [1, 1]  # it is compared to itself
         base = row["what"] if is_base else base
-        more = "" if is_base else f"; {{ratio:times}} times that of `{base}`"
-        found += lines_of([row], ("start: `{what}`", f"{{seconds:.2f}} s{more}"))
-    return found
-
-
-def _virtual_time(rows: Rows) -> Lines:
-    message = "virtual time: a message of a ring of {ranks} ranks", "{us_a_message:.0f} µs"
-    whole = "virtual time: a ring all-reduce of {ranks} ranks, {messages:,} messages", "{seconds:.1f} s"
-    return [*lines_of(rows, message), *lines_of(rows[-1:], whole)]
+        more = "" if is_base else f"; {times([row])} times that of `{base}`"
+        yield f"start: `{row['what']}`", f"{row['seconds']:.2f} s{more}"
 
 
 def _prediction(rows: Rows) -> Lines:
     walls = [row for row in rows if row["wall"] == "yes"]
     ranks, mbit = (", ".join(map(str, sorted({row[name] for row in rows}))) for name in ("ranks", "mbit"))
     what = f"{ranks} ranks, {mbit} Mbit/s, {len(walls)} cases limited by the link"
-    found = []
     for side, name in (("virtual time", "error"), ("the closed form", "predicted_error")):
         errors = sorted(float(row[name].removesuffix(" %")) for row in walls)
-        found.append((f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"))
-    return found
+        yield f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"
 
 
 def _compression(rows: Rows) -> Lines:
     lengths = sorted({row["elements"] for row in rows})
-    middle, found = lengths[len(lengths) // 2], []
-    compared = [row | {"millions": row["elements"] / 1e6} for row in rows if row["torch_ms"] != ""]
-    for name, against, more in _COMPARED:
-        mine = [row for row in compared if row["what"].split(",")[0] == name]
-        mine = [row | {"off": "" if row["error"] == "" else f"{100 * row['error']:+.1f} %"} for row in mine]
-        line = f"{against}, {{millions:.1f}} million elements, one core", f"{{ratio:times}}{more}"
-        found += lines_of(mine, line)
-    found.append((f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"))
-    codes = [row for row in rows if row["elements"] == middle and row["encode_ms"] != ""]
-    line = "`{what}`", "{encode_ms:.1f} ms, {decode_ms:.1f} ms, {percent:.3g} %, {error:.3g}"
-    return [*found, *lines_of(codes, line, by=("what",))]
+    of_all, middle = ", ".join(f"{n / 1e6:.1f}" for n in lengths), lengths[len(lengths) // 2]
+    for name, against in _COMPARED.items():
+        mine = [row for row in rows if row["torch_ms"] != "" and row["what"].split(",")[0] == name]
+        off = ", ".join(f"{100 * float(row['error'] or 0):+.1f} %" for row in mine)
+        more = f"; {off} elements" if name == "selection.above" else ""
+        yield f"{against}, {of_all} million elements, one core", times(mine) + more
+    yield f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"
+    for row in rows:
+        if row["elements"] == middle and row["encode_ms"] != "":
+            spent = f"{row['encode_ms']:.1f} ms, {row['decode_ms']:.1f} ms"
+            yield f"`{row['what']}`", f"{spent}, {row['percent']:.3g} %, {row['error']:.3g}"
 
 
-def _overlap(rows: Rows) -> Lines:
-    found = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in _with_network(rows) if row["model"] == model]
-        links = [one if isinstance(one := row["gbit"], str) else f"{one:g} Gbit/s" for row in mine]
-        # Where the ring takes hardly longer than no communication, nothing can be said of what is hidden.
-        hidden = (f"{100 * row['hidden']:.0f} % at {link}" for row, link in zip(mine, links, strict=True)
-                  if link != "shared memory" and row["ring_ms"] > 1.1 * row["none_ms"])  # fmt: skip
-        what = f"`overlapped_ring` against the ring, {{network}}, {{n_gpus}} ranks, {', '.join(links)}"
-        text = f"{{ratio:times}}; communication hidden: {', '.join(hidden) or 'too little to tell'}"
-        found += lines_of(mine, (what, text), by=("network", "n_gpus"))
-        of_ddp = [row for row in mine if row["ddp_ring"] != ""]
-        found += lines_of(of_ddp, ("both against DDP, {network}", "{ddp_ring:times}, {ddp_overlapped:times}"))
-    return found
-
-
-def _against(whose: str, peer: str, transport: str) -> list[tuple[str, str]]:
-    return [
-        (f"ring against {whose} all-reduce, {{world_size}} ranks, {{numel:,}} elements", f"{{{peer}_ratio:times}}"),
-        (f"ring on `{transport}`", f"{{over_{peer}_ratio:times}}"),
-    ]
-
-
-_NETWORKS = {"deep": "twelve equal layers"}
-_COMPARED = (
-    ("selection.top", "the largest 1 %, exactly, against torch.topk", ""),
-    ("selection.above", "about as many, by a threshold from a sample", "; {off} elements"),
-    ("powersgd", "a step of powersgd, rank 2, against torch's hook", ""),
-)
-_GLOO = shown(
-    *_against("gloo's", "gloo", "process_group"), ("the ring", "{ring_us:.0f} µs"),
-    ("naive all-reduce", "{naive_us:.0f} µs"), by=("world_size",),
-)  # fmt: skip
-_MPI = shown(*_against("Open MPI's", "mpi", "mpi"), by=("world_size",))
-TABLE: dict[str, tuple[str, Show]] = {
+_COMPARED = {
+    "selection.top": "the largest 1 %, exactly, against torch.topk",
+    "selection.above": "about as many, by a threshold from a sample",
+    "powersgd": "a step of powersgd, rank 2, against torch's hook",
+}
+_GLOO = partial(_all_reduce, "gloo's", "gloo", "process_group")
+_MPI = partial(_all_reduce, "Open MPI's", "mpi", "mpi")
+TABLE: dict[str, tuple[str, Callable[[Rows], Lines]]] = {
     "all_reduce_2": ("all_reduce --world_size 2", _GLOO),
     "all_reduce_4": ("all_reduce --world_size 4", _GLOO),
     "all_reduce_mpi_2": ("all_reduce --world_size 2 --peers mpi", _MPI),
     "all_reduce_mpi_4": ("all_reduce --world_size 4 --peers mpi", _MPI),
-    "training": ("training", shown(
-        ("training {network}, {n_gpus} processes: `{strategy}` against `{peer}`", "{ratio:times}"),
-        by=("network", "n_gpus", "strategy", "peer"), of=_with_network,
-    )),
-    "parameter_server": ("parameter_server --repeats 7", shown(
-        ("{mode} server against `{server}`, {workers} workers, 5.8M-parameter MLP", "{ratio:times}"),
-        by=("mode", "server"), of=lambda rows: [row for row in rows if not row["server"].endswith("param_server")],
-    )),
+    "training": ("training", _training),
+    "parameter_server": ("parameter_server --repeats 7", _parameter_server),
     "startup": ("startup", _startup),
-    "virtual_time": ("virtual_time", _virtual_time),
     "prediction": ("prediction", _prediction),
     "compression": ("compression", _compression),
-    "overlap": ("overlap", _overlap),
-    "hogwild": ("hogwild", shown(
-        ("`hogwild` against torch's own, {model}, {processes} processes", "{ratio:times}"),
-        by=("model",), of=lambda rows: [row | {"model": row["model"].replace("_", " ")} for row in rows],
-    )),
-}  # fmt: skip
+}
 """By the name of the kept file: the benchmark with its options, and the lines of the table that are made of it."""
 
 

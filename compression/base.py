@@ -14,11 +14,7 @@ from records.errors import RunFailed
 from records.formulas import as_written, evaluate
 
 DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
-KINDS = {
-    DENSE: "codes can be added",
-    GATHERED: "codes go to everyone",
-    LINEAR: "has all-reduces of its own",
-}
+KINDS = {DENSE: "codes can be added", GATHERED: "codes go to everyone", LINEAR: "has all-reduces of its own"}
 
 
 @dataclass(frozen=True)
@@ -213,9 +209,7 @@ def unpack(data: torch.Tensor, *kinds: tuple[int, torch.dtype]) -> list[torch.Te
     """Return the vectors that were packed, given the length and dtype of each. Raises RunFailed if they do not fit."""
     expected = sum(n * dtype.itemsize for n, dtype in kinds)
     if data.nbytes != expected or any(n < 0 for n, _ in kinds):
-        raise RunFailed(
-            f"a code of {data.nbytes} bytes came, and one of {expected} was expected: sent by another codec"
-        )
+        raise RunFailed(f"a code of {data.nbytes} bytes came where {expected} were expected: sent by another codec")
     order = sorted(range(len(kinds)), key=lambda i: -kinds[i][1].itemsize)
     pieces = data.view(torch.uint8).split([kinds[i][0] * kinds[i][1].itemsize for i in order])
     return [pieces[order.index(i)].view(dtype) for i, (_, dtype) in enumerate(kinds)]

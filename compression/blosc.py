@@ -86,9 +86,7 @@ class Blosc(Codec):
         """Check that a code is complete, and of a vector of `nbytes` bytes. Raises RunFailed."""
         block, check_sum = code[:-_CHECK_SUM], code[-_CHECK_SUM:]
         if len(block) < _OVERHEAD or zlib.crc32(block.data) != int.from_bytes(check_sum.tobytes(), "little"):
-            raise RunFailed(
-                f"a code of {len(code)} bytes came that is not of Blosc2: damaged, or sent by another codec"
-            )
+            raise RunFailed(f"a code of {len(code)} bytes came that is not Blosc2's: damaged, or sent by another codec")
         found, compressed, _ = self.library.get_cbuffer_sizes(block)
         if (found, compressed) != (nbytes, len(block)):
             raise RunFailed(f"a code came that holds {found} bytes, and {nbytes} were expected: sent by another layout")

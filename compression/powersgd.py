@@ -134,9 +134,7 @@ class PowerSGD(Linear):
 
     def matrices(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Return the matrices M [rows x columns] that lie in a vector [n]."""
-        return [
-            vector[where].view(rows, columns) for where, (rows, columns, _) in zip(self.coded, self.shapes, strict=True)
-        ]
+        return [vector[where].view(shape) for where, (*shape, _) in zip(self.coded, self.shapes, strict=True)]
 
     def split(self, code: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Return all P [rows x r], all plain tensors, and all Q [columns x r] that lie in a code."""

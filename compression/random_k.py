@@ -68,9 +68,8 @@ class RandomK(Codec):
     def drawn(self, number: int) -> torch.Tensor:
         """Return the indices, ascending, of what is sent of the vector of this number."""
         if self.device.type == "meta":
-            return torch.empty(
-                sum(share_of(n, self.density) for n in self.parts.sizes if n), dtype=torch.int64, device="meta"
-            )
+            k = sum(share_of(n, self.density) for n in self.parts.sizes if n)
+            return torch.empty(k, dtype=torch.int64, device="meta")
         if self.latest is None or self.latest[0] != number:
             random = np.random.default_rng([self.setting.seed % 2**64, number])
             parts = zip(self.parts.slices, self.parts.sizes, strict=True)

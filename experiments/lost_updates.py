@@ -64,8 +64,6 @@ def record(path: AnyPath) -> None:
 
     Raises RunFailed, OSError.
     """
-    rows = [
-        (mode, n, repeat, n * UPDATES, kept) for n in CLIENTS for mode, repeat, kept in launch(_rank, n + 1)[SERVER]
-    ]
+    rows = [(mode, n, turn, n * UPDATES, kept) for n in CLIENTS for mode, turn, kept in launch(_rank, n + 1)[SERVER]]
     with write_atomically(path) as temporary:
         pd.DataFrame(rows, columns=["mode", "clients", "repeat", "made", "kept"]).to_csv(temporary, index=False)

@@ -43,13 +43,12 @@ def grouped(rows: pd.DataFrame, by: Mapping[str, str], cells: Mapping[str, Cell]
     """Return a row for each value of the columns `by`, and in it what each of the cells makes of its rows."""
     table = [(*by.values(), *cells)]
     for key, one in rows.groupby(list(by), sort=False):
-        names = (_label(part, column) for part, column in zip(key, by, strict=True))
-        table.append((*names, *(cell(one) for cell in cells.values())))
+        labels = (
+            f"{part:,g}" if not isinstance(part, str) else NAMES[part] if column in ("strategy", "server") else part
+            for part, column in zip(key, by, strict=True)
+        )
+        table.append((*labels, *(cell(one) for cell in cells.values())))
     return table
-
-
-def _label(value: Any, column: str) -> str:
-    return f"{value:,g}" if not isinstance(value, str) else NAMES[value] if column in ("strategy", "server") else value
 
 
 def _of(values: pd.DataFrame, name: str, per: str | None) -> pd.Series:

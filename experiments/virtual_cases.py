@@ -246,9 +246,7 @@ class WholeFamily(Simulated):
         if case.name == LOCAL_STEPS:
             return make("local_sgd", local_steps=case.value)
         if case.name == BOUNDS:
-            return make(
-                "async_param_server", max_staleness=case.value, aggregate=case.workers if case.value == 0 else 1
-            )
+            return make("async_param_server", max_staleness=case.value, aggregate=1 if case.value else case.workers)
         return make("hogwild", count_lost=True) if case.question == "lost" else _STRATEGIES[case.name]
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:

@@ -42,9 +42,7 @@ def launch(job: Job) -> list[Any]:
 def _make_room_for_pipes(world_size: int, restarts: int) -> None:
     """Allow this process enough open files for a pipe between any two ranks. Raises UsageError."""
     if 2 * (world_size + restarts) > _PIPES_OF_A_PROCESS:
-        raise UsageError(
-            f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many processes"
-        )
+        raise UsageError(f"--restarts {restarts}: at most {_PIPES_OF_A_PROCESS // 2 - world_size} with so many ranks")
     needed = 2 * world_size * (world_size - 1) + 8 * (world_size + restarts) + 128
     allow_open_files(needed, f"--n_gpus {world_size}")
 
@@ -60,10 +58,5 @@ def allow_open_files(needed: int, why: str) -> None:
 
 
 LAUNCHER = Launcher(
-    name="local",
-    launch=launch,
-    transport="shared_memory",
-    shared_memory=True,
-    restarts=True,
-    warm_up=warm_up,
+    name="local", launch=launch, transport="shared_memory", shared_memory=True, restarts=True, warm_up=warm_up
 )

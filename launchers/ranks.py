@@ -52,9 +52,8 @@ class Ranks:
         rank = endpoint.rank
         mine, theirs = context.Pipe(duplex=False)
         self.pipes[rank] = mine
-        process = context.Process(
-            target=ByValue(rank_main, (endpoint, theirs, self.job.for_rank())), name=f"rank {rank}"
-        )
+        main = ByValue(rank_main, (endpoint, theirs, self.job.for_rank()))
+        process = context.Process(target=main, name=f"rank {rank}")
         with hidden_main():
             process.start()
         if rank in self.children:
@@ -147,9 +146,7 @@ class Ranks:
 
     def _silent(self) -> dict[int, Failure]:
         at = self.running()
-        return {
-            rank: Failure("silent") for rank, heard in list(self.last_heard.items()) if at - heard > self.job.timeout
-        }
+        return {rank: Failure("silent") for rank, last in list(self.last_heard.items()) if at - last > self.job.timeout}
 
     def _tell(self, news: Iterable[int], ranks: Iterable[int] | None = None) -> None:
         """Write the news, one byte each, to `ranks`, by default all."""

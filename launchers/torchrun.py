@@ -13,9 +13,7 @@ from records.errors import RunFailed, UsageError
 def launcher() -> Launcher:
     """Return the launcher of this process, which torchrun has started. Raises UsageError if it has not."""
     if not started_by_torchrun():
-        raise UsageError(
-            "--launcher torchrun: it has not started this process; torchrun --nproc-per-node 4 train.py ..."
-        )
+        raise UsageError("--launcher torchrun: it did not start this process; torchrun --nproc-per-node 4 train.py ...")
     return Launcher(
         name="torchrun",
         launch=launch,

@@ -200,14 +200,14 @@ def check_in_place(call: str, cure: str, returned: Any, vector: torch.Tensor, li
     if (kind := type(returned).__name__) in _DONE_LATER:
         raise Fault("returned", f"{call} returned a {kind}: with `{_DONE_LATER[kind]}` in it, a function does nothing "
                                 "when it is called")  # fmt: skip
-    if name_kind(vector) != name_kind(like):
-        raise Fault("damage", f"{call} has made of its vector, {name_kind(like)}, {name_kind(vector)}; {cure}")
+    if kind_of(vector) != kind_of(like):
+        raise Fault("damage", f"{call} has made of its vector, {kind_of(like)}, {kind_of(vector)}; {cure}")
 
 
 def check_like(kind: str, begin: str, value: Any, like: torch.Tensor) -> None:
     """Check that a value is a tensor of this shape and dtype. Raises Fault, of this kind: "`begin` a float; ..."."""
-    if name_kind(value) != name_kind(like):
-        raise Fault(kind, f"{begin} {name_kind(value)}; expected {name_kind(like)}")
+    if kind_of(value) != kind_of(like):
+        raise Fault(kind, f"{begin} {kind_of(value)}; expected {kind_of(like)}")
 
 
 class Descent:
@@ -235,10 +235,10 @@ def name_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def name_kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """Return what a value is, in words: "a tensor [3] of float32"."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(name_kind, value))})"
+        return f"({', '.join(map(kind_of, value))})"
     if isinstance(value, torch.Tensor):
         return f"a tensor {list(value.shape)} of {name_dtype(value.dtype)}"
     return "nothing" if value is None else f"a {type(value).__name__}"

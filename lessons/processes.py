@@ -29,6 +29,7 @@ _LONGEST_S = 30.0  # for one that sleeps, or waits for what never comes
 _SILENT_S = 60.0  # for one that was stopped
 _MOST_PRINTED = 2000  # characters
 _NAME = "your code"
+_SPOILED = "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
 
 preload("lessons.processes")
 
@@ -71,18 +72,13 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
                 yours.append(source.load(lab.functions))
             Game(lab, yours, run, source).play()
             if wrong := first(lab.find_faults(run)):
-                raise Fault("wrong", wrong + _about_spoiled(run))
+                is_nan = any(is_spoiled(vector) for result in run.results for vector in result.values())
+                raise Fault("wrong", wrong + _SPOILED * is_nan)
             if run.damage:
                 raise Fault("damage", run.damage)
         except Fault as fault:
             return run, fault
     return run, None
-
-
-def _about_spoiled(run: Run) -> str:
-    if not any(is_spoiled(vector) for result in run.results for vector in result.values()):
-        return ""
-    return "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
 
 
 def play_on_processes(lab: Lab, source: Source) -> Fault | None:

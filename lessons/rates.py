@@ -50,11 +50,9 @@ def train(serve: Serve, workers: int, rate: float) -> Trained:
         late.extend(found := serve(*of_serve))
         return found
 
-    measured = make_dataclass(
-        "Measured", [], bases=(Mine,), namespace={"serve_all": staticmethod(serve_all)}, kw_only=True
-    )
+    mine = make_dataclass("Measured", [], bases=(Mine,), namespace={"serve_all": staticmethod(serve_all)}, kw_only=True)
     try:
-        table, _ = train_digits(measured(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate)
+        table, _ = train_digits(mine(), n_gpus=workers + 1, epochs=EPOCHS, batch_size=BATCH, lr=rate)
     except RunFailed as error:
         if "the loss" not in str(error):
             raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error

@@ -38,9 +38,7 @@ def write_run(
     those that have it are known as unfinished. Times in the events file count in seconds from the run's earliest event;
     numbers in the metadata that JSON does not know (NaN, infinity) become null. Raises OSError, which names the file.
     """
-    plain = json.dumps(
-        dict(metadata), default=lambda one: one.item() if isinstance(one, np.generic) else os.fspath(one)
-    )
+    plain = json.dumps(dict(metadata), default=lambda v: v.item() if isinstance(v, np.generic) else os.fspath(v))
     text = json.dumps(json.loads(plain, parse_constant=lambda _: None), indent=2) + "\n"
     files = (Path(directory) / f"{run_name}{suffix}" for suffix in SUFFIXES)
     paths = dict(zip(("events", "table", "metadata"), files, strict=True))

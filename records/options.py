@@ -20,7 +20,7 @@ class RecordOptions:
     run_name: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
     events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
-    """Record every phase and message; without, the tables have losses and accuracy only."""
+    """Record every phase and message; without, the tables have losses and scores only."""
     save: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Write the final model to this path, as an ordinary state_dict."""
     replay: str | None = field(default=None, metadata=OF_THIS_RUN)

@@ -87,7 +87,7 @@ WRONG: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "bad_name": lambda loss, x: (loss, 1, {"R squared": 0.5}),
     "many": lambda loss, x: (loss, 1, {"error": x}),
     "not_a_number": lambda loss, x: loss * math.nan,
-    "raises": lambda loss, x: {}["oh"],
+    "raises": lambda loss, x: 1 / 0,
 }
 
 

@@ -70,7 +70,7 @@ class Peer:
 
     def release(self, ticket: int) -> None:
         """Tell the peer that its message with this ticket is no longer read."""
-        self.write(release_frame(ticket))
+        self.write(HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0))
 
     def slice_of(self, buffer: int, offset: int, numel: int) -> torch.Tensor:
         """Return `numel` elements from `offset` of the peer's memory with this number."""
@@ -233,11 +233,6 @@ def frame(
     bits, is_float = bits_of(n)
     fields = (size, kind, dtype | is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
     return HEADER.pack(*fields) + name + payload
-
-
-def release_frame(ticket: int) -> bytes:
-    """Return a frame that says that the message with this ticket is no longer read."""
-    return HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0)
 
 
 def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:

@@ -68,9 +68,7 @@ class ProcessGroup(Remote):
         self._posting = threading.Lock()  # a payload follows its header
         self._posted: dict[int, queue.SimpleQueue[_Sent | None]] = {peer: queue.SimpleQueue() for peer in self.peers}
         works = (self._receive_from, self._wait_until_received)
-        self._threads = [
-            threading.Thread(target=work, args=[peer], daemon=True) for peer in self.peers for work in works
-        ]
+        self._threads = [threading.Thread(target=one, args=[peer], daemon=True) for peer in self.peers for one in works]
         for thread in self._threads:
             thread.start()
 

@@ -66,17 +66,14 @@ class Remote(Transport):
             if self._hear(peer) == _clock_of_this_process():
                 continue
             if self.rank == 0:
-                self._answer(peer)
+                for _ in range(_ROUNDS):  # an answer each
+                    self._hear(peer)
+                    self._tell(peer, timing.now())
             else:
                 self._ask()
         self.barrier()
         self.link = self._link
         self._running = timing.RunningClock(self.now)
-
-    def _answer(self, peer: int) -> None:
-        for _ in range(_ROUNDS):
-            self._hear(peer)
-            self._tell(peer, timing.now())
 
     def _ask(self) -> None:
         best = Alignment(self.alignment.host, 0.0, float("inf"))

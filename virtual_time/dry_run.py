@@ -116,11 +116,9 @@ class DryRun:
 def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
     """Return the messages and bytes that all ranks send in a step, of parameters of this layout, in closed form."""
     strategy, roles, code = options.strategy, options.roles, options.coded(layout)
-    itemsize = options.torch_dtype.itemsize
+    width = options.torch_dtype.itemsize
     traffic = strategy.cost(code.kind if code else None).by_role
-    counts = [
-        forms.closed_form(strategy, traffic[role], len(roles), layout.n * itemsize, code, itemsize) for role in roles
-    ]
+    counts = [forms.closed_form(strategy, traffic[role], len(roles), layout.n * width, code, width) for role in roles]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
@@ -271,8 +269,6 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
     if parameters is not None and not (1 <= parameters <= 1e15 and parameters == int(parameters)):
         raise UsageError(f"--parameters {parameters:g}: must be a whole number from 1 to 1e15, such as 7e9")
     if parameters is not None and options.model != default.model:
-        raise UsageError(
-            f"--model {options.model}: --parameters says all that is to be known of the model; leave one out"
-        )
+        raise UsageError(f"--model {options.model}: --parameters says all that is known of the model; leave one out")
     if steps is not None and not 1 <= steps <= 10_000:
         raise UsageError(f"--steps {steps}: must be from 1 to 10000")

@@ -78,7 +78,7 @@ class Member(Transport):
         self._why_gone = ""  # "": it is here
         self.on_the_way = 0  # messages that it has sent
         self._works = False
-        self.recorder.time_passes = self._compute
+        self.recorder.time_passes = lambda phase, part: self.work(ranks.seconds(rank, phase, part))  # at a phase's end
         # What it waits for: the rank, and the tags, or that this rank releases a message with this tag.
         self._wanted: tuple[int, Tags, str | None] | None = None
         self._since = 0  # the number of its last wait
@@ -110,10 +110,6 @@ class Member(Transport):
     def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
         """See Transport: no wait has a limit, so no peer needs a message."""
         yield
-
-    def _compute(self, phase: str, part: float) -> None:
-        """Let the time of a phase pass, at its end."""
-        self.work(self.ranks.seconds(self.rank, phase, part))
 
     def work(self, seconds: float) -> None:
         """Let the time pass in which this rank has a core for so many seconds."""

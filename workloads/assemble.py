@@ -56,7 +56,7 @@ def _n_outputs(*splits: InMemory) -> int:
     if y.is_floating_point():
         return y[0].numel()
     tokens = [part for split in splits for part in (split.x, split.y) if not part.is_floating_point()]
-    return 1 + max(int(part.max()) for part in tokens)
+    return 1 + max(int(part.long().max()) for part in tokens)
 
 
 def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Data:

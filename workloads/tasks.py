@@ -111,10 +111,11 @@ def _classified(model: nn.Module, x: Tensor, y: Tensor) -> Sums:
 
 
 def _predict_next(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    if x.dim() != 2 or x.shape != y.shape or x.dtype != torch.int64 or y.dtype != torch.int64:
+    if x.dim() != 2 or x.shape != y.shape or x.is_floating_point() or y.is_floating_point():
         raise UsageError(
-            f"--task {LANGUAGE_MODEL}: x is {_described(x)}, y {_described(y)}; make both int64 [samples, tokens]"
+            f"--task {LANGUAGE_MODEL}: x is {_described(x)}, y {_described(y)}; make both integers [samples, tokens]"
         )
+    x, y = x.long(), y.long()
     output = model(x)
     if not (isinstance(output, Tensor) and output.dim() == 3 and output.shape[:2] == y.shape):
         raise UsageError(
@@ -149,7 +150,7 @@ def find(name: str) -> Task:
     function = import_user_object("--task", name)
     if not callable(function):
         raise UsageError(f"--task {name}: is no function; define it as function(model, x, y)")
-    return Task(name, "n", function)
+    return Task(name, "its n", function)
 
 
 def check(task: Task, model: nn.Module, model_name: str, data: Data, dtype: torch.dtype) -> int:

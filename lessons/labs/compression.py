@@ -7,20 +7,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import (
-    Case,
-    Fault,
-    Figure,
-    Lab,
-    Run,
-    Sent,
-    Vectors,
-    check_like,
-    is_close,
-    name_dtype,
-    name_kind,
-    normal,
-)
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_like, is_close, kind_of, name_dtype, normal
 from lessons.sums import coefficients, describe
 
 COMPRESS, DECOMPRESS, EXCHANGE = "compress", "decompress", "exchange"
@@ -134,13 +121,13 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
     """Return the indices and the values of a code. Raises Fault if it is none."""
     begin = f"{begin}: compress returned"
     if not (isinstance(code, tuple | list) and len(code) == 2 and all(isinstance(one, torch.Tensor) for one in code)):
-        raise Fault("returned", f"{begin} {name_kind(code)}; expected two tensors: (indices, values)")
+        raise Fault("returned", f"{begin} {kind_of(code)}; expected two tensors: (indices, values)")
     indices, values = code
     if indices.dtype == torch.int64:
         raise Fault("returned", f"{begin} indices of int64; expected int32, as they are counted and unpacked")
     alike = (indices.dtype, values.dtype) == (torch.int32, case.dtype)
     if not (alike and indices.shape == values.shape == (len(values),)):
-        raise Fault("returned", f"{begin} {name_kind((indices, values))}; expected as many indices, of int32, as "
+        raise Fault("returned", f"{begin} {kind_of((indices, values))}; expected as many indices, of int32, as "
                                 f"values, of {name_dtype(case.dtype)}")  # fmt: skip
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < case.length:
         raise Fault("returned", f"{begin} an index that is not one of 0 to {case.length - 1}")

@@ -108,9 +108,7 @@ def _explain_pushes(run: Run, k: int) -> Iterator[str]:
         yield f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
         return
     held = [amounts(run, vector) for vector in sent]
-    texts = [
-        found and first(_explain_push(*found, wanted, k)) for found, (wanted, _) in zip(held, expected, strict=True)
-    ]
+    texts = [one and first(_explain_push(*one, wanted, k)) for one, (wanted, _) in zip(held, expected, strict=True)]
     wrong = [(text.startswith(_NOTHING), i, text) for i, text in enumerate(texts) if text]
     for _, i, text in sorted(wrong):  # what is missing may have gone with what came again
         text += _explain_again(held, expected, k) if text.endswith("; ") else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, name_kind, normal
+from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, kind_of, normal
 from lessons.labs import oracle_words as words
 from lessons.labs.oracle_words import RANKS, ask, draw_replicas, plan_of
 from lessons.labs.ring import FORMULAS, Ring
@@ -72,7 +72,7 @@ class Oracle(Lab):
         g.copy_(inputs["g"])
         total = yours.average(transport, g, int(inputs["n"]))
         if not isinstance(total, int):
-            raise Fault("returned", f"rank {transport.rank}: average returned {name_kind(total)}; write the mean into "
+            raise Fault("returned", f"rank {transport.rank}: average returned {kind_of(total)}; write the mean into "
                                     "g, in place, and return the number of all ranks' samples, an int")  # fmt: skip
         return {"g": g, "total": torch.tensor([total])}
 
@@ -138,7 +138,7 @@ def _flattened(plan: Any, N: int) -> Vectors:
     try:
         steps = [[[int(sample) for sample in part] for part in parts] for parts in plan[:]]
     except (TypeError, ValueError):
-        raise Fault("returned", f"cut returned {name_kind(plan)}; expected a list with an element for each step: a "
+        raise Fault("returned", f"cut returned {kind_of(plan)}; expected a list with an element for each step: a "
                                 "list of N ranges, one for each rank") from None  # fmt: skip
     if other := next((parts for parts in steps if len(parts) != N), None):
         raise Fault("returned", f"cut returned {len(other)} parts in a step, for N = {N}; expected one for each rank")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Run, Vectors, is_close, name_dtype, name_kind, normal
+from lessons.lab import Case, Fault, Run, Vectors, is_close, kind_of, name_dtype, normal
 from lessons.sums import coefficients, describe
 
 RANKS = 3  # that the plan of one_process is cut for
@@ -204,7 +204,7 @@ def ask(verify: Callable[..., Any], inputs: Vectors, case: Case) -> Vectors:
     for xs, oracle in zip(trials, oracles, strict=True):
         returned = verify(list(xs), oracle.clone(), _tolerance(case))
         if not isinstance(returned, bool) and not (isinstance(returned, torch.Tensor) and returned.numel() == 1):
-            raise Fault("returned", f"verify returned {name_kind(returned)}; expected True or False")
+            raise Fault("returned", f"verify returned {kind_of(returned)}; expected True or False")
         verdicts.append(bool(returned))
     return {"verdicts": torch.tensor(verdicts)}
 

@@ -49,21 +49,19 @@ class Server(Lab):
             used.append(gradient.clone())
 
         result = {}
-        for step in range(1, STEPS + 1):
+        for s in range(1, STEPS + 1):
             if transport.rank == 0:
                 used.clear()
                 yours.serve(transport, x, update)
-                result[f"used{step}"] = torch.cat([x[:0], *used]).view(-1, case.length)
+                result[f"used{s}"] = torch.cat([x[:0], *used]).view(-1, case.length)
             else:
                 torch.sub(x, inputs["c"], out=g)
                 before = g.clone()
                 returned = yours.work(transport, x, g)
                 check_in_place(f"rank {transport.rank}: work", CURE, returned, x, inputs["x"])
                 if not torch.equal(before, g):
-                    raise Fault(
-                        "damage", f"rank {transport.rank}, step {step}: work changed g, which it is only to send"
-                    )
-            result[f"x{step}"] = x.clone()
+                    raise Fault("damage", f"rank {transport.rank}, step {s}: work changed g, which it is only to send")
+            result[f"x{s}"] = x.clone()
         return result
 
     def find_faults(self, run: Run) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, name_kind
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, kind_of
 from lessons.labs.param_server import CURE, draw_losses, mean_gradient, new_optimizer, one_process, take_step
 from lessons.labs.ring import FORMULAS, chunk_spans
 from lessons.sums import are_all, coefficients, describe
@@ -106,8 +106,8 @@ class Optimizer:
     def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
         begin = f"rank {self._rank}: update was given"
-        if name_kind(part) != name_kind(gradient) or not isinstance(part, torch.Tensor):
-            raise Fault("update", f"{begin} {name_kind((part, gradient))}; expected vectors of one length and dtype, a "
+        if kind_of(part) != kind_of(gradient) or not isinstance(part, torch.Tensor):
+            raise Fault("update", f"{begin} {kind_of((part, gradient))}; expected vectors of one length and dtype, a "
                                   "slice of x and the gradient of its elements")  # fmt: skip
         if not part.numel():
             return

@@ -53,7 +53,7 @@ def check(out: str, path: Path, heads: Sequence[str]) -> Rows:
     assert [line.split()[0] for line in out.splitlines()[: len(heads)]] == list(heads)
     assert len(out.splitlines()) == len(heads) + 1 + len(rows), "one line per row, under the names"
     for key, value in (item for row in rows for item in row.items()):
-        assert not isinstance(value, float) or value > 0 or key in ("error", "hidden"), key
+        assert not isinstance(value, float) or value > 0 or key == "error", key
     for row in rows:
         for key in (key for key in row if key.endswith("_quartiles")):
             low, high = row[key]
@@ -101,14 +101,6 @@ CASES = {
         "--ranks 2 --repeats 1", "what", [("import torch",), ("first run, to its end",), ("2 ranks ready",)],
         lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",
     ),
-    "hogwild": Case(
-        "--processes 1 2 --models small_cnn --steps 1 --batch_size 8 --repeats 2", "model processes",
-        [("small_cnn", 1), ("small_cnn", 2)],
-    ),
-    "overlap": Case(
-        "--repeats 1 --steps 1 --batch_size 4 --models deep --gbit 10 0", "gbit", [(10,), ("shared memory",)],
-        lambda row: (row["ddp_ring"] == "") == (row["gbit"] == 10),
-    ),
     "prediction": Case(
         "--ranks 2 --mbit 1000 --parameters 1000 --repeats 2", "strategy",
         [(name,) for name in PREDICTED if name != "single"],
@@ -122,7 +114,6 @@ CASES = {
 }  # fmt: skip
 MARKS = {
     "all_reduce, mpi": [pytest.mark.end_to_end, *NEEDS_MPI],
-    "overlap": [pytest.mark.exhaustive],  # its strategies and links are measured by `training` and `prediction`
     "parameter_server": [pytest.mark.exhaustive],
 }
 
@@ -155,14 +146,13 @@ def test_compression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.end_to_end
 def test_a_benchmark_is_a_script(tmp_path: Path) -> None:
-    line = [sys.executable, "benchmarks/virtual_time.py", "--ranks", "2", "5", "--repeats", "2"]
+    line = [sys.executable, "benchmarks/all_reduce.py", "--sizes", "1000", "2000", "--repeats", "2"]
     done = subprocess.run([*line, "--out", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True,
                           timeout=LIMIT, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rows = check(done.stdout, tmp_path / "figures.json", HEADS)
-    assert [(row["ranks"], row["messages"]) for row in rows] == [(2, 4), (5, 40)]
-    for row in rows:
-        assert row["seconds"] == pytest.approx(row["us_a_message"] * row["messages"] / 1e6)
+    rows = check(done.stdout, tmp_path / "figures.json", [*HEADS, "ranks"])
+    assert [(row["world_size"], row["numel"]) for row in rows] == [(2, 1000), (2, 2000)]
+    assert all(map(is_right_all_reduce, rows))
 
 
 def test_a_ratio_is_the_median_of_what_its_quartiles_are_of() -> None:
@@ -183,16 +173,15 @@ def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 WRONG = """
 compression --elements 1001
 compression --codecs topk zip
-virtual_time --ranks 1
-overlap --gbit -1
-overlap --models vgg
-overlap --bucket_mb 0
-hogwild --processes 2 0
+prediction --compute_ms -1
+training --n_gpus 1
+training --models vgg
+parameter_server --workers 2 0
 all_reduce --peers nccl
 all_reduce --no_such_option
 parameter_server --workers 2 2
 startup --repeats 0
-virtual_time --out /dev/null/figures.json
+startup --out /dev/null/figures.json
 """
 
 
@@ -204,6 +193,5 @@ def test_bad_usage_names_the_option(line: str) -> None:
 
 
 def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
-    sizes = {networks.small_cnn: 21_840, networks.cnn: 1_199_882, networks.mlp: 5_824_522, networks.deep: 3_296_266}
-    for network, size in sizes.items():
+    for network, size in {networks.cnn: 1_199_882, networks.mlp: 5_824_522}.items():
         assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size

@@ -132,7 +132,7 @@ def test_without_mpi4py_one_line_says_what_to_install(monkeypatch: pytest.Monkey
     ("options", "message"),
     [
         (("--launcher", "ssh"), "--launcher ssh: unknown; there are local, torchrun, mpi, dask"),
-        (("--launcher", "torchrun"), "--launcher torchrun: it has not started this process; torchrun --nproc"),
+        (("--launcher", "torchrun"), "--launcher torchrun: it did not start this process; torchrun --nproc"),
         (("--launcher", "local", "--scheduler", "tcp://a:1"), "--scheduler tcp://a:1: is Dask's; leave --launcher"),
     ],
 )

@@ -150,11 +150,11 @@ def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(
         ("tests.tasks:bad_name", "gave a score the name 'R squared'"),
         ("tests.tasks:many", "gave a Tensor (2, 3) of torch.float32 as score error, which must be one number"),
         ("tests.tasks:not_a_number", "its loss of the first samples is nan"),
-        ("tests.tasks:raises", "and y a Tensor (2, 2) of torch.float32, it raised KeyError"),
+        ("tests.tasks:raises", "and y a Tensor (2, 2) of torch.float32, it raised ZeroDivisionError"),
         ("tests.tasks:TOKENS", "is no function; define it as function(model, x, y)"),
         ("tests.tasks:absent", "has no absent; define it there"),
         ("classificatoin", "did you mean classification?"),
-        ("language_model", "make both int64 [samples, tokens]"),
+        ("language_model", "make both integers [samples, tokens]"),
     ],
 )  # fmt: skip
 def test_what_is_no_task_ends_with_one_line_that_names_it(tmp_path: Path, task: str, told: str) -> None:

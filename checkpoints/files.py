@@ -24,7 +24,7 @@ from records.atomic import naming, sync
 from records.errors import UsageError, one_line
 from transports.base import Transport
 
-FORMAT = 4
+FORMAT = 3
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ class RunOptions:
     """Floating-point type of the training: float32 or float64."""
     amp: str = "none"
     """Mixed precision: compute the forward pass and the loss by torch's autocast in bf16, or, on a GPU, in fp16, whose
-    gradients a GradScaler keeps in range. Parameters, gradients and the optimizer stay float32; none: no autocast."""
+    gradients a GradScaler keeps in range. Parameters, gradients, the optimizer and the evaluation stay float32; none:
+    no autocast."""
     seed: int = 0
     """Seed of the weights, the order of the samples, and everything else that is random."""
     slow: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE_ALWAYS)

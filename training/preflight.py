@@ -137,7 +137,7 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
         run = checkpoint_files.load_run(checkpoint)
         made_with = check_recorded(run["options"], checkpoint / "run.json", type(options.strategy), type(options.codec))
     for option, name, value in options.all_fields():
-        if MAY_CHANGE not in option.metadata and made_with.get(name) != value:
+        if MAY_CHANGE not in option.metadata and made_with.get(name, option.default) != value:
             raise UsageError(
                 f"--{name} {value}: {checkpoint} was made with {made_with.get(name)}, which a run that continues from "
                 "it cannot change"

@@ -66,7 +66,7 @@ class Saved:
                 "n": self.position.n,
                 "samples": self.position.samples,
             },
-            "random": random_state(transport.device),
+            **random_state(transport.device),
             "precision": self._precision.state_dict(),
         }
         with transport.recorder.evaluating():
@@ -91,7 +91,7 @@ class Saved:
         step, loss_sum, n = position["step"], position["loss_sum"], position.get("n", samples)
         self.position = Position(step, step, loss_sum, n, samples, samples)
         transport.recorder.epoch = position["epoch"]
-        set_random_state(state["random"], transport.device)
-        self._precision.load_state_dict(state["precision"])
+        set_random_state(state, transport.device)
+        self._precision.load_state_dict(state.get("precision", {}))  # there was none before --amp
         found: dict[str, Any] = state["strategy"]
         return found

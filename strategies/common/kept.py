@@ -53,15 +53,14 @@ class KeptThing:
 def random_state(device: torch.device) -> dict[str, torch.Tensor | None]:
     """Return the state of torch's generators of this rank, of which dropout draws: the CPU's, and its GPU's."""
     on_gpu = device.type == "cuda"
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state(device) if on_gpu else None}
+    return {"random": torch.get_rng_state(), "random_cuda": torch.cuda.get_rng_state(device) if on_gpu else None}
 
 
-def set_random_state(state: Mapping[str, torch.Tensor | None], device: torch.device) -> None:
-    """Continue to draw from what `random_state` returned."""
-    if state["cpu"] is not None:
-        torch.set_rng_state(state["cpu"])
-    if state["cuda"] is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Continue to draw from a state with what `random_state` returned."""
+    torch.set_rng_state(state["random"])
+    if state["random_cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["random_cuda"], device)
 
 
 def nbytes_of(optimizer: torch.optim.Optimizer) -> int:

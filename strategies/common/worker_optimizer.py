@@ -77,7 +77,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         self.replica = Replica(model, transport)
         self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
         if state:
-            set_random_state(state["random"], transport.device)
+            set_random_state(state, transport.device)
         self._unchangeable, self._complete = "", False
         descent, groups = self.strategy.descent, []
         for group in descent.optimizer.param_groups:
@@ -163,8 +163,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         Also the state of torch's random numbers, which the rank continues with: those of dropout.
         """
         self._pass_options_on()
-        random = random_state(self.strategy.transport.device)
-        return {**self.strategy.state_dict(), "epoch": self.epoch, "random": random}
+        return {**self.strategy.state_dict(), "epoch": self.epoch, **random_state(self.strategy.transport.device)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise UsageError: all ranks begin with their states, by `state`."""

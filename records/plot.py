@@ -76,8 +76,8 @@ def picture(runs: Sequence[Run]) -> Figure:
         rows["bytes"] /= scale
     across = {"epoch": ("epochs", "epochs"), "seconds": ("seconds", "training time (s)")}
     across |= {"bytes": ("bytes sent", f"sent by all ranks ({unit})")} if (every["bytes"] > 0).any() else {}
-    known = ["accuracy", *(name for name in every if name not in ("epoch", *across, "bytes", *_LABELS)), "loss"]
-    measures = [name for name in known if every[name].notna().any()] or ["loss"]
+    others = [name for name in every if name not in ("epoch", "seconds", "bytes", *_LABELS)]
+    measures = [name for name in ("accuracy", *others, "loss") if every[name].notna().any()] or ["loss"]
     diverged = [bool(rows["loss"].notna().any() and math.isnan(rows["loss"].iloc[-1])) for rows in curves]
     names = [_name(run) + ("\n(diverged)" if lost else "") for run, lost in zip(runs, diverged, strict=True)]
     lines = 1 + sum(name.count("\n") + 1.4 for name in names)
@@ -91,12 +91,13 @@ def picture(runs: Sequence[Run]) -> Figure:
                 axes.plot(known[x], known[measure], label=str(number), **style)
                 if diverged[number] and measure == "loss":
                     axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=style["color"], markersize=8)
-            axes.set_title(f"{measure} against {against}", fontsize=9)
+            title = f"{measure} against {against}"
+            axes.set_title(title, fontsize=9 if len(title) < 30 else 7.5)
             axes.grid(color="#e6e6e6", linewidth=0.6)
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=8, labelbottom=True)
             axes.set_xlabel(label, fontsize=8)
-        grid[i, 0].set_ylabel(_LABELS.get(measure, f"held-out {measure}"), fontsize=8)
+        grid[i, 0].set_ylabel(_LABELS.get(measure, f"held-out {measure.removeprefix('test ')}"), fontsize=8)
     for axes in grid[:, 0]:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     for axes in grid[0, 1:]:

@@ -175,10 +175,10 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     """Return the numbers of a whole run, from its epoch table; None where nothing was measured.
 
     test_accuracy, or what else `scores` names: of the last epoch that has one (its lowest rank, if several measured
-    it). seconds: the slowest
-    rank's time, summed over epochs. samples_per_s: samples trained by all workers (those that a server applied, if it
-    counted them: not every gradient is) over those seconds, without the first epoch if there are several, for it also
-    pays for warming up. bytes_sent: by all ranks, to train; evaluate_bytes: to evaluate and save the model.
+    it). seconds: the slowest rank's time, summed over epochs. samples_per_s: samples trained by all workers (those that
+    a server applied, if it counted them: not every gradient is) over those seconds, without the first epoch if there
+    are several, for it also pays for warming up. bytes_sent: by all ranks, to train; evaluate_bytes: to evaluate and
+    save the model.
     """
     scored = {name: table[name].dropna() for name in scores(table)}
     counting = table[(table["role"] == SERVER) & table["samples"].notna()]

@@ -69,7 +69,10 @@ class Task:
         except TypeError:
             raise self._refused(f"gave {_described(n)} as n, which must be an integer") from None
         if n < 1:
-            raise self._refused(f"gave n = {n}: a batch without anything to learn from; leave such samples out")
+            raise UsageError(
+                f"--task {self.name}: gave n = {n} for {len(x)} samples, which have nothing to learn from; leave such "
+                "samples out, or take a larger --batch_size"
+            )
         return Outcome(loss.reshape(()), n, self._checked(scores))
 
     def _checked(self, scores: Any) -> Mapping[str, float]:

@@ -137,56 +137,46 @@ def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(
     assert (facts["task"], facts["better"], facts["test_loss"]) == (f"tests.tasks:{task}", {}, losses[-1])
 
 
-@pytest.mark.parametrize(
-    ("task", "told"),
-    [
-        ("tests.tasks:no_gradient", "gave a loss without gradient"),
-        ("tests.tasks:not_reduced", "gave a Tensor (2, 3) of torch.float32 as loss, which must be a tensor of one"),
-        ("tests.tasks:a_number", "gave a float as loss"),
-        ("tests.tasks:four", "returned 4 things; return loss, (loss, n) or (loss, n, {'score': number})"),
-        ("tests.tasks:half", "gave a float as n, which must be an integer"),
-        ("tests.tasks:nothing", "gave n = 0"),
-        ("tests.tasks:a_list", "gave a list as scores, which must be a dictionary"),
-        ("tests.tasks:bad_name", "gave a score the name 'R squared'"),
-        ("tests.tasks:many", "gave a Tensor (2, 3) of torch.float32 as score error, which must be one number"),
-        ("tests.tasks:not_a_number", "its loss of the first samples is nan"),
-        ("tests.tasks:raises", "and y a Tensor (2, 2) of torch.float32, it raised ZeroDivisionError"),
-        ("tests.tasks:TOKENS", "is no function; define it as function(model, x, y)"),
-        ("tests.tasks:absent", "has no absent; define it there"),
-        ("classificatoin", "did you mean classification?"),
-        ("language_model", "make both integers [samples, tokens]"),
-    ],
-)  # fmt: skip
-def test_what_is_no_task_ends_with_one_line_that_names_it(tmp_path: Path, task: str, told: str) -> None:
-    arguments = [part for name, value in HEIGHTS.items() for part in (f"--{name}", str(value))]
-    code, text = said("--strategy", "single", "--results_dir", str(tmp_path), "--task", task, *arguments)
-    assert (code, text.count("\n")) == (2, 1), text
-    assert text.startswith(f"error: --task {task}: "), text
-    assert told in text
-    assert list(tmp_path.iterdir()) == []
+TOLD = {
+    "tests.tasks:no_gradient": "gave a loss without gradient",
+    "tests.tasks:not_reduced": "gave a Tensor (2, 3) of torch.float32 as loss, which must be a tensor of one",
+    "tests.tasks:a_number": "gave a float as loss",
+    "tests.tasks:four": "returned 4 things; return loss, (loss, n) or (loss, n, {'score': number})",
+    "tests.tasks:half": "gave a float as n, which must be an integer",
+    "tests.tasks:nothing": "gave n = 0",
+    "tests.tasks:a_list": "gave a list as scores, which must be a dictionary",
+    "tests.tasks:bad_name": "gave a score the name 'R squared'",
+    "tests.tasks:many": "gave a Tensor (2, 3) of torch.float32 as score error, which must be one number",
+    "tests.tasks:not_a_number": "its loss of the first samples is nan",
+    "tests.tasks:raises": "with --model tests.workload:linear, on x a Tensor (2, 3) of torch.float32 and y a",
+    "tests.tasks:TOKENS": "is no function; define it as function(model, x, y)",
+    "tests.tasks:absent": "has no absent; define it there",
+    "tests.tasks:own": "raised TypeError",
+    "classificatoin": "unknown; did you mean classification?",
+    "language_model": "make both integers [samples, tokens]",
+    "classification": "x is torch.int64; make it uint8 (pixels 0..255) or floating, or give another --task",
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--dataset", "tests.tasks:lines"), "x is torch.int64; make it uint8 (pixels 0..255) or floating, or give an"),
-        (("--dataset", "tests.tasks:lines", "--task", "language_model", "--model", "tests.workload:linear"), "raised"),
-        (("--dataset", "tests.tasks:heights", "--task", "tests.tasks:own"), "raised TypeError"),
-    ],
-)
-def test_data_or_a_model_of_another_task_end_with_one_line(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
-    code, text = said("--strategy", "single", "--results_dir", str(tmp_path), *options)
-    assert (code, text.count("\n")) == (2, 1), text
-    assert told in text
+@pytest.mark.parametrize("task", TOLD)
+def test_what_is_no_task_or_not_one_of_the_data_ends_with_one_line(tmp_path: Path, task: str) -> None:
+    options = arguments(LINES if task == "classification" else HEIGHTS)
+    code, text = said("--strategy", "single", "--results_dir", str(tmp_path), *options, "--task", task)
+    assert (code, text.count("\n"), list(tmp_path.iterdir())) == (2, 1, []), text
+    assert text.startswith("error: --dataset" if task == "classification" else f"error: --task {task}: "), text
+    assert TOLD[task] in text
+
+
+def arguments(options: dict[str, object]) -> list[str]:
+    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
 
 
 # What is shown
 
 
 def test_every_table_shows_the_names_that_the_task_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [part for name, value in LINES.items() for part in (f"--{name}", str(value))]
     more = ["--n_gpus", "2", "--device", "cpu", "--results_dir", str(tmp_path), "--checkpoint_every", "6"]
-    code, text = said(*options, *more, "--run_name", "lines", "--checkpoint_dir", str(tmp_path / "c"))
+    code, text = said(*arguments(LINES), *more, "--run_name", "lines", "--checkpoint_dir", str(tmp_path / "c"))
     assert code == 0, text
     facts = json.loads((tmp_path / "lines.json").read_text())
     bits = facts["test_bits_per_character"]

@@ -179,6 +179,27 @@ def test_a_users_map_style_datasets_are_taken(user_module: WriteModule) -> None:
     assert load(name, "").fetch(y)[1].tolist() == y.tolist()
 
 
+def test_for_another_task_a_users_tensors_are_what_they_are(user_module: WriteModule) -> None:
+    name = user_module(
+        "def make():\n"
+        "    x = np.arange(40, dtype=np.uint16).reshape(10, 4)\n"
+        "    return x, x[:, :2].astype(np.float64), x[:3], x[:3, :2].astype(np.float64)"
+    )
+    data = load(name, "", task="tests.tasks:regression")
+    x, y = data.fetch(torch.tensor([9]))
+    assert (x.dtype, x.tolist(), data.n_classes) == (torch.uint16, [[36, 37, 38, 39]], 2)
+    assert (y.dtype, y.tolist()) == (torch.float32, [[36.0, 37.0]])
+
+
+def test_for_another_task_items_are_any_tensors_of_one_shape(user_module: WriteModule) -> None:
+    name = user_module("def make(): return ([(torch.ones(2, 2, 2, 2), i * torch.ones(i)) for i in (3, 3, 4)],) * 2")
+    data = load(name, "", task="tests.tasks:regression")
+    assert (data.input_shape, data.n_classes) == ((2, 2, 2, 2), 3)
+    assert data.fetch(torch.arange(2))[1].tolist() == [[3.0, 3.0, 3.0]] * 2
+    with pytest.raises(UsageError, match=r"targets of the train set are \(3,\) and \(4,\); make all of one shape"):
+        data.fetch(torch.arange(3))
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [

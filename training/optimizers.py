@@ -96,12 +96,10 @@ def _with_adamw(
 
 
 def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-    """Return what the user's function returns. Raises UsageError if that is no optimizer of these parameters."""
+    """Return what the user's function returns. Raises UsageError if that is no optimizer."""
     made = call_user_function("--optimizer", name, named)
     if not isinstance(made, torch.optim.Optimizer):
         raise UsageError(f"--optimizer {name}: returned a {type(made).__name__}; return a torch.optim.Optimizer")
-    if {id(p) for group in made.param_groups for p in group["params"]} - {id(p) for _, p in named}:
-        raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
     return made
 
 

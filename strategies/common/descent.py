@@ -95,9 +95,12 @@ def sgd_of(make: OptimizerFactory, why: str, cure: str = "take sgd") -> torch.op
     """Return the optimizer of one element, for who takes over its options. Raises UsageError if it is not SGD."""
     made = None if isinstance(make, ByTensor) else make([nn.Parameter(torch.zeros(1))])
     if not isinstance(made, torch.optim.SGD):
-        name = make.name if isinstance(make, ByTensor) else type(made).__name__.lower()
-        raise UsageError(f"--optimizer {name}: {why}; {cure}")
+        raise UsageError(f"--optimizer {_name_of(make, made)}: {why}; {cure}")
     return made
+
+
+def _name_of(make: OptimizerFactory, made: torch.optim.Optimizer | None) -> str:
+    return make.name if isinstance(make, ByTensor) else type(made).__name__.lower()
 
 
 class Descent:
@@ -154,6 +157,9 @@ class Descent:
             self.optimizer = self._make(list(self.parameters), layout)
         else:
             self.optimizer = self._make(list(self.parameters))
+        if {id(p) for group in self.optimizer.param_groups for p in group["params"]} - set(map(id, self.parameters)):
+            name = _name_of(self._make, self.optimizer)
+            raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         # Without a gradient, the tensors of other parts stay as they are, and have no state.
         self._own = range(len(self.parameters))

@@ -75,7 +75,8 @@ class WorkerOptimizer(torch.optim.Optimizer):
         self._recorder.epoch = state["epoch"] if state else max(1, self._recorder.epoch)
         make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
-        self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
+        with in_python({}):
+            self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
         if state:
             set_random_state(state, transport.device)
         self._unchangeable, self._complete = "", False

@@ -116,6 +116,10 @@ def named(parameters: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters)
 
 
+def of_others(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(make_model().parameters())
+
+
 def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: dict[str, Any]) -> Any:
     given = {"optimizer": OPTIMIZERS["plain"], "codec": codec} | more
     return outcome(WorkerOptimizer, make_model(), transport, strategy, **given)
@@ -131,6 +135,7 @@ def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: d
         (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
         (2, RingAllReduce(), DGC(), {"optimizer": by_name(named)}, "optimizer=named: dgc carries the"),
+        (2, RingAllReduce(), None, {"optimizer": of_others}, "optimizer=sgd: has parameters that it was not given;"),
         (2, DGS(), None, {"optimizer": OPTIMIZERS["groups"]}, "decay: dgs has one decay for all"),
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The tensors of a flat vector."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -11,10 +11,14 @@ import torch
 
 @dataclass(frozen=True)
 class Layout:
-    """The tensors that lie one after the other in a vector [n]: their names and shapes."""
+    """The tensors that lie one after the other in a vector [n]: their names and shapes.
+
+    `tables` are the names of the weights of embeddings, of which a gradient touches some rows.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    tables: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, torch.Tensor]]) -> "Layout":
@@ -32,6 +36,12 @@ class Layout:
         """Where each tensor lies in the vector."""
         ends = accumulate(self.sizes)
         return tuple(slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True))
+
+    def views(self, vector: torch.Tensor, which: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """Return the tensors, or those at `which` places, that lie in a vector one after the other."""
+        shapes = self.shapes if which is None else [self.shapes[i] for i in which]
+        parts = vector.split([math.prod(shape) for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     @property
     def n(self) -> int:

@@ -12,7 +12,7 @@ from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.base import RunSize, Strategy
-from strategies.common.descent import OptimizerFactory
+from strategies.common.descent import ByTensor, OptimizerFactory, by_name
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.worker_optimizer import WorkerOptimizer
@@ -50,6 +50,7 @@ __all__ = [
     "GROUPS",
     "INSTEAD",
     "STRATEGIES",
+    "ByTensor",
     "Cost",
     "OptimizerFactory",
     "Replica",
@@ -60,5 +61,6 @@ __all__ = [
     "UsageError",
     "WorkerOptimizer",
     "between",
+    "by_name",
     "one_of",
 ]

@@ -63,11 +63,6 @@ def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Wor
     return sent
 
 
-def own_chunk(vector: torch.Tensor, transport: Transport) -> torch.Tensor:
-    """Return the chunk that this rank holds after share-reduce, a view: number (r + 1) mod N."""
-    return vector.tensor_split(transport.world_size)[(transport.rank + 1) % transport.world_size]
-
-
 def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 

@@ -66,7 +66,7 @@ def test_the_time_is_the_transports() -> None:
 GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_seed_all", "seed", "set_rng_state",
           "set_default_dtype", "set_default_device", "use_deterministic_algorithms")  # fmt: skip
 ALLOWED = {
-    ("training/saved.py", "load"),  # a checkpoint brings the random state of its rank
+    ("strategies/common/kept.py", "set_random_state"),  # a checkpoint brings the random state of its rank
     ("training/layers.py", "choose_threads"),  # known only once there is a model
     ("evaluate.py", "main"),
 }

@@ -26,6 +26,26 @@ def batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     )
 
 
+def transformer(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a small transformer with dropout, also of its attention."""
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
+    to_words = nn.Sequential(nn.Linear(input_shape[0], 12), nn.Unflatten(1, (3, 4)))
+    return nn.Sequential(to_words, layer, nn.Flatten(), nn.Linear(12, n_classes))
+
+
+class _Words(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x > 0).long()
+
+
+def embedding(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a small network with an embedding and a norm."""
+    return nn.Sequential(
+        _Words(), nn.Embedding(2, 4), nn.Flatten(), nn.LayerNorm(4 * input_shape[0]), nn.Linear(8, 6), nn.Tanh(),
+        nn.Linear(6, n_classes),
+    )  # fmt: skip
+
+
 def cumulative_batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return such a network whose statistics are the mean over all batches: it must know how many there were."""
     network = batch_norm(input_shape, n_classes)

@@ -11,13 +11,14 @@ import torch
 
 from compression.none import NoCodec
 from launchers import Launcher, find_launcher
-from records.errors import UsageError, between, one_of
+from records.errors import UsageError, between, one_of, unknown
 from strategies import STRATEGIES, Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.coding import check_codec
 from training.names import check_class
-from training.optimizers import OPTIMIZERS, SCHEDULES
+from training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES
 from training.options import DTYPES, Options
+from training.precision import AMP
 from workloads.loading import LOADERS
 from workloads.options import DataOptions
 
@@ -59,6 +60,7 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     _check_stragglers(options, strategy.roles(n_gpus))
     _check_restarts(options.restarts, strategy, launcher)
     _check_loader(options, launcher)
+    _check_amp(options, device)
     run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     return dataclasses.replace(
         options, n_gpus=n_gpus, device=device,
@@ -78,6 +80,13 @@ def _device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or a torch built for CUDA")
     return device
+
+
+def _check_amp(options: Options, device: str) -> None:
+    if options.amp != "none" and options.dtype != "float32":
+        raise UsageError(f"--amp {options.amp}: autocast is for float32, not --dtype {options.dtype}; leave one out")
+    if options.amp == "fp16" and device != "cuda":
+        raise UsageError("--amp fp16: needs a GPU; take --amp bf16")
 
 
 def _check_restarts(restarts: int, strategy: Strategy, launcher: Launcher) -> None:
@@ -113,7 +122,7 @@ def _check_stragglers(options: Options, roles: list[str]) -> None:
 
 
 _WORDS: dict[str, Iterable[str]] = {
-    "optimizer": OPTIMIZERS, "lr_schedule": SCHEDULES, "device": ("auto", "cpu", "cuda"), "dtype": DTYPES,
+    "decay": DECAYS, "lr_schedule": SCHEDULES, "device": ("auto", "cpu", "cuda"), "dtype": DTYPES, "amp": AMP,
     "codec_scope": ("tensor", "vector"), "loader": LOADERS,
 }  # fmt: skip
 _LEAST = {
@@ -152,8 +161,21 @@ def _check_values(options: Options) -> None:
             raise UsageError(f"--{name} {value}: must be {what}")
     if not 0 <= options.warmup <= options.epochs:
         raise UsageError(f"--warmup {options.warmup}: must be from 0 to the number of epochs, {options.epochs}")
+    _check_optimizer(options)
     if options.evaluator and not options.checkpoint_every:
         raise UsageError("--evaluator: needs checkpoints to score; give --checkpoint_every STEPS too")
+
+
+def _check_optimizer(options: Options) -> None:
+    name = options.optimizer
+    if name not in OPTIMIZERS and ":" not in name:
+        raise unknown("--optimizer", name, OPTIMIZERS, "yourmodule:function")
+    default = Options(strategy=options.strategy, codec=options.codec)
+    for option in ("lr", "momentum", "weight_decay", "decay", "optimizer_options"):
+        if ":" in name and (value := getattr(options, option)) != getattr(default, option):
+            raise UsageError(f"--{option} {value}: {name} decides that itself; leave it out")
+    if options.decay != "all" and not options.weight_decay:
+        raise UsageError(f"--decay {options.decay}: there is no decay; give --weight_decay too")
 
 
 def _check_path(option: str, path: str | None) -> None:

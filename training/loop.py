@@ -16,9 +16,11 @@ from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
 from records.scalars import Scalars
 from strategies.common.builtin import replica_of
+from strategies.common.replica import trained
 from training.evaluation import REPORTER, evaluate_for_all
 from training.layers import choose_threads, shares_of
 from training.options import Options
+from training.precision import Precision
 from training.result import RankResult, result_of
 from training.saved import Saved
 from training.stragglers import Straggler
@@ -85,7 +87,8 @@ class _Rank:
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         self.counts_samples = self.is_server and "server" not in roles[: transport.rank]  # the first of all servers
         target = files.Target(orders.checkpoints, options.checkpoint_keep, options.recorded(), roles)
-        self.saved = Saved(transport, self.strategy, target, options.resume)
+        self.precision = Precision(options.amp, transport.device)
+        self.saved = Saved(transport, self.strategy, target, options.resume, self.precision)
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
@@ -113,6 +116,11 @@ class _Rank:
             options.make_schedule(self.data.n_train * self.per_sample), state,
             lambda: self.after_step(strategy.descent.version), options.make_codec(), options.seed,
         )  # fmt: skip
+        if options.amp == "fp16" and replica.is_watched:
+            raise UsageError(
+                f"--amp fp16: {strategy.name} uses gradients in the backward pass, before they can be unscaled; take "
+                "--amp bf16"
+            )
         if self.straggler.is_slow and not self.recorder.time_passes:
             replica.interruption = self.straggler.interrupted
         if self.recorder.time_passes and replica.is_watched:
@@ -178,6 +186,8 @@ class _Rank:
         for i in strategy.steps_of_epoch(max(start, at.done), stop):
             recorder.step = i
             loss, n = self.gradient(i)
+            while not self.precision.unscale(trained(self.model)):
+                loss, n = self.gradient(i)
             if not math.isfinite(loss):
                 raise RunFailed(
                     f"the loss became {loss} in epoch {1 + i // plan.n_steps}, step {i % plan.n_steps + 1} of "
@@ -215,7 +225,7 @@ class _Rank:
             replica.begin_piece(expected, self.per_sample * (stop - start), is_last)
             if is_last:
                 self.strategy.begin_step(expected)
-            with phase("forward"), self.straggler.stretched():
+            with phase("forward"), self.straggler.stretched(), self.precision.autocast():
                 loss, n_k, _ = self.task(replica.module, x, y)
                 n += n_k
                 loss = loss * (n_k / (n if is_last else expected))
@@ -224,7 +234,7 @@ class _Rank:
                 replica.recount(n, expected)
                 self.strategy.begin_step(self.weight(i, n))
             with phase("backward"), self.straggler.stretched():
-                replica.backward(loss)
+                replica.backward(self.precision.scale(loss))
         return total, n
 
     def n_samples(self, i: int) -> int:

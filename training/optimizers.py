@@ -1,6 +1,6 @@
-"""Any optimizer of torch.optim by its name, with its options; and learning rates that change with the samples.
+"""Any optimizer of torch.optim by its name, or the user's; and learning rates that change with the samples.
 
-They change with the samples processed, not with steps: then they mean the same for every strategy.
+The rates change with the samples processed, not with steps: then they mean the same for every strategy.
 """
 
 import ast
@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 
+from compression import Layout
 from records.errors import UsageError, one_line
-from strategies.common.descent import OptimizerFactory, Schedule
+from strategies.common.descent import ByTensor, OptimizerFactory, Schedule, by_name
+from training.joined import Joined
+from workloads.lookup import call_user_function
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     name.lower(): kind
@@ -23,26 +26,36 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 _OWN = ("params", "lr", "weight_decay")  # have options of their own, or are no options
 
+DECAYS = ("all", "matrices")
 SCHEDULES = ("constant", "step", "cosine")
 _DROPS = (0.5, 0.75)  # of the training, where "step" divides by ten
 
 
-def factory(name: str, lr: float, momentum: float, weight_decay: float, options: Sequence[str]) -> OptimizerFactory:
+def factory(
+    name: str, lr: float, momentum: float, weight_decay: float, options: Sequence[str], decay: str = "all"
+) -> OptimizerFactory:
     """Return what makes the optimizer from a list of parameters; `options` are NAME=VALUE, as the class takes them.
 
-    `momentum` is SGD's momentum, and the first beta of the Adam family. Raises UsageError.
+    `momentum` is SGD's momentum, and the first beta of the Adam family. `decay`: one of DECAYS. A function of the
+    user's gets none of these. Raises UsageError.
     """
+    if ":" in name:
+        return by_name(partial(_users, name), name)
     kind = OPTIMIZERS[name]
     takes = inspect.signature(kind).parameters
     arguments: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
-    if name == "sgd":
+    if name in ("sgd", "muon"):
         arguments["momentum"] = momentum
     elif "betas" in takes:
         arguments["betas"] = (momentum, *takes["betas"].default[1:])
     if weight_decay and "weight_decay" not in takes:
         raise UsageError(f"--weight_decay {weight_decay}: {name} has none; leave it out, or take another --optimizer")
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
-    make: OptimizerFactory = partial(_without_compiler(kind), **arguments)
+    made: Callable[[Any], torch.optim.Optimizer] = partial(_without_compiler(kind), **arguments)
+    if name == "muon":
+        adamw = factory("adamw", lr, momentum, weight_decay, ())
+        return ByTensor(partial(_with_adamw, partial(made, **_LIKE_ADAMW | arguments), adamw, decay), name)
+    make = made if decay == "all" else lambda parameters: made(_groups(parameters, decay))
     try:
         vector = torch.nn.Parameter(torch.zeros(2))
         vector.grad = torch.ones(2)
@@ -52,6 +65,42 @@ def factory(name: str, lr: float, momentum: float, weight_decay: float, options:
             f"--optimizer {name}: does not work on one vector with these options: {one_line(error)}"
         ) from error
     return make
+
+
+def _groups(parameters: Sequence[torch.Tensor], decay: str) -> list[dict[str, Any]]:
+    """Return the parameter groups: all in one, or vectors in one of their own, without decay."""
+    decayed = [p for p in parameters if decay == "all" or p.dim() >= 2]
+    others = [] if decay == "all" else [p for p in parameters if p.dim() < 2]
+    return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+
+
+_LIKE_ADAMW = {"adjust_lr_fn": "match_rms_adamw"}  # so that one --lr and --weight_decay are for both
+
+
+def _with_adamw(
+    muon: Callable[[Any], torch.optim.Optimizer],
+    adamw: Callable[[Any], torch.optim.Optimizer],
+    decay: str,
+    layout: Layout,
+    parameters: list[torch.nn.Parameter],
+) -> torch.optim.Optimizer:
+    """Return Muon for matrices, and AdamW for the rest, and for embeddings, as is usual.
+
+    (Jordan et al., 2024, Muon: an optimizer for hidden layers in neural networks; they except the output layer too.)
+    """
+    named = list(zip(layout.names, parameters, strict=True))
+    hidden = [p for name, p in named if p.dim() == 2 and name not in layout.tables]
+    others = [p for name, p in named if p.dim() != 2 or name in layout.tables]
+    joined: Any = _without_compiler(Joined)
+    return joined(muon([{"params": hidden}]), adamw(_groups(others, decay)))
+
+
+def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
+    """Return what the user's function returns. Raises UsageError if that is no optimizer."""
+    made = call_user_function("--optimizer", name, named)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise UsageError(f"--optimizer {name}: returned a {type(made).__name__}; return a torch.optim.Optimizer")
+    return made
 
 
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:

@@ -61,10 +61,14 @@ class RunOptions:
     momentum: float = _strategy_may_say(0.9)
     """Momentum of sgd; the first beta of the adam family."""
     weight_decay: float = _strategy_may_say(0.0)
-    """Weight decay (L2) of the optimizer."""
+    """Weight decay of the optimizer."""
+    decay: str = "all"
+    """What --weight_decay is for: all parameters, or matrices (what has two dimensions or more: no bias, no norm)."""
     optimizer: str = _strategy_may_say("sgd")
-    """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop. It runs where the algorithm runs
-    it, on the server or on every rank, and sees all parameters as one vector."""
+    """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop; muon, for the matrices of hidden
+    layers, with adamw for embeddings and the rest; or yourmodule:function, which is called with a list of pairs (name,
+    parameter) and returns a torch optimizer, with groups as it likes. It runs where the algorithm runs it, on the
+    server or on every rank."""
     optimizer_options: tuple[str, ...] = ()
     """More of its options, NAME=VALUE, such as nesterov=True or eps=1e-6."""
     codec_scope: str = "tensor"
@@ -82,6 +86,10 @@ class RunOptions:
     """auto (cuda if there is a GPU), cpu or cuda."""
     dtype: str = "float32"
     """Floating-point type of the training: float32 or float64."""
+    amp: str = "none"
+    """Mixed precision: compute the forward pass and the loss by torch's autocast in bf16, or, on a GPU, in fp16, whose
+    gradients a GradScaler keeps in range. Parameters, gradients, the optimizer and the evaluation stay float32; none:
+    no autocast."""
     seed: int = 0
     """Seed of the weights, the order of the samples, and everything else that is random."""
     slow: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE_ALWAYS)
@@ -197,7 +205,7 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
     def make_optimizer(self) -> OptimizerFactory:
         """Return what makes the optimizer from a list of parameters. Raises UsageError."""
         momentum = 0.0 if self.codec.carries_momentum else self.momentum
-        return factory(self.optimizer, self.lr, momentum, self.weight_decay, self.optimizer_options)
+        return factory(self.optimizer, self.lr, momentum, self.weight_decay, self.optimizer_options, self.decay)
 
     def make_codec(self) -> CodecFactory | None:
         """Return what makes the codec at an end of a link; None: gradients are sent as they are."""

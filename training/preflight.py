@@ -14,10 +14,12 @@ from launchers import Launcher, find_launcher
 from records.atomic import check_writable_by
 from records.errors import UsageError, one_line
 from records.options import MAY_CHANGE
+from records.recorder import Recorder
 from records.scalars import check_tensorboard
 from records.unfinished import check_name
 from strategies import RunSize
-from strategies.common.replica import trained
+from strategies.common.descent import Descent, is_flat
+from strategies.common.replica import layout_of, trained
 from training.options import Options
 from training.recorded import check_recorded, naming
 from transports.segments import remove_segments
@@ -45,6 +47,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
                 data, n_per_sample=tasks.check(task, model, options.model, data, options.torch_dtype)
             )
         _check_smallest_batch(options, task, model, data)
+        _check_optimizer(options, model)
     plan, roles = options.plan(data.n_train), options.roles
     held_back, replayed = options.link is not None, options.replay is not None
     workers, optimizer = roles.count("worker"), options.make_optimizer()
@@ -85,13 +88,28 @@ def _check_smallest_batch(options: Options, task: tasks.Task, model: nn.Module, 
     if smallest == 1:
         try:
             task(model.train(), *data.fetch(torch.zeros(1, dtype=torch.int64), dtype=options.torch_dtype))
-        except UsageError:
-            raise
         except ValueError as error:
             raise UsageError(
                 f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
                 f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"
             ) from error
+
+
+def _check_optimizer(options: Options, model: nn.Module) -> None:
+    """Check that an optimizer that sees the tensors of the model takes a step with them."""
+    make, layout = options.make_optimizer(), layout_of(model)
+    if is_flat(make):
+        return
+    x = torch.zeros(layout.n, dtype=options.torch_dtype)
+    try:
+        Descent([x], make, 0.0, None, Recorder(), layout).step(torch.zeros_like(x), 1)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"--optimizer {options.optimizer}: takes no step with the parameters of --model {options.model} "
+            f"({one_line(error)}); change its options, or take another"
+        ) from error
 
 
 def _share(data: Data) -> None:
@@ -119,7 +137,7 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
         run = checkpoint_files.load_run(checkpoint)
         made_with = check_recorded(run["options"], checkpoint / "run.json", type(options.strategy), type(options.codec))
     for option, name, value in options.all_fields():
-        if MAY_CHANGE not in option.metadata and made_with.get(name) != value:
+        if MAY_CHANGE not in option.metadata and made_with.get(name, option.default) != value:
             raise UsageError(
                 f"--{name} {value}: {checkpoint} was made with {made_with.get(name)}, which a run that continues from "
                 "it cannot change"

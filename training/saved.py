@@ -9,7 +9,9 @@ from checkpoints import files
 from checkpoints.folder import latest
 from records.errors import RunFailed
 from strategies import Strategy
+from strategies.common.kept import random_state, set_random_state
 from training.evaluation import REPORTER
+from training.precision import Precision
 from transports.base import Transport
 from transports.messages import WaitTimeout
 
@@ -33,8 +35,11 @@ class Position:
 class Saved:
     """The checkpoints of one rank, to write and, if it is resumed, to continue from."""
 
-    def __init__(self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None) -> None:
+    def __init__(
+        self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None, precision: Precision
+    ) -> None:
         self._transport, self._strategy, self._target, self._resume = transport, strategy, target, resume
+        self._precision = precision
         serving = [rank for rank, role in enumerate(target.roles) if role == "server"]
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
         self._few_have_state = strategy.traits.workers_may_die or strategy.traits.asynchronous
@@ -51,7 +56,6 @@ class Saved:
             shown = own["x"] if self._few_have_state else self._strategy.model()
         if transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
             model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
-        on_gpu = transport.device.type == "cuda"
         state = {
             "strategy": own,
             "model": model,
@@ -62,8 +66,8 @@ class Saved:
                 "n": self.position.n,
                 "samples": self.position.samples,
             },
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(transport.device) if on_gpu else None,
+            **random_state(transport.device),
+            "precision": self._precision.state_dict(),
         }
         with transport.recorder.evaluating():
             try:
@@ -87,8 +91,7 @@ class Saved:
         step, loss_sum, n = position["step"], position["loss_sum"], position.get("n", samples)
         self.position = Position(step, step, loss_sum, n, samples, samples)
         transport.recorder.epoch = position["epoch"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None and transport.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_cuda"], transport.device)
+        set_random_state(state, transport.device)
+        self._precision.load_state_dict(state.get("precision", {}))  # there was none before --amp
         found: dict[str, Any] = state["strategy"]
         return found

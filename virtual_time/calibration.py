@@ -14,8 +14,11 @@ from launchers.devices import as_before, usable_cores, use_share_of_cores
 from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError, one_line
 from records.machine import machine
+from records.recorder import Recorder
+from strategies.common.descent import Descent
 from strategies.common.replica import layout_of, trained
 from training.options import Options
+from training.precision import Precision
 from transports.timing import now
 from workloads import models, tasks
 from workloads.data import Data
@@ -58,6 +61,7 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
     }  # fmt: skip
     if data.task != tasks.CLASSIFICATION:  # of which there are calibrations without a name
         about["task"] = data.task
+    about |= {name: given for name in ("decay", "amp") if (given := getattr(options, name)) != getattr(Options(), name)}
     key = json.dumps(about)
     try:
         known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -84,10 +88,10 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
     part, task = part_of_a_step(options, data), tasks.find(data.task)
     model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
     x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
-    x.grad = torch.zeros_like(x)
-    optimizer = options.make_optimizer()([x])
+    zeros, layout, precision = torch.zeros_like(x), layout_of(model), Precision(options.amp, x.device)
+    descent = Descent([x], options.make_optimizer(), 0.0, None, Recorder(), layout)
     taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
-    encoder, decoder = _codecs(options, layout_of(model), x)
+    encoder, decoder = _codecs(options, layout, x)
     out, others = torch.empty_like(x), torch.zeros(_OTHERS)
     if encoder:
         taken |= {"encode": [], "decode": []}
@@ -105,9 +109,10 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
         begun = now()
         for _ in range(_WARM_UP + _REPEATS):
             inputs, labels = timed("data", lambda: data.fetch(part, "train", torch.device("cpu"), options.torch_dtype))
-            loss = timed("forward", lambda: task(model, inputs, labels).loss)  # noqa: B023 - called here
+            with precision.autocast():
+                loss = timed("forward", lambda: task(model, inputs, labels).loss)  # noqa: B023 - called here
             timed("backward", loss.backward)
-            timed("update", optimizer.step)
+            timed("update", lambda: descent.step(zeros, 1))
             if encoder and decoder:
                 g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained(model)])
                 code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here

@@ -17,6 +17,7 @@ from compression import Layout
 from records.errors import UsageError, one_line
 from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
+from strategies.common.descent import ByTensor
 from training.checks import resolve
 from training.options import Options
 from transports.card import Card
@@ -178,8 +179,11 @@ def _check_optimizer(options: Options) -> None:
     """Check that the optimizer takes steps on the meta device."""
     x = nn.Parameter(torch.zeros(2, device="meta", dtype=options.torch_dtype))
     x.grad = torch.zeros_like(x)
+    make = options.make_optimizer()
+    if isinstance(make, ByTensor):
+        raise UsageError(f"--optimizer {make.name}: sees the tensors of a model, which a dry run has not; take another")
     try:
-        options.make_optimizer()([x]).step()
+        make([x]).step()
     except Exception as error:
         raise UsageError(
             f"--optimizer {options.optimizer}: takes no step on the meta device ({one_line(error)}); take another"

@@ -122,7 +122,10 @@ class World:
 def _switch(coroutine: greenlet) -> None:
     """Switch to another coroutine; return when this one continues."""
     random, gradients = torch.default_generator.get_state(), torch.is_grad_enabled()
+    of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     coroutine.switch()
     torch.default_generator.set_state(random)
+    if of_gpus:
+        torch.cuda.set_rng_state_all(of_gpus)
     if torch.is_grad_enabled() != gradients:
         torch.set_grad_enabled(gradients)

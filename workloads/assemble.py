@@ -1,6 +1,6 @@
 """Making checked data sets: of four arrays, or of two map-style datasets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,18 @@ def _n_outputs(*splits: InMemory) -> int:
     y = splits[0].y
     if y.is_floating_point():
         return y[0].numel()
-    tokens = [part for split in splits for part in (split.x, split.y) if not part.is_floating_point()]
-    return 1 + max(int(part.long().max()) for part in tokens)
+    return _n_tokens(part for split in splits for part in (split.x, split.y))
+
+
+def _n_tokens(parts: Iterable[Tensor]) -> int:
+    return 1 + max(int(part.long().max()) for part in parts if not part.is_floating_point())
 
 
 def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Data:
     """Make a data set of two map-style datasets whose items are (x, y); `is_class`: whether y is a class.
 
     The number of classes is `len(train.classes)` where there is such an attribute; otherwise every item is decoded
-    once to find the largest label. Where y is no class: the numbers in the first. Raises UsageError if one is not a
+    once to find the largest label or token. Where y is floating: its numbers. Raises UsageError if one is not a
     map-style dataset of such items, or is empty.
     """
     for split, dataset in (("train", train), ("test", test)):
@@ -80,17 +83,17 @@ def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Da
         raise UsageError(f"--dataset {name}: an item's x is {tuple(x.shape)}; make it features or C x H x W")
     if hasattr(train, "classes"):
         n_classes = len(train.classes)
-    elif is_class:
-        labels = (decode(name, dataset, i, True)[1] for dataset in (train, test) for i in range(len(dataset)))
-        n_classes = 1 + int(max(labels))
-    else:
+    elif y.is_floating_point():
         n_classes = y.numel()
+    else:
+        items = (
+            decode(name, dataset, i, is_class)[is_class:] for dataset in (train, test) for i in range(len(dataset))
+        )
+        n_classes = _n_tokens(part for item in items for part in item)
     shape, known = tuple(x.shape), n_classes if is_class else None
     mean, std = _default_scale(x) if is_class else ((), ())
-    of_train, of_test = (
-        Decoded(name, split, items, shape, known) for split, items in (("train", train), ("test", test))
-    )
-    return Data(name, n_classes, shape, mean, std, of_train, of_test)
+    splits = Decoded(name, "train", train, shape, known), Decoded(name, "test", test, shape, known)
+    return Data(name, n_classes, shape, mean, std, *splits)
 
 
 def _default_scale(x: Tensor) -> Scale:

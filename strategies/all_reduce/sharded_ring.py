@@ -5,15 +5,16 @@ with an optimizer that has seen only that chunk, and so keeps 1/N of the optimiz
 the chunks of x travel, where in the ring those of the gradient do: the same bytes. With `--clip_norm` one number more
 goes round the ring, in 2 (N - 1) messages. (ZeRO stage 1; Rajbhandari et al.,
 2020, arXiv 1910.02054.)
+
+Where the optimizer sees tensors, such as muon, the chunks are cut between these, as near to alike as they can be.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from strategies.collectives import all_gather, average, own_chunk, reduce_scatter, ring_all_reduce
-from strategies.common.base import RunSize, Strategy
-from strategies.common.descent import check_elementwise
+from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
+from strategies.common.base import Strategy
 from strategies.common.traits import Cost, Traffic
 
 
@@ -26,23 +27,21 @@ class ShardedRing(Strategy):
         ring = Traffic("2 (N - 1)", "2 (N - 1) P / N")
         return Cost(worker=ring, path=ring)
 
-    def check(self, run: RunSize) -> None:
-        """A chunk must be updated as it would be in all of x."""
-        check_elementwise(run.optimizer, self.name)
-
     def setup(self) -> None:
         """Run the optimizer on this rank's chunk of x only."""
-        self.descent.optimize(own_chunk(self.replica.x, self.transport), norm=self.norm)
+        N, replica = self.transport.world_size, self.replica
+        parts = self.descent.parts(N)
+        self.own = (self.transport.rank + 1) % N
+        self.g_chunks, self.x_chunks = ([vector[part] for part in parts] for vector in (replica.g, replica.x))
+        self.descent.optimize(replica.x, part=parts[self.own], norm=self.norm)
         self.square = self.transport.allocate(1, self.replica.x.dtype)
 
     def step(self, n_samples: int) -> None:
         """g_chunk <- sum of n_k g_k / sum of n_k; x_chunk <- optimizer(x_chunk, g_chunk); x <- the chunks of all."""
-        g = self.replica.collect().mul_(n_samples)
-        N = self.transport.world_size
-        n, sent = reduce_scatter(g.tensor_split(N), self.transport, n_samples)
-        g_chunk = own_chunk(g, self.transport).div_(n)
-        self.descent.step(g_chunk, n)
-        sent += all_gather(self.replica.x.tensor_split(N), self.transport)
+        self.replica.collect().mul_(n_samples)
+        n, sent = reduce_scatter(self.g_chunks, self.transport, n_samples)
+        self.descent.step(self.g_chunks[self.own].div_(n), n)
+        sent += all_gather(self.x_chunks, self.transport)
         for work in sent:
             work.wait()
         self.replica.zero_grad()

@@ -11,7 +11,7 @@ import torch
 from records.errors import RunFailed, UsageError
 from strategies.collectives import broadcast
 from strategies.common.coding import CodecFactory, Coding
-from strategies.common.descent import Descent, OptimizerFactory, Schedule, check_factory
+from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.forms import closed_form, sources
 from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
@@ -109,10 +109,8 @@ class Strategy(ABC):
         `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
         there. `after_update` is called on a server after each of its updates, when the workers have their replies.
         `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
-        the algorithm draws, the same on all ranks. Raises UsageError if `optimizer` needs more than one vector of
-        parameters, PeerLost, WaitTimeout.
+        the algorithm draws, the same on all ranks. Raises PeerLost, WaitTimeout.
         """
-        check_factory(optimizer)
         self.replica = replica
         self.transport = transport
         self.seed = seed
@@ -120,7 +118,7 @@ class Strategy(ABC):
         self.coding = self._code_by(codec) if codec else None
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
-        self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder)
+        self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
         self.descent.after_update = after_update
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
         self.finish = self._comparing(self.finish)  # type: ignore[method-assign]

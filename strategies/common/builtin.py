@@ -21,6 +21,7 @@ from strategies.common.replica import (
     copy_into,
     float_buffers,
     integers_of,
+    layout_of,
     other_tensors,
     trained,
 )
@@ -91,7 +92,8 @@ class Builtin(Strategy):
         self.transport = transport
         self.original = model = replica.model
         self._kept = {}
-        self.descent = Descent(list(model.parameters()), optimizer, clip_norm, schedule, transport.recorder)
+        layout = layout_of(model)
+        self.descent = Descent(trained(model), optimizer, clip_norm, schedule, transport.recorder, layout)
         replica.wrapped = self.parallel(model, replica.n_gpus)
         if state is not None:
             self.load_state_dict(state)

@@ -10,7 +10,7 @@ from compression import DENSE, KINDS, Codec, Layout, Setting
 from compression.base import Linear
 from compression.none import NoCodec
 from records.errors import RunFailed, UsageError
-from strategies.common.descent import OptimizerFactory
+from strategies.common.descent import OptimizerFactory, sgd_of
 from strategies.common.replica import Replica
 from strategies.common.traits import Coded, Cost
 from transports.base import Message, Transport
@@ -70,12 +70,7 @@ def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer
     if codec.tensors_only and scope != "tensor":
         raise UsageError(f"--codec_scope {scope}: {codec.name} codes tensor by tensor; leave it out")
     if codec.carries_momentum:
-        made = optimizer([torch.nn.Parameter(torch.zeros(1))])
-        if not isinstance(made, torch.optim.SGD):
-            taken = type(made).__name__.lower()
-            raise UsageError(
-                f"--optimizer {taken}: {codec.name} carries the momentum of sgd; take sgd or another --codec"
-            )
+        made = sgd_of(optimizer, f"{codec.name} carries the momentum of sgd", "take sgd or another --codec")
         for option in ("momentum", "dampening", "nesterov"):
             if value := made.param_groups[0][option]:
                 raise UsageError(

@@ -1,20 +1,47 @@
 """x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from compression import Layout
 from records.errors import UsageError
 from records.recorder import Recorder
 from strategies.common.kept import nbytes_of
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class ByTensor:
+    """An optimizer that is given the tensors of the model, as views of x with their shapes, and their layout.
+
+    `name`: what messages call it.
+    """
+
+    make: Callable[[Layout, list[Any]], torch.optim.Optimizer]
+    name: str
+
+    def __call__(self, parameters: list[torch.Tensor], layout: Layout | None = None) -> torch.optim.Optimizer:
+        """Make it; without a layout, the parameters have numbers for names."""
+        return self.make(layout or Layout.of((str(i), p) for i, p in enumerate(parameters)), parameters)
+
+
+def by_name(make: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer], name: str = "") -> ByTensor:
+    """Return what makes an optimizer by `make`, which is called with what `model.named_parameters()` would give."""
+    return ByTensor(
+        lambda layout, parameters: make(list(zip(layout.names, parameters, strict=True))),
+        name or getattr(make, "__name__", "yours"),
+    )
 
 
 class _Flat(torch.Tensor):
@@ -26,32 +53,31 @@ class _Flat(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Raise UsageError where a function outside torch asks for the shape."""
+        """Raise TypeError where a function outside torch asks for the shape."""
         asked = getattr(func, "__self__", func) if func.__name__ == "__get__" else func
         if getattr(asked, "__name__", "") in cls._SHAPE:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if not caller.startswith("torch."):
-                raise UsageError(
-                    "optimizer: it asks a parameter for its shape, but is given all parameters as one vector; treat "
-                    "them alike, as in partial(torch.optim.AdamW, lr=1e-3)"
-                )
+                raise TypeError("it asks a parameter for its shape")
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def check_factory(optimizer: OptimizerFactory) -> None:
-    """Check that `optimizer` treats all parameters alike: it is given them as one vector. Raises UsageError."""
-    made = optimizer([torch.zeros(1).as_subclass(_Flat).requires_grad_()])
-    if (n := len(made.param_groups)) > 1:
-        raise UsageError(
-            f"optimizer: it makes {n} parameter groups, but is given all parameters as one vector; make one group"
-        )
+def is_flat(make: OptimizerFactory) -> bool:
+    """Return whether the optimizer may be given all parameters as one vector, or a part of it: which is fastest.
+
+    It may if it makes one group, asks no parameter for its shape, and updates each element by itself. Tried out.
+    """
+    if isinstance(make, ByTensor):
+        return False
+    try:
+        made = make([torch.zeros(1).as_subclass(_Flat).requires_grad_()])
+        return len(made.param_groups) == 1 and is_elementwise(make)
+    except Exception:  # of any kind: by its own check of the shape. If it cannot be made at all, that is raised later.
+        return False
 
 
 def is_elementwise(make: OptimizerFactory) -> bool:
-    """Return whether the optimizer updates each element by itself, so that a vector may be cut over ranks.
-
-    Tried out: the two halves of a vector must be updated as they are in the whole.
-    """
+    """Return whether the two halves of a vector are updated as they are in the whole. Tried out."""
     values = torch.linspace(-1, 2, 8, dtype=torch.float64)
     whole = torch.nn.Parameter(values.clone())
     halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
@@ -65,22 +91,25 @@ def is_elementwise(make: OptimizerFactory) -> bool:
     return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
 
 
-def check_elementwise(make: OptimizerFactory | None, strategy: str) -> None:
-    """Check that the strategy of this name, whose ranks update parts of x, can use the optimizer. Raises UsageError."""
-    if make and not is_elementwise(make):
-        name = type(make([torch.nn.Parameter(torch.zeros(1))])).__name__.lower()
-        raise UsageError(
-            f"--optimizer {name}: {strategy} updates x in parts, but this optimizer looks at all of it; "
-            "take another optimizer or another --strategy"
-        )
+def sgd_of(make: OptimizerFactory, why: str, cure: str = "take sgd") -> torch.optim.SGD:
+    """Return the optimizer of one element, for who takes over its options. Raises UsageError if it is not SGD."""
+    made = None if isinstance(make, ByTensor) else make([nn.Parameter(torch.zeros(1))])
+    if not isinstance(made, torch.optim.SGD):
+        raise UsageError(f"--optimizer {_name_of(make, made)}: {why}; {cure}")
+    return made
+
+
+def _name_of(make: OptimizerFactory, made: torch.optim.Optimizer | None) -> str:
+    return make.name if isinstance(make, ByTensor) else type(made).__name__.lower()
 
 
 class Descent:
     """The updates that one rank makes.
 
-    `optimizer` makes any torch optimizer from a list of parameters: here one, the flat vector x. `clip_norm` bounds the
-    norm of the gradient that it is given (0: no bound). `schedule`, if given, maps the samples processed so far by
-    all workers to a factor of the learning rate.
+    `optimizer` makes any torch optimizer from a list of parameters: of one, the vector x, if it `is_flat`; else of the
+    tensors that `layout` says x is made of, which are views of it, and so are their gradients of g. `clip_norm` bounds
+    the norm of the gradient that it is given (0: no bound). `schedule`, if given, maps the samples processed so far by
+    all workers to a factor of the learning rate of each group.
 
     `version` counts the updates. `samples` are those whose gradients x has taken in, of all workers, as far as this
     rank knows; `processed` counts also those whose gradients no update used, and is what the schedule counts.
@@ -93,8 +122,11 @@ class Descent:
         clip_norm: float,
         schedule: Schedule | None,
         recorder: Recorder,
+        layout: Layout | None = None,
     ) -> None:
-        self._new_optimizer = optimizer
+        self._make = optimizer
+        self._layout = layout or Layout.of((str(i), p) for i, p in enumerate(parameters))
+        self.is_flat = is_flat(optimizer)
         self._recorder = recorder
         self.clip_norm = clip_norm
         self.schedule = schedule
@@ -103,35 +135,66 @@ class Descent:
         self.version = 0
         self.samples = 0
         self.processed = 0.0
-        self._n = sum(p.numel() for p in parameters)
         self.optimize(*parameters)
 
-    def optimize(self, *parameters: torch.Tensor, norm: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
-        """Update these, whole parameters or parts of them, with a new optimizer.
+    def optimize(
+        self,
+        *parameters: torch.Tensor,
+        part: slice | None = None,
+        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """Update these, the vector x or all tensors, with a new optimizer; `part`: of x this part, one of `parts`.
 
-        `norm` returns the norm of the whole gradient, given the norm of a part of it.
+        `norm` returns the norm of the whole gradient, given that of a part.
         """
-        self._norm = norm
-        self.parameters = [p if isinstance(p, torch.nn.Parameter) else torch.nn.Parameter(p) for p in parameters]
-        self.optimizer = self._new_optimizer(list(self.parameters))
-        self.lr = self.optimizer.param_groups[0]["lr"]
-        self._part = sum(p.numel() for p in self.parameters) / self._n
+        self._norm, layout = norm, self._layout
+        if self.is_flat and part:
+            parameters = (parameters[0][part],)
+        elif not self.is_flat and [tuple(p.shape) for p in parameters] != list(layout.shapes):
+            parameters = tuple(layout.views(parameters[0]))
+        self.parameters = [p if isinstance(p, nn.Parameter) else nn.Parameter(p) for p in parameters]
+        if isinstance(self._make, ByTensor):
+            self.optimizer = self._make(list(self.parameters), layout)
+        else:
+            self.optimizer = self._make(list(self.parameters))
+        if {id(p) for group in self.optimizer.param_groups for p in group["params"]} - set(map(id, self.parameters)):
+            name = _name_of(self._make, self.optimizer)
+            raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        # Without a gradient, the tensors of other parts stay as they are, and have no state.
+        self._own = range(len(self.parameters))
+        if part and not self.is_flat:
+            self._own = range(*(sum(where.start < end for where in layout.slices) for end in (part.start, part.stop)))
+        self._part = sum(self.parameters[i].numel() for i in self._own) / layout.n
+
+    def parts(self, n: int) -> list[slice]:
+        """Return n parts of a vector that may be updated apart: as `tensor_split` has them, or cut between tensors."""
+        length = self._layout.n
+        ends = [i * (length // n) + min(i, length % n) for i in range(n + 1)]
+        if not self.is_flat:
+            cuts = [0, *(where.stop for where in self._layout.slices)]
+            ends = [min(cuts, key=lambda cut: abs(cut - end)) for end in ends]
+        return [slice(*both) for both in itertools.pairwise(ends)]
 
     def step(self, g: torch.Tensor | None, n_samples: int, *, processed: float | None = None) -> None:
         """x <- optimizer(x, g), g [n] being the mean gradient over `n_samples`; None: the parameters hold theirs.
+
+        Where a part of x is updated, g is that part of the gradient.
 
         `processed`: on how many samples the workers have computed for this update, by default `n_samples`.
         """
         processed = n_samples if processed is None else processed
         if g is not None:
-            self.parameters[0].grad = g
+            for i, gradient in zip(self._own, [g] if self.is_flat else self._layout.views(g, self._own), strict=True):
+                self.parameters[i].grad = gradient
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            total = self._norm(gradients[0]) if self._norm else get_total_norm(gradients)
+            total = self._norm(g) if self._norm and g is not None else get_total_norm(gradients)
         with self._recorder.phase("update", self._part):
             if self.schedule:
-                for group in self.optimizer.param_groups:
-                    group["lr"] = self.lr * self.schedule(self.processed + processed / 2)
+                factor = self.schedule(self.processed + processed / 2)
+                for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                    group["lr"] = rate * factor
             if self.clip_norm:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
             self.optimizer.step()

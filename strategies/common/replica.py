@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -205,8 +206,10 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """Return the names and shapes of the trainable parameters."""
-    return Layout.of((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    """Return the names and shapes of the trainable parameters, and which are embeddings."""
+    layout = Layout.of(named := [(name, p) for name, p in model.named_parameters() if p.requires_grad])
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    return replace(layout, tables=frozenset(name for name, p in named if id(p) in tables))
 
 
 def float_buffers(model: nn.Module) -> list[torch.Tensor]:

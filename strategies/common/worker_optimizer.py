@@ -29,6 +29,7 @@ from records.errors import UsageError, in_python
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
 from strategies.common.descent import OptimizerFactory, Schedule
+from strategies.common.kept import random_state, set_random_state
 from strategies.common.replica import Replica
 from transports.base import Transport
 
@@ -36,9 +37,13 @@ from transports.base import Transport
 class WorkerOptimizer(torch.optim.Optimizer):
     """Steps of a worker: `zero_grad`, `step` and `finish`; on a server rank `serve` stands for all of them.
 
-    Its one parameter group has the trained parameters of the model, and the options of the optimizer that this rank's
-    updates are made by: torch's schedulers work on it, the same one on all ranks. Where a server updates, or where
-    `schedule` sets the learning rate, `param_groups` raises UsageError: a change of it would change nothing.
+    Its parameter groups are those of the optimizer that this rank's updates are made by, with the trained parameters of
+    the model: torch's schedulers work on them, the same one on all ranks. Where a server updates, or where `schedule`
+    sets the learning rate, `param_groups` raises UsageError: a change of it would change nothing.
+
+    `optimizer` is called with a list of parameters. One that treats all of them alike, element by element, gets one
+    vector, which is fastest. Any other (it makes groups, asks for shapes, is torch's Muon or Adafactor) gets tensors
+    with the shapes of the model's; in `by_name(function)` the function gets pairs of a name and such a tensor.
 
     All ranks make it, with a model of the same layout on the transport's device. As in DistributedDataParallel, all get
     the whole state of rank 0's module. `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients
@@ -70,13 +75,20 @@ class WorkerOptimizer(torch.optim.Optimizer):
         self._recorder.epoch = state["epoch"] if state else max(1, self._recorder.epoch)
         make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
-        self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
-        self._unchangeable = ""
-        own = self.strategy.descent.optimizer.param_groups[0]
-        super().__init__(
-            [p for p in model.parameters() if p.requires_grad],
-            {name: value for name, value in own.items() if name != "params"},
-        )
+        with in_python({}):
+            self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
+        if state:
+            set_random_state(state, transport.device)
+        self._unchangeable, self._complete = "", False
+        descent, groups = self.strategy.descent, []
+        for group in descent.optimizer.param_groups:
+            parameters = self.replica.parameters
+            if not descent.is_flat:
+                of_model = dict(zip(descent.parameters, parameters, strict=True))
+                parameters = [of_model[p] for p in group["params"]]
+            groups.append(_options(group) | {"params": parameters})
+        super().__init__(groups, descent.optimizer.defaults)
+        self._complete = True
         if self.strategy.traits.server_updates:
             self._unchangeable = (
                 f"with {strategy.name} the server has the learning rate; give WorkerOptimizer schedule="
@@ -86,7 +98,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The one group, as torch's schedulers want it. Raises UsageError where a change would change nothing."""
+        """The groups, as torch's schedulers want it. Raises UsageError where a change would change nothing."""
         if self._unchangeable:
             raise UsageError(f"param_groups: {self._unchangeable}")
         return self._groups
@@ -99,9 +111,9 @@ class WorkerOptimizer(torch.optim.Optimizer):
         return f"WorkerOptimizer({self.strategy})"
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise UsageError for a second group: the optimizer is given all parameters as one vector."""
-        if self._groups:
-            raise UsageError("add_param_group: all parameters are one vector, and so one group")
+        """Raise UsageError for a group more than `optimizer` has made."""
+        if self._complete:
+            raise UsageError("add_param_group: it comes too late; let optimizer= make all groups")
         super().add_param_group(param_group)
 
     @property
@@ -147,9 +159,12 @@ class WorkerOptimizer(torch.optim.Optimizer):
     # Both
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to continue later, but for a scheduler, which has a state of its own."""
+        """Return all that this rank needs to continue later, but for a scheduler, which has a state of its own.
+
+        Also the state of torch's random numbers, which the rank continues with: those of dropout.
+        """
         self._pass_options_on()
-        return {**self.strategy.state_dict(), "epoch": self.epoch}
+        return {**self.strategy.state_dict(), "epoch": self.epoch, **random_state(self.strategy.transport.device)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise UsageError: all ranks begin with their states, by `state`."""
@@ -158,8 +173,8 @@ class WorkerOptimizer(torch.optim.Optimizer):
     def _pass_options_on(self) -> None:
         """Give the optimizer that makes the updates the options that a scheduler may have changed."""
         if not self._unchangeable:
-            options = {name: value for name, value in self._groups[0].items() if name != "params"}
-            self.strategy.descent.optimizer.param_groups[0].update(options)
+            for group, made in zip(self._groups, self.strategy.descent.optimizer.param_groups, strict=True):
+                made.update(_options(group))
 
     def _end_epoch(self) -> None:
         self.strategy.finish()
@@ -170,6 +185,10 @@ class WorkerOptimizer(torch.optim.Optimizer):
             raise UsageError(f"{call}() on a rank that serves; where optimizer.is_server, call optimizer.serve()")
         if server and not self.is_server:
             raise UsageError(f"{call}() on a worker; call it where optimizer.is_server")
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in ("params", "param_names")}
 
 
 def _check(

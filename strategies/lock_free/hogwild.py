@@ -25,7 +25,6 @@ import torch
 
 from records.errors import UsageError
 from strategies.common.base import RunSize, Strategy
-from strategies.common.descent import check_elementwise
 from strategies.common.living import ROOT, Living
 from strategies.common.traits import NOTHING, SURVIVED, Cost, Traits
 from strategies.lock_free.lost_updates import LostUpdates
@@ -49,9 +48,8 @@ class Hogwild(Strategy):
         return Cost(worker=NOTHING)
 
     def check(self, run: RunSize) -> None:
-        """Ranks must share memory, and a tensor must be updated as it would be in all of x."""
+        """Ranks must share memory."""
         run.check_shared_memory(self.name)
-        check_elementwise(run.optimizer, self.name)
 
     def setup(self) -> None:
         """Share x and the counts."""

@@ -1,6 +1,7 @@
 """Sharded parameter server: S servers keep a slice of the parameters each, N - S workers compute on one shard each.
 
-x is cut into S slices of elements, whose lengths differ by at most one, and server i, which is rank i, owns slice x^i.
+x is cut into S slices of elements, whose lengths differ by at most one (where the optimizer sees tensors: between
+these), and server i, which is rank i, owns slice x^i.
 In every step each worker k sends (n_k, g_k^i), the slice of its mean gradient over n_k samples, to every server i; the
 server forms g^i = sum n_k g_k^i / sum n_k, takes one optimizer step x^i <- optimizer(x^i, g^i), and sends x^i to all
 workers. The steps are those of `param_server`. (Li et al., 2014, Scaling distributed machine learning with the
@@ -24,7 +25,6 @@ import torch
 from records.errors import between
 from strategies.collectives import broadcast, gather_and_add
 from strategies.common.base import RunSize
-from strategies.common.descent import check_elementwise
 from strategies.common.served import Served
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.workers import GRADIENT, SERVER
@@ -56,20 +56,20 @@ class ShardedParamServer(Served):
     def check(self, run: RunSize) -> None:
         """Some ranks must work."""
         between(self, "servers", 2, run.n_ranks - 1, "all processes but one")
-        check_elementwise(run.optimizer, self.name)
 
     def setup(self) -> None:
         """Server i: run the optimizer on x^i only."""
         super().setup()
         self.of_servers = range(self.servers)
+        self.parts = self.descent.parts(self.servers)
         if self.is_server:
             self.own_x = self.cut(self.replica.x)[self.transport.rank]
-            self.descent.optimize(self.own_x, norm=self.norm)
+            self.descent.optimize(self.replica.x, part=self.parts[self.transport.rank], norm=self.norm)
             self.square = self.transport.allocate(1, torch.float64)
 
     def cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the slices of a vector [n], by server."""
-        return vector.tensor_split(self.servers)
+        return [vector[part] for part in self.parts]
 
     # Worker k
 

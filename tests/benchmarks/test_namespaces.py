@@ -80,5 +80,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> No
 
 def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(UsageError, match=r"^network namespaces need root, .*: run as root, install iproute2 and nftables$"):
+    with pytest.raises(
+        UsageError, match=r"^network namespaces need root, .*: run as root, install iproute2 and nftables$"
+    ):
         namespaces(1).__enter__()

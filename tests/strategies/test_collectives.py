@@ -13,7 +13,6 @@ from strategies.collectives import (
     broadcast,
     gather_and_add,
     naive_all_reduce,
-    own_chunk,
     reduce_scatter,
     ring_all_reduce,
 )
@@ -55,7 +54,7 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
         work.wait()
     found = {
         "vector": vector.tolist(),
-        "own": own_chunk(vector, transport).tolist(),
+        "own": vector.tensor_split(transport.world_size)[(transport.rank + 1) % transport.world_size].tolist(),
         "n": total,
         "messages": [transport.messages_sent[k] - messages[k] for k in range(transport.world_size)],
         "bytes": [transport.bytes_sent[k] - nbytes[k] for k in range(transport.world_size)],

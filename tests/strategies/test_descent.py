@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 import torch
 
+from compression import Layout
 from records.recorder import Recorder
-from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.descent import Descent, OptimizerFactory, Schedule, by_name
 
 SGD = partial(torch.optim.SGD, lr=1.0)
 N = 6
@@ -47,8 +48,28 @@ def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> N
 
 def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     x, descent = make(partial(torch.optim.Adam, lr=0.1))
-    descent.optimize(x[2:4])
+    descent.optimize(x, part=slice(2, 4))
     descent.step(torch.ones(2, dtype=torch.float64), 1)
     assert (x != 0).tolist() == [False, False, True, True, False, False]
     # two moments of two elements, and the count of steps
     assert 2 * 2 * 8 <= descent.state_bytes <= 2 * 2 * 8 + 8
+
+
+def test_where_the_optimizer_sees_tensors_parts_are_cut_between_them() -> None:
+    layout = Layout(("a", "b", "c"), ((2, 3), (2,), (3,)))
+
+    def begun(make: OptimizerFactory, n: int) -> tuple[torch.Tensor, Descent, list[slice]]:
+        x = torch.zeros(layout.n)
+        descent = Descent([x], make, 0.0, None, Recorder(), layout)
+        return x, descent, descent.parts(n)
+
+    assert begun(SGD, 3)[2] == [slice(0, 4), slice(4, 8), slice(8, 11)]
+    seeing = by_name(lambda named: torch.optim.Adam([p for name, p in named if name != "c"], lr=0.1))
+    x, descent, parts = begun(seeing, 2)
+    assert [p.shape for p in descent.parameters] == [(2, 3), (2,), (3,)]
+    assert parts == [slice(0, 6), slice(6, 11)]
+    assert begun(seeing, 4)[2] == [slice(0, 0), slice(0, 6), slice(6, 8), slice(8, 11)], "one may be empty"
+    descent.optimize(x, part=parts[1])
+    descent.step(torch.ones(5), 1)
+    assert (x != 0).tolist() == [False] * 6 + [True] * 2 + [False] * 3, "c has no optimizer"
+    assert descent.state_bytes == 2 * 2 * 4 + 4, "only of the tensor that it updates"

@@ -10,12 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Codec
+from compression.dgc import DGC
 from compression.topk import TopK
 from records.errors import RunFailed
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES, Strategy, by_name
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.single import Single
@@ -44,10 +46,10 @@ def steps_with(scheduler: Any, model: nn.Module, optimizer: torch.optim.Optimize
     return seen
 
 
-def scheduled(transport: Transport, strategy: Strategy, make: Make) -> Found:
+def scheduled(transport: Transport, strategy: Strategy, make: Make, name: str = "momentum") -> Found:
     """The parameters after each step."""
     model = make_model()
-    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["momentum"])
+    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS[name])
     if optimizer.is_server:
         optimizer.serve()
         return []
@@ -65,12 +67,13 @@ SCHEDULERS = [
 
 
 @pytest.mark.parametrize("make", SCHEDULERS, ids=lambda make: make.func.__name__)
+@pytest.mark.parametrize("name", ["momentum", "groups"])
 @pytest.mark.parametrize("strategy", [Single(), ShardedRing()], ids=NAME)
-def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, make: Make) -> None:
+def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, make: Make, name: str) -> None:
     n, model = fit(type(strategy), 3), make_model()
-    optimizer = OPTIMIZERS["momentum"](list(model.parameters()))
+    optimizer = OPTIMIZERS[name](list(model.parameters()))
     expected = steps_with(make(optimizer), model, optimizer, 6)
-    for seen in virtual_time(n).launch(scheduled, n, strategy, make):
+    for seen in virtual_time(n).launch(scheduled, n, strategy, make, name):
         torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -101,7 +104,7 @@ def test_what_would_change_nothing_is_refused() -> None:
     ]
     assert list(map(outcome, calls)) == [
         ("UsageError", "param_groups: schedule= sets the learning rate; give it or a scheduler, not both"),
-        ("UsageError", "add_param_group: all parameters are one vector, and so one group"),
+        ("UsageError", "add_param_group: it comes too late; let optimizer= make all groups"),
         ("UsageError", "load_state_dict: give what state_dict returned as WorkerOptimizer(..., state=...)"),
     ]
 
@@ -109,13 +112,12 @@ def test_what_would_change_nothing_is_refused() -> None:
 # What is refused
 
 
-def by_shape(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([p for p in parameters if p.dim() >= 2] or parameters)
+def named(parameters: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters)
 
 
-def in_groups(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    groups: list[dict[str, Any]] = [{"params": parameters}, {"params": [], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups)
+def of_others(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(make_model().parameters())
 
 
 def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: dict[str, Any]) -> Any:
@@ -132,8 +134,9 @@ def begun(transport: Transport, strategy: Strategy, codec: Codec | None, more: d
         (2, Downpour(), TopK(), {}, "codec=topk: strategy downpour cannot carry it (gathered: codes go to"),
         (2, ParamServer(), TopK(), {"scope": "layer"}, "scope='layer': must be 'tensor' or 'vector'"),
         (2, ParamServer(), None, {"momentum": 0.9}, "momentum=0.9: no codec carries it; give it to the optimizer"),
-        (2, RingAllReduce(), None, {"optimizer": by_shape}, "optimizer: it asks a parameter for its shape"),
-        (2, RingAllReduce(), None, {"optimizer": in_groups}, "optimizer: it makes 2 parameter groups"),
+        (2, RingAllReduce(), DGC(), {"optimizer": by_name(named)}, "optimizer=named: dgc carries the"),
+        (2, RingAllReduce(), None, {"optimizer": of_others}, "optimizer=sgd: has parameters that it was not given;"),
+        (2, DGS(), None, {"optimizer": OPTIMIZERS["groups"]}, "decay: dgs has one decay for all"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_line(

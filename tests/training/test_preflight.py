@@ -33,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("preflight")  # a run of the module is made
 __all__ = ["moons"]  # the same data set by another name
 OTHER: dict[str, Any] = {
     "n_gpus": 5, "batch_size": 8, "global_batch_size": 40, "epochs": 3, "lr": 0.2, "momentum": 0.4,
-    "weight_decay": 0.1, "optimizer": "adam", "codec_scope": "vector",
+    "weight_decay": 0.1, "decay": "matrices", "amp": "bf16", "optimizer": "adam", "codec_scope": "vector",
     "optimizer_options": ("dampening=0.1",), "lr_schedule": "cosine",
     "warmup": 1.0, "clip_norm": 2.0, "accumulate": 2, "dtype": "float64", "seed": 3, "slow": ("1:2",), "jitter": 0.1,
     "timeout": 31.0, "bandwidth": "1gbit", "latency": "1ms",
@@ -67,7 +67,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Strategy], Optio
     def made(strategy: Strategy) -> Options:
         if strategy.name not in known:
             folder = tmp_path_factory.mktemp("run")
-            options = resolve(small(folder, strategy, n_gpus=4, epochs=2, checkpoint_every=3, codec=Float16()))
+            options = resolve(
+                small(folder, strategy, n_gpus=4, epochs=2, checkpoint_every=3, codec=Float16(), weight_decay=0.01)
+            )
             run(options, quiet=True, launcher=virtual_time(4).launcher())
             known[strategy.name] = options
         return known[strategy.name]

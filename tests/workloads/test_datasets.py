@@ -192,12 +192,17 @@ def test_for_another_task_a_users_tensors_are_what_they_are(user_module: WriteMo
 
 
 def test_for_another_task_items_are_any_tensors_of_one_shape(user_module: WriteModule) -> None:
-    name = user_module("def make(): return ([(torch.ones(2, 2, 2, 2), i * torch.ones(i)) for i in (3, 3, 4)],) * 2")
+    name = user_module(
+        "def make(): return ([(torch.ones(2, 2, 2, 2), i * torch.ones(i)) for i in (3, 3, 4)],) * 2\n"
+        "def tokens(): return [([11, 3], [3, 4])], [([1, 2], [3, 4])]"
+    )
     data = load(name, "", task="tests.tasks:regression")
     assert (data.input_shape, data.n_classes) == ((2, 2, 2, 2), 3)
     assert data.fetch(torch.arange(2))[1].tolist() == [[3.0, 3.0, 3.0]] * 2
     with pytest.raises(UsageError, match=r"targets of the train set are \(3,\) and \(4,\); make all of one shape"):
         data.fetch(torch.arange(3))
+    data = load(name.replace("make", "tokens"), "", task="language_model")
+    assert (data.n_classes, data.fetch(torch.arange(1))[0].tolist()) == (12, [[11, 3]])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Dropout, of attention too: each rank draws its own; a run that is repeated, resumed or replayed draws the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from checkpoints.folder import listed
+from strategies import Strategy
+from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.downpour import Downpour
+from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies.common.worker_optimizer import WorkerOptimizer
+from strategies.local_models.local_sgd import LocalSGD
+from strategies.synchronous_server.param_server import ParamServer
+from tests.ranks import virtual_time
+from tests.strategies.runs import made
+from transports.base import Transport
+
+TRANSFORMER: dict[str, Any] = {"model": "tests.workload:transformer", "optimizer": "adamw", "lr": 0.01, "n_gpus": 3}
+IN_STEP = [RingAllReduce(), ShardedRing(), ParamServer(), LocalSGD(local_steps=3)]
+
+
+def name_of(strategy: Strategy) -> str:
+    return strategy.name
+
+
+@pytest.mark.parametrize("amp", ["none", "bf16"])
+@pytest.mark.parametrize("strategy", IN_STEP, ids=name_of)
+def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, strategy: Strategy, amp: str) -> None:
+    same = TRANSFORMER | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}
+    virtual = made(tmp_path, "virtual", strategy, **same)["parameter_hash"]
+    real = made(tmp_path, "real", strategy, real=True, **same)["parameter_hash"]
+    assert virtual == real
+    checkpoints = listed(tmp_path / "real.checkpoints")
+    for real in (False, True):
+        resumed = made(tmp_path, f"resumed {real}", strategy, real, **same, resume=str(checkpoints[1]))
+        assert resumed["parameter_hash"] == virtual
+    assert made(tmp_path, "other", strategy, **same | {"seed": 1})["parameter_hash"] != virtual
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("strategy", [AsyncParamServer(), Downpour(), ElasticAveraging()], ids=name_of)
+def test_a_replay_draws_the_same(tmp_path: Path, strategy: Strategy, real: bool) -> None:
+    same = TRANSFORMER | {"amp": "bf16"}
+    first = made(tmp_path, "first", strategy, real, slow=("1:3",), jitter=0.5, **same)
+    again = made(tmp_path, "again", strategy, real, **same, replay=str(tmp_path / "first"))
+    assert again["parameter_hash"] == first["parameter_hash"]
+
+
+def masks(transport: Transport, anew: bool) -> list[list[float]]:
+    """What a rank's dropout lets through in four steps; if `anew`, two of them after its state was taken elsewhere."""
+    model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5))
+    make: Any = lambda **state: WorkerOptimizer(model, transport, RingAllReduce(), torch.optim.SGD, **state)  # noqa: E731
+    optimizer, seen = make(), []
+    for step in range(4):
+        if anew and step == 2:
+            state = optimizer.state_dict()
+            torch.rand(7 + transport.rank)
+            optimizer = make(state=state)
+        y = model(torch.ones(1, 4))
+        seen.append((y[0] == 0).tolist())
+        y.sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    return seen
+
+
+def test_each_rank_draws_its_own_and_goes_on_from_its_state_in_a_loop_of_ones_own() -> None:
+    first, second = (virtual_time(3).launch(masks, 3, anew, seed=5) for anew in (False, True))
+    assert first == second
+    drawn = [mask for rank in first for mask in rank]
+    assert len({tuple(mask) for mask in drawn}) == len(drawn)

@@ -1,0 +1,230 @@
+"""What a trainer is expected to have, beside plain PyTorch: the same parameters after each step."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+import strategies as tables
+from checkpoints import files
+from checkpoints.folder import listed
+from compression.dgc import DGC
+from records.errors import RunFailed, UsageError
+from tests.runs import n_gpus_of, small, strategy_of
+from tests.strategies.runs import BATCH_NORM, made
+from training import Options
+from training.checks import resolve
+from training.optimizers import schedule
+from training.precision import Precision
+from training.preflight import prepare
+from workloads import models
+
+Parameters = list[tuple[str, nn.Parameter]]
+MORE: dict[str, Any] = {"lr": Options().lr}
+ADAMW: dict[str, Any] = {"optimizer": "adamw", "lr": 0.01}
+MODEL: dict[str, Any] = {"model": "tests.workload:embedding", "checkpoint_every": 1, "checkpoint_keep": 1000}
+
+
+def groups(named: Parameters) -> torch.optim.Optimizer:
+    """Return an optimizer of two groups: for `--optimizer tests.training.test_trainer:groups`."""
+    first, others = ([(name, p) for name, p in named if name.startswith("1.") is of] for of in (True, False))
+    made: list[dict[str, Any]] = [{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}]
+    return torch.optim.AdamW(made, lr=0.01)
+
+
+def adamw(named: Parameters) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(named, 0.01, weight_decay=0.0)
+
+
+def without_vectors(named: Parameters) -> torch.optim.Optimizer:
+    matrices, vectors = ([p for _, p in named if (p.dim() >= 2) is of] for of in (True, False))
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.3}, {"params": vectors, "weight_decay": 0}], 0.01)
+
+
+class Both:
+    """Muon for the matrices but the embedding, and AdamW for the rest, as two optimizers."""
+
+    def __init__(self, named: Parameters) -> None:
+        hidden = [(name, p) for name, p in named if p.dim() == 2 and name != "1.weight"]
+        others = [p for name, p in named if p.dim() != 2 or name == "1.weight"]
+        muon = torch.optim.Muon(hidden, 0.01, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw")
+        self.parts = muon, torch.optim.AdamW(others, 0.01, weight_decay=0.1)
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+def plain(options: Options, make: Callable[[Parameters], Any]) -> list[torch.Tensor]:
+    """Train as the options say, with nothing but torch: x after each step."""
+    data, options = prepare(options), resolve(options)
+    plan, n_steps = options.plan(data.n_train), options.plan(data.n_train).n_steps
+    model = models.seeded(options.model, data, options.seed, options.torch_dtype).train()
+    optimizer = make(list(model.named_parameters()))
+    factor = schedule(options.lr_schedule, options.epochs * data.n_train, round(options.warmup * data.n_train))
+    bounds = [(epoch * data.n_train, *plan.bounds(i)) for epoch in range(options.epochs) for i in range(n_steps)]
+    middles = [before + (start + stop) / 2 for before, start, stop in bounds] + [0.0]
+    of_step = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: factor(middles[i])) if options.warmup else None
+    seen = []
+    for i in range(options.epochs * n_steps):
+        epoch, step = 1 + i // n_steps, i % n_steps
+        n = len(plan.part(epoch, step))
+        parts = (
+            [plan.part(epoch, step, k) for k in range(plan.workers)] if plan.workers > 1 else [plan.part(epoch, step)]
+        )
+        model.zero_grad()
+        for part in parts:
+            for piece in part.tensor_split(min(options.accumulate, len(part))):
+                x, y = data.fetch(piece, dtype=options.torch_dtype)
+                with torch.autocast("cpu", torch.bfloat16, enabled=options.amp == "bf16"):
+                    loss = F.cross_entropy(model(x), y) * (len(piece) / n)
+                loss.backward()
+        if options.clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm)
+        optimizer.step()
+        if of_step:
+            of_step.step()
+        seen.append(parameters_to_vector(model.parameters()).detach().clone())
+    return seen
+
+
+def trained(folder: Path, strategy: str, **changes: Any) -> tuple[list[torch.Tensor], Options]:
+    """x after each step, of a checkpoint of each, and the options."""
+    given = MODEL | {"n_gpus": n_gpus_of(strategy, 2), "epochs": 2} | changes
+    made(folder, "run", strategy_of(strategy), **given)
+    states = [files.load_rank(path, 0)["model"] for path in listed(folder / "run.checkpoints")]
+    return states, small(folder, strategy, run_name="plain", **given)
+
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[Parameters], Any]]] = {
+    "bf16": (ADAMW | {"amp": "bf16"}, adamw),
+    "bf16 accumulated": (ADAMW | {"amp": "bf16", "accumulate": 3}, adamw),
+    "clip_norm": (ADAMW | {"clip_norm": 0.05, "accumulate": 2}, adamw),
+    "warm-up": (ADAMW | {"lr_schedule": "cosine", "warmup": 0.7}, adamw),
+    "matrices": (ADAMW | {"weight_decay": 0.3, "decay": "matrices"}, without_vectors),
+    "groups": ({"optimizer": f"{__name__}:groups", "lr_schedule": "step", "warmup": 0.5, "clip_norm": 0.1}, groups),
+    "muon": (ADAMW | {"optimizer": "muon", "weight_decay": 0.1, "clip_norm": 0.1}, Both),
+    "adafactor": (ADAMW | {"optimizer": "adafactor"}, partial(torch.optim.Adafactor, lr=0.01, weight_decay=0.0)),
+}  # fmt: skip
+STRATEGIES = ("single", "ring_all_reduce", "sharded_ring", "param_server", "sharded_param_server")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("case", CASES)
+def test_each_step_is_that_of_plain_pytorch(tmp_path: Path, strategy: str, case: str) -> None:
+    changes, make = CASES[case]
+    in_half = "amp" in changes  # in which another order of the sums shows
+    seen, options = trained(tmp_path, strategy, **MORE | changes | ({} if in_half else {"dtype": "float64"}))
+    expected = plain(options, make)
+    assert len(seen) == len(expected) > 10
+    assert not torch.allclose(seen[0], seen[-1], rtol=1e-3)
+    rtol, atol = (1e-3, 1e-4) if in_half and strategy != "single" else (1e-9, 1e-11)
+    for ours, torchs in zip(seen, expected, strict=True):
+        torch.testing.assert_close(ours, torchs, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("strategy", sorted({*tables.STRATEGIES} - {*STRATEGIES, "dgs"}))
+def test_every_strategy_updates_tensors(tmp_path: Path, strategy: str) -> None:
+    given = BATCH_NORM | {"optimizer": "muon", "lr": 0.05, "epochs": 6, "n_gpus": n_gpus_of(strategy, 2)}
+    assert made(tmp_path, "run", strategy_of(strategy), **given)["test_accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("case", ["groups", "muon", "adafactor", "matrices"])
+@pytest.mark.parametrize("strategy", ["sharded_ring", "param_server", "hogwild"])
+def test_a_resumed_run_has_the_state_of_each_tensor(tmp_path: Path, strategy: str, case: str) -> None:
+    given = MORE | CASES[case][0] | {"epochs": 2, "n_gpus": 1 if strategy == "hogwild" else n_gpus_of(strategy, 2)}
+    whole, _ = trained(tmp_path, strategy, **given)
+    fourth = str(listed(tmp_path / "run.checkpoints")[3])
+    made(tmp_path, "rest", strategy_of(strategy), **MODEL | given, resume=fourth)
+    rest = [files.load_rank(path, 0)["model"] for path in listed(tmp_path / "rest.checkpoints")]
+    assert len(rest) == len(whole) - 4
+    assert all(torch.equal(x, y) for x, y in zip(rest, whole[4:], strict=True))
+
+
+def test_pieces_of_a_batch_in_half_precision_are_the_whole(tmp_path: Path) -> None:
+    sgd = MORE | {"lr": 0.1, "amp": "bf16"}
+    whole, pieces = (trained(tmp_path / str(n), "single", accumulate=n, **sgd)[0] for n in (1, 4))
+    torch.testing.assert_close(pieces, whole, rtol=0.05, atol=2e-3)
+    assert not torch.equal(pieces[-1], whole[-1]), "it rounds"
+    wide = trained(tmp_path / "wide", "single", **sgd | {"amp": "none"})[0]
+    assert not torch.equal(wide[0], whole[0]), "something was computed in bf16"
+
+
+@pytest.mark.parametrize("factor", [16.0, math.inf])
+def test_a_gradient_that_is_not_finite_is_computed_again_with_a_smaller_scale(factor: float) -> None:
+    w, precision, passes = nn.Parameter(torch.ones(2)), Precision("fp16", torch.device("cpu")), 0
+
+    def try_again() -> bool:
+        precision.scale((w * factor).sum()).backward()
+        assert w.grad is not None
+        w.grad = w.grad.half().float()
+        return precision.unscale([w])
+
+    if factor == math.inf:
+        with pytest.raises(RunFailed, match=r"not finite in float16, however small its scale; take --amp bf16"):
+            any(try_again() for _ in range(100))
+        return
+    while not try_again():
+        assert w.grad is None
+        passes += 1
+    assert w.grad is not None
+    assert (w.grad.tolist(), passes) == ([16.0, 16.0], 5), "2 ** 11 is the first scale with which it is below 65504"
+    resumed = Precision("fp16", torch.device("cpu"))
+    resumed.load_state_dict(precision.state_dict())
+    assert resumed.scale(torch.ones(())).item() == 2**11
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
+@pytest.mark.parametrize("strategy", ["single", "ring_all_reduce", "async_param_server"])
+def test_float16_with_a_scaler_learns_on_a_gpu(tmp_path: Path, strategy: str) -> None:
+    given = MODEL | MORE | {"device": "cuda", "epochs": 6, "n_gpus": n_gpus_of(strategy, 2), "lr": 0.1}
+    half, wide = (made(tmp_path, amp, strategy_of(strategy), True, amp=amp, **given) for amp in ("fp16", "none"))
+    assert half["test_accuracy"] > 0.9
+    assert half["parameter_hash"] != wide["parameter_hash"]
+
+
+def returns_none(named: Parameters) -> None:
+    pass
+
+
+def foreign(named: Parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.zeros(2))])
+
+
+def needs_a_closure(named: Parameters) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS([p for _, p in named])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"amp": "half"}, "--amp half: unknown; there are none, bf16, fp16"),
+        ({"amp": "fp16"}, "--amp fp16: needs a GPU; take --amp bf16"),
+        ({"amp": "bf16", "dtype": "float64"}, "--amp bf16: autocast is for float32, not --dtype float64; leave"),
+        ({"decay": "matrices"}, "--decay matrices: there is no decay; give --weight_decay too"),
+        ({"optimizer": "sdg"}, "--optimizer sdg: unknown; did you mean sgd? there are"),
+        ({"optimizer": f"{__name__}:groups", "lr": 0.3}, f"--lr 0.3: {__name__}:groups decides that itself; leave it"),
+        ({"optimizer": f"{__name__}:no"}, f"--optimizer {__name__}:no: {__file__} has no no; define it"),
+        ({"optimizer": f"{__name__}:returns_none"}, ":returns_none: returned a NoneType; return a torch.optim"),
+        ({"optimizer": f"{__name__}:foreign"}, ":foreign: has parameters that it was not given; make it of those"),
+        ({"optimizer": f"{__name__}:needs_a_closure"}, ":needs_a_closure: takes no step with the parameters of --mo"),
+        ({"optimizer": "muon", "optimizer_options": ("ns_steps=1000",)}, "--optimizer muon: takes no step with the"),
+        ({"optimizer": "muon", "codec": DGC()}, "--optimizer muon: dgc carries the momentum of sgd; take sgd or"),
+        ({"optimizer": "muon", "strategy": "dgs"}, "--optimizer muon: dgs is SGD with momentum; take sgd"),
+        ({"strategy": "dgs", "weight_decay": 0.1, "decay": "matrices"}, "--decay: dgs has one decay for all of x;"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    given = {"strategy": "ring_all_reduce", "model": "tests.workload:embedding"} | changes
+    with pytest.raises(UsageError) as caught:
+        prepare(resolve(small(tmp_path, **given)))
+    assert str(caught.value).removeprefix(f"--optimizer {__name__}" * message.startswith(":")).startswith(message)
+    assert "\n" not in str(caught.value)

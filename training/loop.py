@@ -169,13 +169,7 @@ class _Rank:
         for name, value in recorder.meters.items():
             recorder.mark(name, value)
         if self.scalars:
-            self.scalars.tick(recorder.step, self.rate, now=True)
-
-    @property
-    def rate(self) -> float:
-        """The learning rate, as far as this rank knows how many samples have been processed."""
-        descent = self.strategy.descent
-        return descent.lr * (descent.schedule(descent.processed) if descent.schedule else 1.0)
+            self.scalars.tick(recorder.step, self.strategy.descent.rate, now=True)
 
     def train(self, start: int, stop: int) -> None:
         """Take this worker's part of the batches of the steps `start` to `stop` - 1, an epoch's."""
@@ -259,7 +253,7 @@ class _Rank:
         if self.options.checkpoint_every and step % self.options.checkpoint_every == 0:
             self.saved.write(step)
         if self.scalars:
-            self.scalars.tick(step, self.rate)
+            self.scalars.tick(step, self.strategy.descent.rate)
         if self.transport.now() - self.reported > _REPORT_S:
             self.reported = self.transport.now()
             self.report(("step", self.progress()))

@@ -211,6 +211,11 @@ class Descent:
         g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
 
     @property
+    def rate(self) -> float:
+        """The learning rate, of the first group, after the samples that this rank knows of."""
+        return float(self._rates[0]) * (self.schedule(self.processed) if self.schedule else 1.0)
+
+    @property
     def is_over(self) -> bool:
         """Whether the samples of the epoch have been taken in, as far as this rank knows."""
         return self.samples >= self.until

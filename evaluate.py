@@ -38,7 +38,7 @@ from workloads.loading import batches_of_test
 
 FIRST, LAST = {"step": int, "loss": float}, {"checkpoint": str, "id": str}  # columns before and after the scores
 _SHOWN = {"top1": "top-1", "top5": "top-5"}
-_NAMES = {"accuracy": "top1"}  # of scores, where they have another one here
+_NAMES = {tasks.CLASSIFICATION: {"accuracy": "top1"}}  # of a task's scores, where they have another one here
 _POLL_S = 0.2
 _LINGER_S = 1.0  # the ranks of a killed launcher live on for half a second
 
@@ -203,7 +203,8 @@ class Scorer:
         except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
             raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
         score = evaluate(self.task, self.model, batches_of_test(self.data, torch.device("cpu"), self.dtype))
-        scores = {_NAMES.get(name, name): value for name, value in score.scores.items()}
+        names = _NAMES.get(self.task.name, {})
+        scores = {names.get(name, name): value for name, value in score.scores.items()}
         return {"step": run["step"], "loss": score.loss, **scores, "checkpoint": checkpoint.name, "id": run["id"]}
 
 

@@ -16,12 +16,9 @@ A second thread would save less than half of them on idle cores, and cost ten ti
 """
 
 
-def choose_threads(model: nn.Module, compute: Callable[[], object], n_samples: int) -> None:
-    """Make this process compute on one thread where a pass over `n_samples` is too small for several.
-
-    `compute` computes on one.
-    """
-    if torch.get_num_threads() > 1 and _counted(model, compute).get_total_flops() * n_samples < FLOP_OF_TWO_THREADS:
+def choose_threads(model: nn.Module, compute: Callable[[], object], times: float) -> None:
+    """Make this process compute on one thread where a pass of so many times `compute` is too small for several."""
+    if torch.get_num_threads() > 1 and _counted(model, compute).get_total_flops() * times < FLOP_OF_TWO_THREADS:
         torch.set_num_threads(1)
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from checkpoints import files, replay
 from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
@@ -95,6 +93,7 @@ class _Rank:
         self.loader = Loader(
             data, fetch, self.plan, self.part, options.accumulate, transport.device, options.torch_dtype
         )  # fmt: skip
+        self._first = tasks.first_of(data.n_train)
         self.reported = 0.0
         place = Path(options.tensorboard or "", str(options.run_name), f"rank-{transport.rank}")
         self.scalars = Scalars(self.recorder, place) if options.tensorboard else None
@@ -106,7 +105,7 @@ class _Rank:
         self.model.to(transport.device)
         if transport.device.type == "cpu" and not self.is_server:
             start, stop = self.plan.bounds(0, self.part)
-            choose_threads(self.model, self._one_pass, (stop - start) // options.accumulate)
+            choose_threads(self.model, self._small_pass, (stop - start) // options.accumulate / len(self._first))
         if self.is_server and options.replay:
             transport.inbox.replay = iter(replay.load(options.replay).arrivals)
         state = self.saved.load()
@@ -124,12 +123,11 @@ class _Rank:
         if self.straggler.is_slow and not self.recorder.time_passes:
             replica.interruption = self.straggler.interrupted
         if self.recorder.time_passes and replica.is_watched:
-            self.recorder.shares = shares_of(self.model, self._one_pass)
+            self.recorder.shares = shares_of(self.model, self._small_pass)
 
-    def _one_pass(self) -> None:
-        """Compute on the first sample of the training set."""
-        first = torch.zeros(1, dtype=torch.int64)
-        self.task(self.model, *self.data.fetch(first, "train", self.transport.device, self.options.torch_dtype))
+    def _small_pass(self) -> None:
+        """Compute on the samples on which the task was checked."""
+        self.task(self.model, *self.data.fetch(self._first, "train", self.transport.device, self.options.torch_dtype))
 
     def run_epoch(self, epoch: int) -> None:
         """Train or serve for one epoch, and evaluate."""

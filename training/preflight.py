@@ -88,7 +88,7 @@ def _check_smallest_batch(options: Options, task: tasks.Task, model: nn.Module, 
     if smallest == 1:
         try:
             task(model.train(), *data.fetch(torch.zeros(1, dtype=torch.int64), dtype=options.torch_dtype))
-        except ValueError as error:
+        except Exception as error:
             raise UsageError(
                 f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
                 f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"

@@ -22,6 +22,8 @@ IMAGES, CLASSES = (3, 224, 224), 1000  # what a model by name is made for
 def build(options: Options) -> nn.Module:
     """Return the model that `--model` names on the meta device: torchvision's for ImageNet, or yourmodule:function."""
     name = options.model
+    if name == "gpt":
+        raise UsageError("--model gpt: takes no images, as models on the meta device do; give --parameters instead")
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         if name in models.MODELS or ":" in name:
             return models.build(name, IMAGES, CLASSES).to(options.torch_dtype)

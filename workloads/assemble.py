@@ -106,7 +106,8 @@ def _checked_split(name: str, split: str, x: Any, y: Any) -> tuple[Tensor, Tenso
     if x.dim() not in (2, 4):
         raise UsageError(f"--dataset {name}: {split}_x is {tuple(x.shape)}; make it N x features or N x C x H x W")
     if y.dim() != 1 or y.dtype == torch.bool or y.dtype.is_floating_point:
-        raise UsageError(f"--dataset {name}: {split}_y is {tuple(y.shape)} {y.dtype}; make it N integer labels")
+        found = f"{split}_y is {tuple(y.shape)} {y.dtype}"
+        raise UsageError(f"--dataset {name}: {found}; make it N integer labels, or give another --task")
     _check_lengths(name, split, x, y)
     return x, y.long()
 

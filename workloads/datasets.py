@@ -55,6 +55,8 @@ def load(options: DataOptions, seed: int = 0) -> Data:
     if options.task is not None:
         find(options.task)
     data, size = _load_whole(options, Path(options.data_dir).expanduser(), seed), options.train_size
+    if options.task == CLASSIFICATION and data.vocabulary is not None:
+        raise UsageError(f"--task {CLASSIFICATION}: --dataset {options.dataset} has no classes; leave it out")
     data = data if options.task is None else replace(data, task=options.task)
     if not 0 <= size <= data.n_train:
         raise UsageError(

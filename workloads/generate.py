@@ -14,6 +14,7 @@ import tyro
 
 from records.errors import UsageError, between
 from records.output import exit_code_of, unread_output_is_no_error
+from workloads.lookup import blamed_on
 from workloads.model_files import load
 
 
@@ -52,11 +53,12 @@ def continued(settings: Settings) -> Iterator[str]:
     yield settings.prompt
     generator = torch.Generator().manual_seed(settings.seed)
     for _ in range(settings.n_characters):
-        logits = model(torch.tensor([tokens[-context:]]))[0, -1].double()
+        with blamed_on(f"{settings.model}: its model"):
+            logits = model(torch.tensor([tokens[-context:]]))[0, -1].double()
         if settings.top_k:
             logits[logits < logits.topk(min(settings.top_k, len(logits))).values[-1]] = -torch.inf
         if settings.temperature:
-            p = (logits / settings.temperature).softmax(0)
+            p = ((logits - logits.max()) / settings.temperature).softmax(0)
             tokens.append(int(torch.multinomial(p, 1, generator=generator)))
         else:
             tokens.append(int(logits.argmax()))

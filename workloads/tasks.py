@@ -22,6 +22,7 @@ from workloads.lookup import blamed_on, import_user_object
 IGNORED = -100
 """The target of a token that is left out of the loss and not counted."""
 _EXPECTED = "return loss, (loss, n) or (loss, n, {'score': number})"
+_TAKEN = ("loss", "epoch", "step", "seconds", "bytes", "checkpoint", "id")  # columns of tables and pictures
 
 
 class Outcome(NamedTuple):
@@ -79,8 +80,9 @@ class Task:
         if not isinstance(scores, Mapping):
             raise self._refused(f"gave {_described(scores)} as scores, which must be a dictionary")
         for name, value in scores.items():
-            if not (isinstance(name, str) and name.isidentifier() and name != "loss"):
-                raise self._refused(f"gave a score the name {name!r}; take one as of a variable, other than loss")
+            if not (isinstance(name, str) and name.isidentifier() and name not in _TAKEN):
+                taken = ", ".join(_TAKEN)
+                raise self._refused(f"gave a score the name {name!r}; take one as of a variable, other than {taken}")
             if not (isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)):
                 raise self._refused(f"gave {_described(value)} as score {name}, which must be one number")
         return {name: float(value) for name, value in scores.items()}
@@ -156,18 +158,23 @@ def find(name: str) -> Task:
     return Task(name, "its n", function)
 
 
+def first_of(n: int) -> torch.Tensor:
+    """Return the first samples of `n`, on which a task is tried: two, if there are."""
+    return torch.arange(min(2, n))
+
+
 def check(task: Task, model: nn.Module, model_name: str, data: Data, dtype: torch.dtype) -> int:
     """Call the task on two samples of each split, as in training and as in evaluation.
 
     Return how many of what the loss is a mean of a sample has, as far as these show. Raises UsageError.
     """
     model.eval()
-    first = torch.arange(min(2, data.n_train))
+    first = first_of(data.n_train)
     x, y = data.fetch(first, dtype=dtype)
     with blamed_on(f"--task {task.name}: with --model {model_name}, on x {_described(x)} and y {_described(y)}, it"):
         loss, n, _ = task(model, x, y)
         with torch.no_grad():
-            task.sums(model, *data.fetch(torch.arange(min(2, data.n_test)), "test", dtype=dtype))
+            task.sums(model, *data.fetch(first_of(data.n_test), "test", dtype=dtype))
     if not torch.isfinite(loss):
         raise UsageError(
             f"--task {task.name}: its loss of the first samples is {loss.item()}; {_EXPECTED}, the loss being finite"

@@ -49,13 +49,9 @@ def regression(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(model(x), y)
 
 
-class _OwnLoss(nn.Module):
-    def __init__(self, n_inputs: int, n_outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(n_inputs, n_outputs)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.mse_loss(self.linear(x), y)
+class _OwnLoss(nn.Linear):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+        return F.mse_loss(super().forward(x), y)
 
 
 def own_loss(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -74,24 +70,33 @@ def contrastive(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(one @ other.T / 0.1, torch.arange(len(x)))
 
 
-# What a function must not return, of the loss and x: each is a task of its name
+def of_two(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Regression that a single sample is too little for."""
+    if len(x) == 1:
+        raise IndexError("one sample")
+    return regression(model, x, y)
 
-WRONG: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "no_gradient": lambda loss, x: loss.detach(),
-    "not_reduced": lambda loss, x: loss * x,
-    "a_number": lambda loss, x: loss.item(),
-    "four": lambda loss, x: (loss, 1, {}, 4),
-    "half": lambda loss, x: (loss, 0.5),
-    "nothing": lambda loss, x: (loss, 0),
-    "a_list": lambda loss, x: (loss, 1, [0.5]),
-    "bad_name": lambda loss, x: (loss, 1, {"R squared": 0.5}),
-    "many": lambda loss, x: (loss, 1, {"error": x}),
-    "not_a_number": lambda loss, x: loss * math.nan,
-    "raises": lambda loss, x: 1 / 0,
+
+# What a function must not return, of the loss and x, and what is said of it: each is a task of its name
+
+WRONG: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
+    "no_gradient": (lambda loss, x: loss.detach(), "gave a loss without gradient"),
+    "not_reduced": (lambda loss, x: loss * x, "gave a Tensor (2, 3) of torch.float32 as loss, which must be a tensor"),
+    "a_number": (lambda loss, x: loss.item(), "gave a float as loss"),
+    "none": (lambda loss, x: None, "gave a NoneType as loss"),
+    "four": (lambda loss, x: (loss, 1, {}, 4), "returned 4 things; return loss, (loss, n) or (loss, n, {'score': num"),
+    "half": (lambda loss, x: (loss, 0.5), "gave a float as n, which must be an integer"),
+    "nothing": (lambda loss, x: (loss, 0), "gave n = 0"),
+    "a_list": (lambda loss, x: (loss, 1, [0.5]), "gave a list as scores, which must be a dictionary"),
+    "bad_name": (lambda loss, x: (loss, 1, {"R squared": 0.5}), "gave a score the name 'R squared'"),
+    "taken": (lambda loss, x: (loss, 1, {"step": 0.5}), "gave a score the name 'step'; take one as of a variable, oth"),
+    "many": (lambda loss, x: (loss, 1, {"error": x}), "gave a Tensor (2, 3) of torch.float32 as score error, which"),
+    "not_a_number": (lambda loss, x: loss * math.nan, "its loss of the first samples is nan"),
+    "raises": (lambda loss, x: 1 / 0, "with --model tests.workload:linear, on x a Tensor (2, 3) of torch.float32 and"),
 }
 
 
 def __getattr__(name: str) -> Callable[[nn.Module, Tensor, Tensor], Any]:
     if name not in WRONG:
         raise AttributeError(name)
-    return lambda model, x, y: WRONG[name](regression(model, x, y), x)
+    return lambda model, x, y: WRONG[name][0](regression(model, x, y), x)

@@ -26,13 +26,6 @@ def batch_norm(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     )
 
 
-def transformer(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Return a small transformer with dropout, also of its attention."""
-    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
-    to_words = nn.Sequential(nn.Linear(input_shape[0], 12), nn.Unflatten(1, (3, 4)))
-    return nn.Sequential(to_words, layer, nn.Flatten(), nn.Linear(12, n_classes))
-
-
 class _Words(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x > 0).long()

@@ -17,10 +17,8 @@ from compression.qsgd import QSGD
 from compression.topk import TopK
 from strategies import STRATEGIES, Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.single import Single
 from strategies.synchronous_server.param_server import ParamServer
 from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from tests.ranks import virtual_time
@@ -143,46 +141,6 @@ def test_it_continues_bit_for_bit_from_its_state(strategy: Strategy, optimizer: 
     task = Task(strategy, 3, "plain" if coded else optimizer, schedule=MORE["schedule"], **more)
     whole, parts = (virtual_time(3).launch(by_optimizer, 3, task, anew) for anew in (False, True))
     assert whole == parts
-
-
-# Mixed precision
-
-
-def in_bf16(transport: Transport, strategy: Strategy) -> Found:
-    """The parameters after each of six steps, whose forward passes and losses are under autocast."""
-    model, seen = make_model().float(), Found()
-    optimizer = WorkerOptimizer(model, transport, strategy, partial(torch.optim.AdamW, lr=0.01))
-    if optimizer.is_server:
-        optimizer.serve()
-        return []
-    roles = strategy.roles(transport.world_size)
-    part = torch.arange(len(X)).tensor_split(roles.count("worker"))[roles[: transport.rank].count("worker")]
-    for _ in range(6):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = F.cross_entropy(model(X[part].float()), Y[part])
-        loss.backward()
-        optimizer.step(len(part))
-        seen.append(x_of(model).tolist())
-    optimizer.finish()
-    return seen
-
-
-@pytest.mark.parametrize("strategy", [Single(), ShardedRing(), ParamServer()], ids=NAME)
-def test_autocast_in_a_loop_is_that_of_torch(strategy: Strategy) -> None:
-    n, model, expected = fit(type(strategy), 3), make_model().float(), Found()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(6):
-        optimizer.zero_grad()
-        for part in torch.arange(len(X)).tensor_split(strategy.roles(n).count("worker")):
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = F.cross_entropy(model(X[part].float()), Y[part])
-            for p, g in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True):
-                p.grad = (0.0 if p.grad is None else p.grad) + g * (len(part) / len(X))
-        optimizer.step()
-        expected.append(x_of(model).tolist())
-    for seen in filter(None, virtual_time(n).launch(in_bf16, n, strategy)):
-        torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-5)
 
 
 # A death, and a return

@@ -32,23 +32,28 @@ from transports.base import Transport
 
 Make = Callable[[Any], Any]  # a scheduler
 
-# Torch's schedulers
+# Torch's schedulers, and autocast
 
 
 def steps_with(scheduler: Any, model: nn.Module, optimizer: torch.optim.Optimizer, n: int) -> Found:
-    seen = []
+    """The parameters after each step; in float32 the forward passes and losses are under autocast."""
+    seen, dtype = [], x_of(model).dtype
     for _ in range(n):
         optimizer.zero_grad()
-        F.cross_entropy(model(X), Y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+            loss = F.cross_entropy(model(X.to(dtype)), Y)
+        loss.backward()
         optimizer.step()
         scheduler.step()
         seen.append(x_of(model).tolist())
     return seen
 
 
-def scheduled(transport: Transport, strategy: Strategy, make: Make, name: str = "momentum") -> Found:
+def scheduled(
+    transport: Transport, strategy: Strategy, make: Make, name: str = "momentum", dtype: torch.dtype = torch.float64
+) -> Found:
     """The parameters after each step."""
-    model = make_model()
+    model = make_model().to(dtype)
     optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS[name])
     if optimizer.is_server:
         optimizer.serve()
@@ -67,14 +72,18 @@ SCHEDULERS = [
 
 
 @pytest.mark.parametrize("make", SCHEDULERS, ids=lambda make: make.func.__name__)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ["momentum", "groups"])
 @pytest.mark.parametrize("strategy", [Single(), ShardedRing()], ids=NAME)
-def test_a_scheduler_of_torch_does_what_it_does_in_torch(strategy: Strategy, make: Make, name: str) -> None:
-    n, model = fit(type(strategy), 3), make_model()
+def test_a_scheduler_of_torch_and_autocast_do_what_they_do_in_torch(
+    strategy: Strategy, make: Make, name: str, dtype: torch.dtype
+) -> None:
+    n, model = fit(type(strategy), 3), make_model().to(dtype)
     optimizer = OPTIMIZERS[name](list(model.parameters()))
     expected = steps_with(make(optimizer), model, optimizer, 6)
-    for seen in virtual_time(n).launch(scheduled, n, strategy, make, name):
-        torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
+    rtol, atol = (1e-10, 1e-12) if dtype == torch.float64 else (1e-4, 1e-5)
+    for seen in virtual_time(n).launch(scheduled, n, strategy, make, name, dtype):
+        torch.testing.assert_close(seen, expected, rtol=rtol, atol=atol)
 
 
 def test_where_workers_have_the_learning_rate_a_scheduler_changes_it() -> None:

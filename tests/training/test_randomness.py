@@ -21,7 +21,10 @@ from tests.ranks import virtual_time
 from tests.strategies.runs import made
 from transports.base import Transport
 
-TRANSFORMER: dict[str, Any] = {"model": "tests.workload:transformer", "optimizer": "adamw", "lr": 0.01, "n_gpus": 3}
+GPT: dict[str, Any] = {
+    "dataset": "tests.tasks:lines", "task": "language_model", "model": "gpt", "optimizer": "adamw", "lr": 0.01,
+    "model_options": "layers=1,width=8,heads=2,dropout=0.1", "n_gpus": 3,
+}  # fmt: skip
 IN_STEP = [RingAllReduce(), ShardedRing(), ParamServer(), LocalSGD(local_steps=3)]
 
 
@@ -32,7 +35,7 @@ def name_of(strategy: Strategy) -> str:
 @pytest.mark.parametrize("amp", ["none", "bf16"])
 @pytest.mark.parametrize("strategy", IN_STEP, ids=name_of)
 def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, strategy: Strategy, amp: str) -> None:
-    same = TRANSFORMER | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}
+    same = GPT | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}
     virtual = made(tmp_path, "virtual", strategy, **same)["parameter_hash"]
     real = made(tmp_path, "real", strategy, real=True, **same)["parameter_hash"]
     assert virtual == real
@@ -46,7 +49,7 @@ def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, 
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("strategy", [AsyncParamServer(), Downpour(), ElasticAveraging()], ids=name_of)
 def test_a_replay_draws_the_same(tmp_path: Path, strategy: Strategy, real: bool) -> None:
-    same = TRANSFORMER | {"amp": "bf16"}
+    same = GPT | {"amp": "bf16"}
     first = made(tmp_path, "first", strategy, real, slow=("1:3",), jitter=0.5, **same)
     again = made(tmp_path, "again", strategy, real, **same, replay=str(tmp_path / "first"))
     assert again["parameter_hash"] == first["parameter_hash"]

@@ -137,18 +137,7 @@ def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(
     assert (facts["task"], facts["better"], facts["test_loss"]) == (f"tests.tasks:{task}", {}, losses[-1])
 
 
-TOLD = {
-    "tests.tasks:no_gradient": "gave a loss without gradient",
-    "tests.tasks:not_reduced": "gave a Tensor (2, 3) of torch.float32 as loss, which must be a tensor of one",
-    "tests.tasks:a_number": "gave a float as loss",
-    "tests.tasks:four": "returned 4 things; return loss, (loss, n) or (loss, n, {'score': number})",
-    "tests.tasks:half": "gave a float as n, which must be an integer",
-    "tests.tasks:nothing": "gave n = 0",
-    "tests.tasks:a_list": "gave a list as scores, which must be a dictionary",
-    "tests.tasks:bad_name": "gave a score the name 'R squared'",
-    "tests.tasks:many": "gave a Tensor (2, 3) of torch.float32 as score error, which must be one number",
-    "tests.tasks:not_a_number": "its loss of the first samples is nan",
-    "tests.tasks:raises": "with --model tests.workload:linear, on x a Tensor (2, 3) of torch.float32 and y a",
+TOLD = {f"tests.tasks:{name}": said for name, (_, said) in tasks.WRONG.items()} | {
     "tests.tasks:TOKENS": "is no function; define it as function(model, x, y)",
     "tests.tasks:absent": "has no absent; define it there",
     "tests.tasks:own": "raised TypeError",

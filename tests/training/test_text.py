@@ -1,6 +1,7 @@
-"""Runs on text with the decoder: what they save, show meanwhile, and refuse."""
+"""Runs on text with the decoder: what they save and continue, show meanwhile, and refuse."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from records.scalars import check_tensorboard
 from records.tables import applied
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
-from tests.runs import said, strategy_of
+from tests.runs import said, said_by, strategy_of
 from tests.strategies.runs import made
-from workloads.generate import Settings, continued
+from workloads import datasets, generate, model_files, models
+from workloads.options import DataOptions
 
 TEXT = "a quick brown fox jumps over the lazy dog. " * 60
+RING = strategy_of("ring_all_reduce")
 
 
 def of_text(folder: Path) -> dict[str, Any]:
@@ -28,33 +31,103 @@ def of_text(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("file", ["model.pt", "model.safetensors"])
-def test_what_a_run_saves_continues_the_text_that_it_has_learned(tmp_path: Path, file: str) -> None:
-    if file.endswith("safetensors"):
+# What continues a text
+
+
+@pytest.fixture(scope="module", params=["model.pt", "model.safetensors"])
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a decoder that has learned the text."""
+    if request.param.endswith("safetensors"):
         pytest.importorskip("safetensors")
-    facts = made(tmp_path, "run", strategy_of("ring_all_reduce"), **of_text(tmp_path), save=str(tmp_path / file))
-    assert facts["options"]["model_options"] == "layers=1,width=32"
-    told = "".join(continued(Settings(str(tmp_path / file), prompt="a quick ", n_characters=20, temperature=0)))
-    assert told in TEXT
+    folder = tmp_path_factory.mktemp("text")
+    made(folder, "run", RING, **of_text(folder), save=str(folder / request.param))
+    return folder / str(request.param)
 
 
-def test_the_checkpoints_of_text_are_scored_as_the_run_scores_itself(tmp_path: Path) -> None:
-    one = strategy_of("ring_all_reduce")
-    where: dict[str, Any] = {"checkpoint_every": 40, "checkpoint_dir": str(tmp_path / "c")}
-    made(tmp_path, "run", one, **(of_text(tmp_path) | {"train_size": 152, "epochs": 4}), **where)
+def text(path: Path, **options: float | str) -> str:
+    return "".join(generate.continued(generate.Settings(str(path), **options)))  # type: ignore[arg-type]
+
+
+def test_a_saved_model_is_a_state_dict_and_is_built_again(saved: Path) -> None:
+    model, made_with = model_files.load(str(saved))
+    assert made_with["vocabulary"] == "".join(sorted({*TEXT}))
+    if saved.suffix == ".pt":
+        state = torch.load(saved, weights_only=True)
+    else:
+        from safetensors.torch import load_file
+
+        state = load_file(saved)
+    models.build("gpt", (15,), 28, "layers=1,width=32").load_state_dict(state)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_it_continues_what_it_has_learned_and_the_same_seed_draws_the_same(saved: Path) -> None:
+    found = text(saved, prompt="a quick ", temperature=0, n_characters=20)
+    assert found in TEXT
+    for same in ({"top_k": 1}, {"temperature": 1e-310}):
+        assert text(saved, prompt="a quick ", n_characters=20, **same) == found
+    wild: dict[str, Any] = {"prompt": "the lazy dog. a quick brown", "n_characters": 40, "temperature": 9}
+    first = text(saved, **wild)  # its prompt is longer than a sample
+    assert (first[:27], len(first)) == (wild["prompt"], 67)
+    assert text(saved, **wild) == first != text(saved, **wild, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"prompt": "the Cat!"}, r"^--prompt: the text of the training has no '!', 'C'; give one or more of its 28"),
+        ({"prompt": ""}, "^--prompt: is empty; give one or more"),
+        ({"temperature": -1}, "^--temperature -1: must be at least 0"),
+        ({"n_characters": -1}, "^--n_characters -1: must be at least 0"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(saved: Path, options: dict[str, float | str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        text(saved, **options)
+
+
+def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
+    made(tmp_path, "run", strategy_of("single"), save=str(tmp_path / "points.pt"), epochs=1)
+    torch.save({"x": torch.zeros(2)}, tmp_path / "other.pt")
+    (tmp_path / "torn.pt").write_bytes((tmp_path / "points.pt").read_bytes()[:-100])
+    for name in ("points.pt", "other.pt", "torn.pt", "absent.pt", "."):
+        why = "its model was not trained on text" if name == "points.pt" else "is no model that --save wrote"
+        with pytest.raises(UsageError, match=why):
+            text(tmp_path / name)
+
+
+def test_a_model_that_takes_more_than_tokens_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(TEXT)
+    options = DataOptions("textfile", str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
+    data, path = datasets.load(options), tmp_path / "model.pt"
+    path.write_bytes(
+        model_files.to_bytes(models.seeded(options.model, data, 0, torch.float32), str(path), options, data)
+    )
+    with pytest.raises(UsageError, match=r"^\S+: its model raised TypeError: .* argument: 'y'"):
+        text(path, prompt="a quick")
+
+
+def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["generate", str(saved), "--prompt", "the", "--n_characters", "9"])
+    assert said_by(generate.main) == (0, text(saved, prompt="the", n_characters=9) + "\n")
+    monkeypatch.setattr(sys, "argv", ["generate", str(saved), "--prompt", "The"])
+    code, told = said_by(generate.main)
+    assert (code, told.count("\n"), told[:16]) == (2, 1, "error: --prompt:")
+
+
+# Checkpoints, scalars
+
+
+def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and_network(tmp_path: Path) -> None:
+    where = {"checkpoint_every": 40, "checkpoint_dir": str(tmp_path / "c"), "train_size": 152, "epochs": 4}
+    made(tmp_path, "run", RING, **of_text(tmp_path) | where)
     score_here(tmp_path / "c")
-    last = scores(tmp_path / "c" / "evaluation.csv")[-1]
     own = load_table(tmp_path / "run.csv")["test_loss"].dropna()
-    assert float(last["loss"]) == pytest.approx(own.iloc[-1], rel=1e-5)
-
-
-@pytest.mark.parametrize("change", [{"context": 14}, {"model_options": "layers=1,width=32,dropout=0.1"}])
-def test_a_resumed_run_has_the_same_windows_and_network(tmp_path: Path, change: dict[str, Any]) -> None:
-    where = {"checkpoint_every": 8, "checkpoint_dir": str(tmp_path / "c"), "train_size": 64, "epochs": 2}
-    made(tmp_path, "run", strategy_of("ring_all_reduce"), **(of_text(tmp_path) | where))
-    changed = of_text(tmp_path) | where | {"resume": str(tmp_path / "c")} | change
-    with pytest.raises(UsageError, match=rf"^--{next(iter(change))} .* was made with"):
-        made(tmp_path, "again", strategy_of("ring_all_reduce"), **changed)
+    assert float(scores(tmp_path / "c" / "evaluation.csv")[-1]["loss"]) == pytest.approx(own.iloc[-1], rel=1e-5)
+    changes: list[dict[str, Any]] = [{"context": 14}, {"model_options": "layers=1,width=32,dropout=0.1"}]
+    for change in changes:
+        with pytest.raises(UsageError, match=rf"^--{next(iter(change))} .* was made with"):
+            made(tmp_path, "again", RING, **of_text(tmp_path) | where | {"resume": str(tmp_path / "c")} | change)
 
 
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])
@@ -80,23 +153,19 @@ def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) ->
         assert ("test_bits_per_character" in found) == (rank == 0)
         assert ("loss" in found) == (rows["role"].iloc[0] == "worker")
         if rank == 0:
-            late = applied(events)
-            assert ("staleness" in found) == (len(late) > 0)
+            assert ("staleness" in found) == (len(applied(events)) > 0)
             assert found["lr"][-1][1] < found["lr"][0][1] <= 0.01
 
 
-def test_without_tensorboard_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UsageError, match=r"^--tensorboard tb: needs tensorboard .* -e '\.\[tensorboard\]'"):
-        check_tensorboard("tb")
+# What is refused
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ("--dataset text", "--model mlp: takes no text; take --model gpt"),
+        ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
         ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
-        ("--dataset text --model gpt --model_options layers=0", "--model_options layers=0: must be at least 1"),
         ("--dataset text --model gpt --context 65 --model_options context=64", "context=64: a sample has 65 tokens"),
         ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
         ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
@@ -111,8 +180,18 @@ def test_bad_input_gets_one_line(tmp_path: Path, arguments: str, told: str) -> N
     assert not any(tmp_path.iterdir())
 
 
-def test_nothing_optional_is_imported_unless_it_is_asked_for(tmp_path: Path) -> None:
-    before = set(sys.modules)
-    made(tmp_path, "run", strategy_of("single"), **of_text(tmp_path), save=str(tmp_path / "model.pt"))
-    assert not {"torch.utils.tensorboard", "safetensors.torch"} & (set(sys.modules) - before)
+@pytest.mark.parametrize(
+    ("package", "check", "told"),
+    [
+        ("torch.utils.tensorboard", check_tensorboard, r"^--tensorboard tb: needs tensorboard .*\[tensorboard\]'"),
+        ("safetensors.torch", model_files.check_format, r"^--save m.safetensors: needs safetensors .*\[safetensors\]'"),
+    ],
+)
+def test_what_is_optional_is_missed_by_one_line_and_only_if_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, check: Callable[[str], Any], told: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=told):
+        check("tb" if "tensorboard" in package else "--save m.safetensors")
+    made(tmp_path, "run", strategy_of("single"), **of_text(tmp_path) | {"epochs": 1}, save=str(tmp_path / "model.pt"))
     assert torch.load(tmp_path / "model.pt", weights_only=True)

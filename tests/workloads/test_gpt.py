@@ -91,9 +91,7 @@ def test_options_that_the_decoder_does_not_have_are_refused(options: str, told: 
         network(options)
 
 
-def test_a_decoder_is_for_rows_of_tokens_and_other_models_have_no_options() -> None:
-    with pytest.raises(UsageError, match=r"--model gpt: needs a row of tokens.* is \(1, 8, 8\); take --dataset text"):
-        build("gpt", (1, 8, 8), 10)
+def test_other_models_have_no_options() -> None:
     with pytest.raises(UsageError, match="--model_options width=3: --model mlp has none; leave it out"):
         build("mlp", (5,), 3, "width=3")
 

@@ -48,23 +48,17 @@ def test_an_epoch_reads_each_character_once_and_nothing_that_is_held_out(file: P
     assert (few[:, 0] % 7 == 0).all()
 
 
-def test_the_text_that_is_here_is_stored_compactly_and_split_by_position() -> None:
+def test_the_text_that_is_here_is_made_of_its_commit_stored_compactly_and_split_by_position() -> None:
     data = load()
-    assert data.input_shape == (64,)
     assert isinstance(data.train, Windows)
-    assert data.train.text.dtype == torch.uint8
-    whole = len(data.train.text) + len(data.test.text)  # type: ignore[attr-defined]
-    assert len(data.train.text) == whole - whole // 10
+    assert isinstance(data.test, Windows)
+    whole = torch.cat([data.train.text, data.test.text])
+    assert (data.input_shape, whole.dtype, len(data.test.text)) == ((64,), torch.uint8, len(whole) // 10)
     assert "def step(self" in decoded(data, data.train.text)
-
-
-def test_the_text_that_is_here_is_made_of_its_commit() -> None:
-    if subprocess.run(
-        ["git", "cat-file", "-e", pack_text.COMMIT], cwd=ROOT, capture_output=True, check=False
-    ).returncode:
+    known = ["git", "cat-file", "-e", pack_text.COMMIT]
+    if subprocess.run(known, cwd=ROOT, capture_output=True, check=False).returncode:
         pytest.skip("this clone does not have the commit")
-    data = load()
-    assert decoded(data, torch.cat([data.train.text, data.test.text])) == pack_text.packed()  # type: ignore[attr-defined]
+    assert decoded(data, whole) == pack_text.packed()
 
 
 @pytest.mark.parametrize(
@@ -85,8 +79,3 @@ def test_what_is_no_text_to_learn_from_is_refused(
         path.write_bytes(content)
     with pytest.raises(UsageError, match=told):
         datasets.load(DataOptions(dataset="textfile", data_dir=str(path), context=context))
-
-
-def test_context_is_of_text_alone() -> None:
-    with pytest.raises(UsageError, match=r"^--context 64: --dataset digits is no text; leave it out"):
-        datasets.load(DataOptions(context=64))

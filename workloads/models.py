@@ -32,7 +32,10 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str 
     if ":" in name:
         return _user(name, input_shape, n_classes, options)
     if name == "gpt":
-        return GPT(input_shape, n_classes, **options_for(name, options, GPT))
+        try:
+            return GPT(input_shape, n_classes, **options_for(name, options, GPT))
+        except RuntimeError as error:
+            raise UsageError(f"--model_options {options}: {one_line(error)}; take smaller ones") from error
     if options:
         raise UsageError(f"--model_options {options}: --model {name} has none; leave it out, or take --model gpt")
     if name == "mlp":

@@ -121,6 +121,8 @@ def _predict_next(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
             f"--task {LANGUAGE_MODEL}: x is {_described(x)}, y {_described(y)}; make both integers [samples, tokens]"
         )
     x, y = x.long(), y.long()
+    if (x < 0).any() or ((y < 0) & (y != IGNORED)).any():
+        raise UsageError(f"--task {LANGUAGE_MODEL}: a token is below 0; count from 0, only targets may be {IGNORED}")
     output = model(x)
     if not (isinstance(output, Tensor) and output.dim() == 3 and output.shape[:2] == y.shape):
         raise UsageError(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from checkpoints.folder import listed
+from records.files import load_table
 from strategies import Strategy
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.all_reduce.sharded_ring import ShardedRing
@@ -23,7 +24,7 @@ from transports.base import Transport
 
 GPT: dict[str, Any] = {
     "dataset": "tests.tasks:lines", "task": "language_model", "model": "gpt", "optimizer": "adamw", "lr": 0.01,
-    "model_options": "layers=1,width=8,heads=2,dropout=0.1", "n_gpus": 3,
+    "model_options": "layers=1,width=8,heads=2,dropout=0.1", "n_gpus": 3, "batch_size": 4,
 }  # fmt: skip
 IN_STEP = [RingAllReduce(), ShardedRing(), ParamServer(), LocalSGD(local_steps=3)]
 
@@ -43,6 +44,8 @@ def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, 
     for real in (False, True):
         resumed = made(tmp_path, f"resumed {real}", strategy, real, **same, resume=str(checkpoints[1]))
         assert resumed["parameter_hash"] == virtual
+        losses = (load_table(tmp_path / f"{run}.csv")["train_loss"].dropna() for run in ("real", f"resumed {real}"))
+        assert len({tuple(last[-4:]) for last in losses}) == 1, "of the epoch too in which it was resumed"
     assert made(tmp_path, "other", strategy, **same | {"seed": 1})["parameter_hash"] != virtual
 
 

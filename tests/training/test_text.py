@@ -98,7 +98,7 @@ def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_takes_more_than_tokens_is_refused(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(TEXT)
-    options = DataOptions("textfile", str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
+    options = DataOptions(dataset="textfile", data_dir=str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
     data, path = datasets.load(options), tmp_path / "model.pt"
     path.write_bytes(
         model_files.to_bytes(models.seeded(options.model, data, 0, torch.float32), str(path), options, data)

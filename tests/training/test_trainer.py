@@ -21,10 +21,11 @@ from tests.runs import n_gpus_of, small, strategy_of
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options
 from training.checks import resolve
-from training.optimizers import schedule
 from training.precision import Precision
 from training.preflight import prepare
 from workloads import models
+from workloads.data import Request
+from workloads.tasks import IGNORED
 
 Parameters = list[tuple[str, nn.Parameter]]
 MORE: dict[str, Any] = {"lr": Options().lr}
@@ -64,23 +65,26 @@ adamw = partial(torch.optim.AdamW, lr=0.01, weight_decay=0.0)
 
 
 def plain(options: Options, make: Callable[[Parameters], Any]) -> list[torch.Tensor]:
-    """Train as the options say, with nothing but torch: x after each step."""
+    """Train as the options say, with nothing but torch: x after each step. A loss is a mean over what has a target."""
     data, options = prepare(options), resolve(options)
-    plan, seen = options.plan(data.n_train), []
+    plan, seen, of_sample = options.plan(data.n_train), [], data.n_per_sample
     model = models.seeded(options.model, data, options.seed, options.torch_dtype).train()
     optimizer = make(list(model.named_parameters()))
-    factor = schedule(options.lr_schedule, options.epochs * data.n_train, round(options.warmup * data.n_train))
+    factor = options.make_schedule(data.n_train * of_sample)
     steps = [(epoch, step) for epoch in range(options.epochs) for step in range(plan.n_steps)]
-    middles = [epoch * data.n_train + sum(plan.bounds(step)) / 2 for epoch, step in steps] + [0.0]
-    of_step = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: factor(middles[i])) if options.warmup else None
-    for epoch, step in steps:
+    whole = [data.raw(Request(plan.part(epoch + 1, step)))[1] for epoch, step in steps]
+    counts = [int((y != IGNORED).sum()) for y in whole]
+    starts = [(epoch * data.n_train + plan.bounds(step)[0]) * of_sample for epoch, step in steps]
+    middles = [start + n / 2 for start, n in zip(starts, counts, strict=True)] + [0.0]
+    of_step = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: factor(middles[i])) if factor else None
+    for (epoch, step), n in zip(steps, counts, strict=True):
         model.zero_grad()
         for worker in range(plan.workers) if plan.workers > 1 else (None,):
             part = plan.part(epoch + 1, step, worker)
             for piece in part.tensor_split(min(options.accumulate, len(part))):
                 x, y = data.fetch(piece, dtype=options.torch_dtype)
                 with torch.autocast("cpu", torch.bfloat16, enabled=options.amp == "bf16"):
-                    loss = F.cross_entropy(model(x), y) * (len(piece) / len(plan.part(epoch + 1, step)))
+                    loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten()) * (int((y != IGNORED).sum()) / n)
                 loss.backward()
         if options.clip_norm:
             nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from records.atomic import write_together
 from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
-from records.files import TRACE_SUFFIX, load_events, load_metadata, load_table
+from records.files import CALIBRATION, TRACE_SUFFIX, load_events, load_metadata, load_table
 from records.output import exit_code_of, unread_output_is_no_error
 from records.tables import finished_epochs, worker_spans
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES
@@ -106,14 +106,14 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
     """Return the runs behind `paths`, in the order given and each once; or the `last` that ended, by their end.
 
-    A path is the .csv or the .json of a run, or a pattern of such; traces beside the runs are passed over. Raises
-    BadRun.
+    A path is the .csv or the .json of a run, or a pattern of such; traces and calibrations beside the runs are passed
+    over. Raises BadRun.
     """
     if last is not None and last < 1:
         raise BadRun(f"--last {last}: must be 1 or more")
     stems = dict.fromkeys(stem for path in paths for stem in _stems(path))
     if not stems:
-        raise BadRun(f"{paths[0]}: the trace of a run; give its .json")
+        raise BadRun(f"{paths[0]}: not the record of a run; give its .json")
     runs = [_read(stem) for stem in stems]
     return runs if last is None else sorted(runs, key=lambda run: run.ended)[-last:]
 
@@ -127,7 +127,7 @@ def _stems(path: str) -> Iterator[Path]:
         stem, suffix = os.path.splitext(match)
         if suffix not in (".csv", ".json"):
             raise BadRun(f"{match}: neither the .csv nor the .json of a run")
-        if not match.endswith(TRACE_SUFFIX):
+        if not match.endswith((TRACE_SUFFIX, CALIBRATION)):
             yield Path(stem)
 
 

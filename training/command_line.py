@@ -1,16 +1,12 @@
 """The command line: options from arguments, errors as one line, exit codes."""
 
-import contextlib
 import dataclasses
-import io
-import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Annotated, Any, TypeVar
 
-import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
@@ -23,6 +19,7 @@ from records.interrupts import INTERRUPTS
 from records.known import listed, value_of
 from records.options import OF_THIS_RUN
 from records.output import exit_code_of, unread_output_is_no_error
+from records.parsing import read_options
 from strategies import INSTEAD, STRATEGIES, Strategy
 from strategies.common.forms import describe
 from training.names import codec_class, make_strategy, owners_of, strategy_class
@@ -103,7 +100,7 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
             f"--codec {codec.name}: {strategy.name} is a codec itself, with --{twice[0]}; leave --codec out"
         )
     _refuse_unknown(given, known)
-    options = _parse(given, _command_line(default, more), description + _about(default))
+    options = read_options(given, _command_line(default, more), description + _about(default))
     values = {name: value for panel in PANELS for name, value in vars(getattr(options, panel.__name__)).items()}
     made = Options(
         strategy=getattr(options, _OWN, default.strategy), codec=getattr(options, _CODEC, default.codec), **values
@@ -224,7 +221,7 @@ def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
     Raises UsageError, in one line; SystemExit(0) after --help.
     """
     _refuse_unknown(arguments, [option.name for option in dataclasses.fields(kind)])  # type: ignore[arg-type]
-    return _parse(arguments, kind, description)
+    return read_options(arguments, kind, description)
 
 
 def _is_known(name: str, known: Sequence[str]) -> bool:
@@ -236,20 +233,6 @@ def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
         if not _is_known(name, known):
             hint = nearest(name, known).replace("you mean ", "you mean --").rstrip() or "see --help"
             raise UsageError(f"--{name}: there is no such option; {hint}")
-
-
-def _parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, description=description, args=arguments, use_underscores=True)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        # tyro draws a box, or lines where none can be printed; what is wrong stands between the first rules.
-        parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
-        text = parts[1] if len(parts) > 1 else parts[0]
-        raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None
 
 
 def _interrupt(number: int) -> None:

@@ -13,6 +13,7 @@ from compression import Codec, Layout, Setting
 from launchers.devices import as_before, usable_cores, use_share_of_cores
 from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError, one_line
+from records.files import CALIBRATION
 from records.machine import machine
 from records.recorder import Recorder
 from strategies.common.descent import Descent
@@ -48,7 +49,7 @@ def flops_of(compute: Callable[[], torch.Tensor]) -> dict[str, float]:
 
 def calibrated(options: Options, data: Data) -> dict[str, float]:
     """Return what was timed on this machine for such a step, now or in an earlier run."""
-    path = Path(options.results_dir) / "calibration.json"
+    path = Path(options.results_dir) / CALIBRATION
     samples = len(part_of_a_step(options, data))
     own = options.strategy.cost().code
     about = {

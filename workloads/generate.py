@@ -14,6 +14,7 @@ import tyro
 
 from records.errors import UsageError, between
 from records.output import exit_code_of, unread_output_is_no_error
+from records.parsing import read_options
 from workloads.lookup import blamed_on
 from workloads.model_files import load
 
@@ -67,10 +68,9 @@ def continued(settings: Settings) -> Iterator[str]:
 
 def main() -> int:
     """Print the text as it comes; return the exit code."""
-    settings = tyro.cli(Settings, description=__doc__, use_underscores=True)
     with unread_output_is_no_error() as output:
         try:
-            for part in continued(settings):
+            for part in continued(read_options(sys.argv[1:], Settings, str(__doc__))):
                 print(part, end="", flush=True)
         except UsageError as error:
             print(f"error: {error}", file=sys.stderr)

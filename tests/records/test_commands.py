@@ -88,7 +88,7 @@ WRONG: list[tuple[str, ...]] = [  # a command, and what its line says
     ("compare single.1.csv silent.events.csv.gz", "compare: silent.events.csv.gz"),
     ("compare single.1.csv --lats", "compare: unrecognized arguments: --lats; see --help"),
     ("compare single.1.csv --last 0", "compare: --last 0: must be 1 or more"),
-    ("compare single.1.trace.json", "compare: single.1.trace.json: the trace of a run; give its .json"),
+    ("compare single.1.trace.json", "compare: single.1.trace.json: not the record of a run; give its .json"),
     ("compare", "compare: results/*.json: no such file; give the .json of a run"),
     ("plot single.1.json --out picture.jpeg", "plot: --out picture.jpeg: must end in .png"),
     ("plot single.1.json --out no/f.png", "plot: cannot write no/f.png: No such file or directory"),

@@ -110,9 +110,11 @@ def test_a_model_that_takes_more_than_tokens_is_refused(tmp_path: Path) -> None:
 def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["generate", str(saved), "--prompt", "the", "--n_characters", "9"])
     assert said_by(generate.main) == (0, text(saved, prompt="the", n_characters=9) + "\n")
-    monkeypatch.setattr(sys, "argv", ["generate", str(saved), "--prompt", "The"])
-    code, told = said_by(generate.main)
-    assert (code, told.count("\n"), told[:16]) == (2, 1, "error: --prompt:")
+    for wrong in ("--prompt The", "--n_characters x"):
+        monkeypatch.setattr(sys, "argv", ["generate", str(saved), *wrong.split()])
+        code, told = said_by(generate.main)
+        assert (code, told.count("\n"), told[:7]) == (2, 1, "error: ")
+        assert wrong.split()[0] in told
 
 
 # Checkpoints, scalars

@@ -40,7 +40,8 @@ def split(named: Parameters, first: Callable[[str, nn.Parameter], bool]) -> list
 def groups(named: Parameters) -> torch.optim.Optimizer:
     """Return an optimizer of two groups: for `--optimizer tests.training.test_trainer:groups`."""
     first, others = split(named, lambda name, p: name.startswith("1."))
-    return torch.optim.AdamW([{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}], lr=0.01)
+    made: list[dict[str, Any]] = [{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}]
+    return torch.optim.AdamW(made, lr=0.01)
 
 
 def without_vectors(named: Parameters) -> torch.optim.Optimizer:

@@ -197,9 +197,14 @@ def is_calibrated(point: Point) -> bool:
 def calibrate_network(clock: Clock, measured: list[Measured]) -> Clock:
     """Return the clock with the latency, copying and jitter by which the errors of the calibrated points are smallest.
 
-    An error counts as `_MOST` at most, so that no point outweighs the others.
+    Asynchronous strategies do not count, since the order that their workers find is a matter of chance, and an error
+    counts as `_MOST` at most, so that no point outweighs the others.
     """
-    known = [(point, steps, seconds) for point, steps, seconds, _ in measured if is_calibrated(point)]
+    known = [
+        (point, steps, seconds)
+        for point, steps, seconds, _ in measured
+        if is_calibrated(point) and not point.strategy.traits.asynchronous
+    ]
 
     def made(values: Sequence[float]) -> Clock:
         latency, copying, jitter = (max(0.0, value) for value in values)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from records import compare
+from records.errors import UsageError
 from records.files import load_events, load_table
 from records.finished import find_runs
 from records.plot import picture
@@ -21,6 +22,7 @@ from tests.checkpoints.samples import score_here
 from tests.runs import BUILTIN, made, n_gpus_of, said, small, strategy_of
 from tests.strategies import runs
 from tests.training.test_trainer import plain
+from workloads.tasks import TASKS
 
 LINES: dict[str, Any] = {
     "dataset": "tests.tasks:lines", "model": "tests.tasks:language", "task": "language_model", "dtype": "float64",
@@ -125,6 +127,12 @@ def test_what_is_no_task_or_not_one_of_the_data_ends_with_one_line(tmp_path: Pat
 
 def arguments(options: dict[str, object]) -> list[str]:
     return [part for name, value in options.items() for part in (f"--{name}", str(value))]
+
+
+@pytest.mark.parametrize(("x", "y"), [(-1, 0), (0, -5)])
+def test_a_token_below_0_is_told(x: int, y: int) -> None:
+    with pytest.raises(UsageError, match=r"^--task language_model: a token is below 0; count from 0, only targets"):
+        TASKS["language_model"](nn.Embedding(3, 3), torch.tensor([[x]]), torch.tensor([[y]]))
 
 
 # What is shown

@@ -236,6 +236,7 @@ def test_models_by_name() -> None:
         ({"codec": CODECS["blosc"]()}, {"compute": "1s"}, 7e9, "--codec blosc: how long its codes are depends on the"),
         ({"codec": TopK(sampled=True)}, {"compute": "1s"}, 7e9, "--codec topk: how long its codes are depends on the"),
         ({"model": "lenet"}, {"compute": "1s"}, 7e9, "--model lenet: --parameters says all"),
+        ({"model": "gpt"}, {"compute": "1s"}, None, "--model gpt: takes no images, as models on the meta device do; "),
         ({"model": "no_such_net"}, {"compute": "1s"}, None, "--model no_such_net: unknown"),
         ({"epochs": 3}, {"compute": "1s"}, 7e9, "--epochs 3: nothing is trained on the meta device"),
         ({}, {"compute": "1s", "kill": ("1@1s",)}, 7e9, "--kill: no rank can die"),

@@ -206,7 +206,7 @@ def _by_group(panels: Sequence[_Panel], shown: Sequence[str]) -> Figure:
 
 
 def _across(panel: _Panel) -> pd.DataFrame:
-    """Return the rows of a panel with what it shows as the column `across`: what is not 0, as its logarithm is drawn."""
+    """Return the rows of a panel with what it shows as `across`: without zeros, as its logarithm is drawn."""
     return panel[2].assign(across=panel[2][panel[1]])[lambda rows: rows["across"] > 0]
 
 
@@ -255,11 +255,8 @@ def axis(rows: Rows) -> Figure:
 
 # Text
 
-_TOLD = (
-    virtual_cases.ONE_PROCESS, "none", "server", "ring", "asynchronous", "DGS", "local SGD, every 5",
-    "DiLoCo, every 10", "AD-PSGD",
-)  # fmt: skip
-_OF_TOLD = dict(zip(_TOLD, ("#222222", "0.6", *_OF_A_GROUP), strict=False))
+_TOLD = ("server", "ring", "asynchronous", "DGS", "local SGD, every 5", "DiLoCo, every 10", "AD-PSGD")
+_OF_TOLD = {virtual_cases.ONE_PROCESS: "0.6", **dict(zip(_TOLD, _OF_A_GROUP, strict=True))}
 
 
 def _text_panels(rows: Rows) -> list[_Panel]:

@@ -225,7 +225,6 @@ OVERLAP: Layout = {"workers": "workers", "gbit": "Gbit/s"}, {
 }  # fmt: skip
 
 
-
 def on_text(rows: Rows) -> Table:
     """Return bits per character and seconds of all strategies at each bandwidth."""
     cells = {"rate": _rate, **_where("gbit", {f"bits, {rate_of(one)}": one for one in BANDWIDTHS}, _spread(BITS, 3))}

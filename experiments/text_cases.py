@@ -22,7 +22,6 @@ OF_TEXT: dict[str, Strategy] = {ONE_PROCESS: make("single", workers_like=WORKERS
 OF_TEXT |= {name: one for group in family.EVERY.values() for name, one in group.items() if name in names_of(VIRTUAL)}
 OF_TEXT["overlapped ring"] = make("overlapped_ring", bucket_mb=0.05)  # the network has few megabytes
 WITH_TWO = {"ring": 2, "server": 3, "DDP": 2}  # ranks of two workers
-REPEATS = (1, 2, 3, 4, 5)
 
 
 def depends_on_time(name: str) -> bool:
@@ -52,17 +51,15 @@ class LanguageModel(Simulated):
         "batch_size": 8, "latency": family.LATENCY, "jitter": family.JITTER, "compute": f"{STEP_MS}ms",
         "optimizer": "adamw", "model_options": "layers=2,width=48",
     }  # fmt: skip
-    sizes = (
-        {"model": "gpt", "dataset": "text", "train_size": 4096, "epochs": 4},
-        {"model": "gpt", "dataset": "text", "train_size": 512, "epochs": 1},
-    )
+    _text = {"model": "gpt", "dataset": "text"}
+    sizes = _text | {"train_size": 4096, "epochs": 4}, _text | {"train_size": 512, "epochs": 1}
 
     tuning = [Case(GRID, name, WORKERS, lr, family.TUNING_SEED, FULL_SPEED)
               for lr, name in product(rates, OF_TEXT) if name not in (*ALIKE, ONE_PROCESS)]  # fmt: skip
     shown = [
         *(Case("final", name, WORKERS, 0, seed, gbit) for seed, name, gbit in product(SEEDS, OF_TEXT, BANDWIDTHS)
           if gbit == FULL_SPEED or depends_on_time(name) or seed == SEEDS[0]),
-        *(Case(SPEED, name, n, 0, seed, 0, REAL) for seed, (name, n) in product(REPEATS, WITH_TWO.items())),
+        *(Case(SPEED, name, n, 0, seed, 0, REAL) for seed, (name, n) in product(range(1, 6), WITH_TWO.items())),
     ]  # fmt: skip
 
     def like(self, one: Case) -> tuple[str, str, int]:

@@ -14,10 +14,8 @@ from training import Options
 from training.names import make_strategy as make
 from virtual_time.cluster import ClusterOptions
 
-TEXT, SPEED = "language_model", "speed"
-WORKERS, FULL_SPEED = 8, BANDWIDTHS[0]
-STEP_MS = 20  # that a worker's step computes
-SGD_RATE = 100  # DGS has no AdamW; its learning rates are so many times those of the grid
+TEXT, SPEED, WORKERS, FULL_SPEED = "language_model", "speed", 8, BANDWIDTHS[0]
+STEP_MS, SGD_RATE = 20, 100  # of a worker's step; DGS has no AdamW, and rates so many times those of the grid
 OF_TEXT: dict[str, Strategy] = {ONE_PROCESS: make("single", workers_like=WORKERS)}
 OF_TEXT |= {name: one for group in family.EVERY.values() for name, one in group.items() if name in names_of(VIRTUAL)}
 OF_TEXT["overlapped ring"] = make("overlapped_ring", bucket_mb=0.05)  # the network has few megabytes

@@ -15,7 +15,7 @@ from training.names import make_strategy as make
 from virtual_time.cluster import ClusterOptions
 
 TEXT, SPEED, WORKERS, FULL_SPEED = "language_model", "speed", 8, BANDWIDTHS[0]
-STEP_MS, SGD_RATE = 20, 100  # of a worker's step; DGS has no AdamW, and rates so many times those of the grid
+STEP_MS, SGD_RATE = 20, 10  # of a worker's step; DGS has no AdamW, and rates so many times those of the grid
 OF_TEXT: dict[str, Strategy] = {ONE_PROCESS: make("single", workers_like=WORKERS)}
 OF_TEXT |= {name: one for group in family.EVERY.values() for name, one in group.items() if name in names_of(VIRTUAL)}
 OF_TEXT["overlapped ring"] = make("overlapped_ring", bucket_mb=0.05)  # the network has few megabytes
@@ -44,13 +44,13 @@ class LanguageModel(Simulated):
     What learns the same at every bandwidth is trained once for each seed; elsewhere the first seed tells the seconds.
     """
 
-    rates = (0.001, 0.004, 0.016)
+    rates = (0.001, 0.003, 0.01)
     constants = {
-        "batch_size": 8, "latency": family.LATENCY, "jitter": family.JITTER, "compute": f"{STEP_MS}ms",
-        "optimizer": "adamw", "model_options": "layers=2,width=48",
+        "batch_size": 4, "latency": family.LATENCY, "jitter": family.JITTER, "compute": f"{STEP_MS}ms",
+        "optimizer": "adamw", "model_options": "layers=1,width=64",
     }  # fmt: skip
     _text = {"model": "gpt", "dataset": "text"}
-    sizes = _text | {"train_size": 4096, "epochs": 4}, _text | {"train_size": 512, "epochs": 1}
+    sizes = _text | {"train_size": 4096, "epochs": 3}, _text | {"train_size": 512, "epochs": 1}
 
     tuning = [Case(GRID, name, WORKERS, lr, family.TUNING_SEED, FULL_SPEED)
               for lr, name in product(rates, OF_TEXT) if name not in (*ALIKE, ONE_PROCESS)]  # fmt: skip

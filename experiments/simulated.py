@@ -21,7 +21,7 @@ from records.atomic import AnyPath
 from records.errors import RunFailed, UsageError
 from records.events import METERS
 from records.machine import git_commit, machine
-from records.tables import SERVER
+from records.tables import SERVER, scores
 from records.tables import workers as trained
 from strategies import Strategy
 from training import Options, run
@@ -30,6 +30,7 @@ from virtual_time.launcher import VirtualTime
 
 VIRTUAL, REAL = "virtual", "real"
 GRID = "grid"  # the question of the runs that find a learning rate
+ACCURACY, BITS = "accuracy", "bits_per_character"  # what is scored
 _CODES = ("value_bytes", "index_bytes", "header_bytes")
 _COMPUTING = ["data_s", "forward_s", "backward_s", "update_s"]
 _SIZE = ("dataset", "train_size", "epochs", "model")
@@ -60,6 +61,17 @@ class Case:
 
 
 CASE = [field.name for field in fields(Case)]
+
+
+def score_of(table: pd.DataFrame) -> str:
+    """Return the column of what was scored: of bits the fewest are the best."""
+    return BITS if BITS in table else ACCURACY
+
+
+def by_score(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows, the best first; of equal ones that of the smaller learning rate."""
+    score = score_of(table)
+    return table.sort_values([score, "lr"], ascending=[score == BITS, True])
 
 
 class Rows(Store):
@@ -106,9 +118,9 @@ class Rows(Store):
 
 
 class Simulated(Experiment):
-    """An experiment of Cases, nearly all in virtual time. A loss that becomes nan is a result: no accuracy.
+    """An experiment of Cases, nearly all in virtual time. A loss that becomes nan is a result: no score.
 
-    `quick`: on digits, with one rate of the grid, one seed, and no more than 16 workers.
+    `quick`: on digits or little text, with one rate of the grid, one seed, and no more than 16 workers.
     """
 
     sizes: tuple[dict[str, Any], dict[str, Any]]  # the options that all runs share, and all quick runs
@@ -150,8 +162,8 @@ class Simulated(Experiment):
         return kept
 
     def tuned(self, kept: Rows) -> Rates:
-        """Return the rates with the best accuracy at the end, of equal ones the smaller."""
-        best = kept.of(GRID).sort_values(["accuracy", "lr"], ascending=[False, True])
+        """Return the rates with the best score at the end, of equal ones the smaller."""
+        best = by_score(kept.of(GRID))
         rates = best.groupby(["where", "name", "workers"])["lr"].first()
         return {(str(where), str(name), int(n)): float(lr) for (where, name, n), lr in rates.items()}
 
@@ -211,7 +223,7 @@ def so_far(table: pd.DataFrame, strategy: Strategy, batch: int) -> pd.DataFrame:
     if updates.empty:
         updates = workers["step"].sum() if strategy.name.startswith("hogwild") else workers["step"].mean()
     columns = {
-        "accuracy": of["test_accuracy"].max(),
+        **{name.removeprefix("test_"): of[name].max() for name in scores(table)},
         "seconds": of["epoch_s"].max().cumsum(),
         "steps": workers["samples"].sum().cumsum() / batch,
         "updates": updates,

@@ -11,10 +11,12 @@ from experiments.cases import SEEDS, Setup
 from experiments.draw_virtual import rate_of
 from experiments.drawing import NAMES
 from experiments.measured import Results, pick, ratio_to, seconds_to
-from experiments.simulated import REAL, Rows
-from experiments.virtual_cases import GBIT, TUNED_AT, Compression
+from experiments.simulated import ACCURACY, BITS, CASE, REAL, Rows, by_score, score_of
+from experiments.text_cases import SPEED, at
+from experiments.virtual_cases import BANDWIDTHS, GBIT, TUNED_AT, Compression
 from records.events import PHASES
 from records.tables import SERVER
+from workloads.text import CONTEXT
 
 Table = list[tuple[str, ...]]  # its head first
 Cell = Callable[[pd.DataFrame], str]
@@ -63,6 +65,10 @@ def _mean(name: str, digits: int, scale: float = 1, per: str | None = None) -> C
     return lambda rows: "-" if pd.isna(mean := scale * _of(rows, name, per).mean()) else f"{mean:z.{digits}f}"
 
 
+def _median(name: str, digits: str) -> Cell:
+    return lambda rows: "{:{of}} ({:{of}} to {:{of}})".format(*rows[name].quantile([0.5, 0, 1]), of=digits)
+
+
 def _only(column: str, value: Any, cell: Cell, rows: pd.DataFrame) -> str:
     return cell(rows[rows[column] == value])
 
@@ -82,19 +88,19 @@ def _rate(rows: pd.DataFrame) -> str:
     return f"{rows['lr'].iloc[0]:g}"
 
 
-ACCURACY: dict[str, Cell] = {"accuracy, %": _spread("accuracy", 2, 100)}
+IN_PERCENT: dict[str, Cell] = {"accuracy, %": _spread("accuracy", 2, 100)}
 
 
 def grid(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
-    """Return the held-out accuracy in % of each learning rate; a star at the one `chosen`, by default the best."""
-    ordered = rows.sort_values(["accuracy", "lr"], ascending=[False, True])
-    best = {key: one["lr"].iloc[0] for key, one in ordered.groupby(list(by))}
+    """Return the score (accuracy in %) of each learning rate; a star at the one `chosen`, by default the best."""
+    best = {key: one["lr"].iloc[0] for key, one in by_score(rows).groupby(list(by))}
+    score = score_of(rows)
 
     def cell(one: pd.DataFrame) -> str:
         (run,) = one.to_dict("records")
         key = tuple(run[name] for name in by)
         star = "*" if run["lr"] == (chosen[key[0]] if chosen else best[key]) else " "
-        return "diverged " if pd.isna(run["accuracy"]) else f"{100 * run['accuracy']:.2f}{star}"
+        return "diverged " if pd.isna(run[score]) else f"{run[score] * (100 if score == ACCURACY else 1):.2f}{star}"
 
     return grouped(rows, by, _where("lr", {f"{lr:g}": lr for lr in sorted(rows["lr"].unique())}, cell))
 
@@ -181,7 +187,7 @@ _CARD: dict[str, Cell] = {"busiest card, % of the time": _card}
 _SECONDS = _mean("seconds", 2)
 _MB, _CODES = _mean("mb", 3, per="steps"), _mean("code_mb", 3, per="steps")
 SCALING: Layout = {"name": "strategy", "workers": "workers"}, {
-    "rate": _rate, "speed-up": _spread("speedup", 2), **ACCURACY, **_CARD,
+    "rate": _rate, "speed-up": _spread("speedup", 2), **IN_PERCENT, **_CARD,
 }  # fmt: skip
 RACKS: Layout = {"name": "strategy", "racks": "racks", "uplink": "uplink, Gbit/s"}, {
     "virtual seconds": _SECONDS, **_CARD,
@@ -191,18 +197,18 @@ PREDICTIONS: Layout = {"wall": "the link is the wall"}, {
     "simulated, %": partial(_error, "simulated"),
 }  # fmt: skip
 METHODS: Layout = {"name": "method", "workers": "workers"}, {
-    "rate": _rate, **ACCURACY, "MB a step": _spread("mb", 3, per="steps"),
+    "rate": _rate, **IN_PERCENT, "MB a step": _spread("mb", 3, per="steps"),
     "codes": _spread("code_mb", 3, per="steps"), "staleness": _spread("staleness", 2),
     "virtual seconds": _spread("seconds", 2),
 }  # fmt: skip
 CODECS: Layout = {"name": "codec"}, {
     "rate": _rate,
-    **_where("workers", {f"accuracy, % ({n})": n for n in Compression.workers}, ACCURACY["accuracy, %"]),
+    **_where("workers", {f"accuracy, % ({n})": n for n in Compression.workers}, IN_PERCENT["accuracy, %"]),
     **_where("workers", {f"MB a step ({n})": n for n in Compression.workers}, _MB),
 }  # fmt: skip
-DENSITY: Layout = {"name": "method", "percent": "density, %"}, {**ACCURACY, "MB a step": _MB, "codes": _CODES}
+DENSITY: Layout = {"name": "method", "percent": "density, %"}, {**IN_PERCENT, "MB a step": _MB, "codes": _CODES}
 FAMILY: Layout = {"name": "strategy"}, {
-    "rate": _rate, **ACCURACY, "seconds": _spread("seconds", 2), "updates": _mean("updates", 0),
+    "rate": _rate, **IN_PERCENT, "seconds": _spread("seconds", 2), "updates": _mean("updates", 0),
     "MB sent": _mean("mb", 0), "waited, % of the time": _mean("waited", 0, 100), "staleness": _mean("staleness", 1),
 }  # fmt: skip
 SLOW: Layout = {"name": "strategy"}, {
@@ -217,6 +223,25 @@ OVERLAP: Layout = {"workers": "workers", "gbit": "Gbit/s"}, {
     **_where("name", {"seconds: overlapped ring": "overlapped ring", "ring": "ring", "none": "none"}, _SECONDS),
     "of what the ring adds, saved, %": _saved,
 }  # fmt: skip
+
+
+def on_text(rows: Rows) -> Table:
+    """Return bits per character and seconds of all strategies at each bandwidth."""
+    cells = {"rate": _rate, **_where("gbit", {f"bits, {rate_of(one)}": one for one in BANDWIDTHS}, _spread(BITS, 3))}
+    cells |= _where("gbit", {f"s, {rate_of(one)}": one for one in BANDWIDTHS}, _mean("seconds", 1))
+    cells |= {"MB sent": _mean("mb", 0), "staleness": _mean("staleness", 1)}
+    return grouped(pd.concat([at(rows, gbit) for gbit in BANDWIDTHS]), {"name": "strategy"}, cells)
+
+
+def speed(rows: Rows) -> Table:
+    """Return the characters a second of processes on this machine, without the first epoch, and beside DDP."""
+    epochs = rows.of(SPEED, last=False).groupby(CASE, sort=False)[["steps", "seconds"]]
+    spans = (epochs.last() - epochs.first()).reset_index()
+    rate = 2 * rows.facts["batch_size"] * CONTEXT * spans["steps"] / spans["seconds"]
+    of_ddp = rate.groupby(spans["seed"].where(spans["name"] == "DDP")).first()  # the runs take turns, seed by seed
+    runs = spans.assign(rate=rate, ratio=rate / spans["seed"].map(of_ddp))
+    cells = {"characters/s": _median("rate", ",.0f"), "times DDP": _median("ratio", ".2f")}
+    return grouped(runs, {"name": "strategy", "workers": "ranks"}, cells)
 
 
 def times(rows: Rows, question: str = "time") -> Table:

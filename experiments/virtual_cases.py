@@ -31,9 +31,9 @@ _FULL = {"model": "mlp", "dataset": "fashion_mnist"}
 _QUICK = {"model": "mlp", "dataset": "digits", "epochs": 1}
 
 
-def _network(case: Case, strategy: Strategy, slow: bool = False) -> dict[str, Any]:
+def network_options(case: Case, strategy: Strategy, slow: bool = False) -> dict[str, Any]:
     """Return the options of a run in virtual time that are alike in all experiments: ranks, samples and network."""
-    n_gpus = case.workers + strategy.roles(64).count(SERVER)
+    n_gpus = 1 if strategy.name == "single" else case.workers + strategy.roles(64).count(SERVER)
     return {
         "strategy": strategy, "n_gpus": n_gpus, "batch_size": BATCH, "lr": case.lr, "seed": case.seed, "jitter": JITTER,
         "slow": (f"{n_gpus - 1}:5",) if slow else (), "bandwidth": f"{case.gbit * 1000:g}mbit", "latency": LATENCY,
@@ -69,7 +69,7 @@ class Cluster(Simulated):
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
-        return Options(**_network(case, self.strategies[case.name], case.slow), momentum=0.0, **common)
+        return Options(**network_options(case, self.strategies[case.name], case.slow), momentum=0.0, **common)
 
     def machines(self, case: Case) -> ClusterOptions:
         """Return the cluster of a run."""
@@ -142,10 +142,10 @@ class Compression(Simulated):
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
         strategy, momentum = self._strategy(case), 0.0 if case.name in ("ASGD", "GD") else MOMENTUM
-        shared = _network(case, strategy) | common | {"codec": self._codec(case), "momentum": momentum}
+        shared = network_options(case, strategy) | common | {"codec": self._codec(case), "momentum": momentum}
         if case.question in ("time", "server"):
             shared |= {"train_size": _STEPS * BATCH * case.workers, "epochs": 1}
-        return Options(**shared | ({"n_gpus": 1} if strategy.name == "single" else {}))
+        return Options(**shared)
 
     def timed(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of the phases of a step without coding ("step"), and of each one's coding.
@@ -254,6 +254,6 @@ class WholeFamily(Simulated):
         strategy = self._strategy(case)
         common = common | {"momentum": 0.7 if strategy.name == "dgs" else 0.0}  # DGS is not without
         if case.where == VIRTUAL:
-            return Options(**_network(case, strategy, case.question == "slow"), **common)
+            return Options(**network_options(case, strategy, case.question == "slow"), **common)
         return Options(strategy=strategy, n_gpus=case.workers, global_batch_size=GLOBAL_BATCH, device="cpu", lr=case.lr,
                        seed=case.seed, **common)  # fmt: skip

@@ -10,8 +10,9 @@ from experiments import cases
 from experiments.cases import COMPARED, FAMILY, FAMILY_SERVERS, GRID, SEEDS, Comparison, Family, Setup
 from experiments.measured import WHOLE
 from experiments.real import BUILTIN, TIMELINE, TUNING
+from experiments.simulated import BITS, REAL, VIRTUAL, Case, Rates, Rows
 from experiments.simulated import GRID as TUNED_ON
-from experiments.simulated import REAL, VIRTUAL, Case, Rates, Rows
+from experiments.text_cases import SGD_RATE, TEXT
 from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES
 from strategies import STRATEGIES, RunSize
 from tests.experiments.samples import SIMULATED, rows_of
@@ -114,6 +115,8 @@ def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -
     rows = [rows_of(case, 2, ends.get(case.lr, 0.7)) for case in grid]
     kept.table = pd.concat(rows, ignore_index=True)
     kept.table["accuracy"] = kept.table["accuracy"].where(kept.table["epoch"] == 2, 1 - kept.table["lr"])
+    if name == TEXT:
+        kept.table[BITS] = -kept.table.pop("accuracy")
     tuned = experiment.tuned(kept)
     assert set(tuned.values()) == {rates[1]}, "at the end; of equal ones the smaller; what diverged is never the best"
     assert set(by_run) <= set(tuned)
@@ -129,12 +132,15 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
         options = experiment.options(case, COMMON)
         workers = options.strategy.count_workers(options.n_gpus or 0)
         assert (options.n_gpus if case.where == REAL else workers) == case.workers
-        assert (options.lr, options.seed) == (case.lr, case.seed)
+        by_sgd = name == TEXT and options.optimizer == "sgd"
+        assert (options.lr, options.seed) == (case.lr * (SGD_RATE if by_sgd else 1), case.seed)
+        assert by_sgd == (name == TEXT and case.name == "DGS")
         if case.where == VIRTUAL:
             assert bool(options.slow) == (case.slow or (name == WHOLE and case.question == "slow"))
             assert options.link is not None
             assert options.link.bandwidth == pytest.approx(case.gbit * 1.25e8 * PAYLOAD)
-            shared.add(str((options.batch_size, options.jitter, options.latency, options.model, options.optimizer)))
+            alike = (options.batch_size, options.jitter, options.latency, options.model, options.lr_schedule)
+            shared.add(str((alike, "adamw" if by_sgd else options.optimizer)))
         trained = len(options.strategy.roles(options.n_gpus or 0))
         options.strategy.check(RunSize(trained, workers, 12, shared_memory=case.where == REAL))
     assert len(shared) == 1

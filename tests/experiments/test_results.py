@@ -20,7 +20,8 @@ from experiments import cases, draw_measured, draw_virtual, measured, report
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Comparison, Family, Setup
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
 from experiments.real import Runs
-from experiments.simulated import so_far
+from experiments.simulated import BITS, so_far
+from experiments.text_cases import FULL_SPEED, OF_TEXT, TEXT, at, depends_on_time
 from experiments.virtual_cases import CODED, METHODS
 from records.errors import UsageError
 from records.files import load_events
@@ -111,6 +112,16 @@ def test_the_whole_family_shows_the_wall_and_who_waits() -> None:
     longer = kept.of("slow").groupby("name")["seconds"].mean() / usual
     assert longer["ring"] > 2
     assert longer["AD-PSGD"] < 1.5
+
+
+def test_what_does_not_ask_who_comes_first_learns_the_same_text_at_every_bandwidth() -> None:
+    kept = measured.simulated(TEXT, KEPT)
+    found = kept.of("final", seed=1).groupby("name")[BITS].nunique()
+    assert set(found.index) == set(OF_TEXT)
+    assert all(n == 1 for name, n in found.items() if not depends_on_time(str(name)))
+    full, slow = (at(kept, gbit).set_index(["name", "seed"]).sort_index() for gbit in (FULL_SPEED, 0.1))
+    assert list(full.index) == list(slow.index)
+    assert (slow["seconds"] > full["seconds"])[["server", "ring", "asynchronous"]].all()
 
 
 # How it is computed
@@ -215,7 +226,7 @@ def test_a_notebook_shows_the_committed_results(notebook: Path, monkeypatch: pyt
     assert sum("image/png" in one.get("data", {}) for cell in cells for one in cell.outputs) == len(drawn) >= 1
     for figure in drawn:
         _check_figure(figure)
-        assert int(notebook.stem[0]) > 6 or all(axes.get_title() for axes in figure.axes)
+        assert int(notebook.stem.split("_")[0]) > 6 or all(axes.get_title() for axes in figure.axes)
 
 
 def _check_figure(figure: Figure) -> None:
@@ -231,7 +242,7 @@ def _check_figure(figure: Figure) -> None:
 
 def test_no_number_that_was_measured_stands_in_the_text_of_a_notebook() -> None:
     """They stand in outputs, which are of the same results as the figures beside them."""
-    assert {path.stem[0] for path in report.NOTEBOOKS} == set("123456789")
+    assert {path.stem.split("_")[0] for path in report.NOTEBOOKS} == {str(number) for number in range(1, 11)}
     assert {name for path in report.NOTEBOOKS for name in report.experiments_of(path)} == set(EXPERIMENTS)
     for path in report.NOTEBOOKS:
         cells = nbformat.read(path, as_version=4).cells

@@ -1,0 +1,83 @@
+"""The whole family on text, declared: a small GPT, with 8 workers in virtual time, and beside DDP on this machine."""
+
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from experiments import virtual_cases as family
+from experiments.real import strategy_class
+from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rows, Simulated
+from experiments.virtual_cases import ALIKE, BANDWIDTHS, ONE_PROCESS, SEEDS, names_of
+from strategies import Strategy
+from training import Options
+from training.names import make_strategy as make
+from virtual_time.cluster import ClusterOptions
+
+TEXT, SPEED, WORKERS, FULL_SPEED = "language_model", "speed", 8, BANDWIDTHS[0]
+STEP_MS, SGD_RATE = 20, 10  # of a worker's step; DGS has no AdamW, and rates so many times those of the grid
+OF_TEXT: dict[str, Strategy] = {ONE_PROCESS: make("single", workers_like=WORKERS)}
+OF_TEXT |= {name: one for group in family.EVERY.values() for name, one in group.items() if name in names_of(VIRTUAL)}
+OF_TEXT["overlapped ring"] = make("overlapped_ring", bucket_mb=0.05)  # the network has few megabytes
+WITH_TWO = {"ring": 2, "server": 3, "DDP": 2}  # ranks of two workers
+
+
+def depends_on_time(name: str) -> bool:
+    """Return whether a strategy learns something else on another network: who comes first, or last, decides."""
+    return OF_TEXT[name].traits.asynchronous or OF_TEXT[name].name == "backup_workers"
+
+
+def at(rows: Rows, gbit: float, last: bool = True) -> pd.DataFrame:
+    """Return the rows of `final` at a bandwidth, as `Rows.of` does.
+
+    Of what learns the same at any they are those at full speed, with the seconds of the first seed here.
+    """
+    here, full = (rows.of("final", last=last, gbit=one) for one in (gbit, FULL_SPEED))
+    seconds = here[here["seed"] == SEEDS[0]].set_index(["name", "epoch"])["seconds"]
+    same = full[~full["name"].map(depends_on_time)].drop(columns="seconds").join(seconds, on=["name", "epoch"])
+    return full if gbit == FULL_SPEED else pd.concat([here[here["name"].map(depends_on_time)], same.assign(gbit=gbit)])
+
+
+class LanguageModel(Simulated):
+    """Questions: final; speed, of processes on this machine, with the default network.
+
+    What learns the same at every bandwidth is trained once for each seed; elsewhere the first seed tells the seconds.
+    """
+
+    rates = (0.001, 0.003, 0.01)
+    constants = {
+        "batch_size": 4, "latency": family.LATENCY, "jitter": family.JITTER, "compute": f"{STEP_MS}ms",
+        "optimizer": "adamw", "model_options": "layers=1,width=64",
+    }  # fmt: skip
+    _text = {"model": "gpt", "dataset": "text"}
+    sizes = _text | {"train_size": 4096, "epochs": 3}, _text | {"train_size": 512, "epochs": 1}
+
+    tuning = [Case(GRID, name, WORKERS, lr, family.TUNING_SEED, FULL_SPEED)
+              for lr, name in product(rates, OF_TEXT) if name not in (*ALIKE, ONE_PROCESS)]  # fmt: skip
+    shown = [
+        *(Case("final", name, WORKERS, 0, seed, gbit) for seed, name, gbit in product(SEEDS, OF_TEXT, BANDWIDTHS)
+          if gbit == FULL_SPEED or depends_on_time(name) or seed == SEEDS[0]),
+        *(Case(SPEED, name, n, 0, seed, 0, REAL) for seed, (name, n) in product(range(1, 6), WITH_TWO.items())),
+    ]  # fmt: skip
+
+    def like(self, one: Case) -> tuple[str, str, int]:
+        """Return of which runs it has the rate: the server's if it takes the same steps."""
+        alike = one.where == REAL or one.name in (*ALIKE, ONE_PROCESS)
+        return VIRTUAL, "server" if alike else one.name, WORKERS
+
+    def machines(self, case: Case) -> ClusterOptions:
+        """Return the cluster of a run; one process computes what all workers do."""
+        times = WORKERS if case.name == ONE_PROCESS else 1
+        return ClusterOptions(compute=f"{STEP_MS * times}ms", coding=family.CODING)
+
+    def options(self, case: Case, common: dict[str, Any]) -> Options:
+        """Return the options of a run."""
+        strategy = OF_TEXT.get(case.name) or strategy_class("ring_all_reduce_builtin")()
+        sgd = {"optimizer": "sgd", "lr": SGD_RATE * case.lr, "momentum": family.MOMENTUM}
+        how = {name: self.constants[name] for name in ("batch_size", "optimizer", "model_options")}
+        how |= {"momentum": 0.9, "lr_schedule": "cosine", "warmup": 0.25} | (sgd if strategy.name == "dgs" else {})
+        if case.where == VIRTUAL:
+            return Options(**family.network_options(case, strategy) | common | how)
+        small = {"train_size": min(2048, common["train_size"]), "epochs": 3, "model_options": ""}
+        return Options(strategy=strategy, n_gpus=case.workers, device="cpu", lr=case.lr, seed=case.seed,
+                       **common | how | small)  # fmt: skip

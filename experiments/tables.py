@@ -12,7 +12,7 @@ from experiments.draw_virtual import rate_of
 from experiments.drawing import NAMES
 from experiments.measured import Results, pick, ratio_to, seconds_to
 from experiments.simulated import ACCURACY, BITS, CASE, REAL, Rows, by_score, score_of
-from experiments.text_cases import SPEED, at
+from experiments.text_cases import BATCH_OF_TWO, SPEED, at
 from experiments.virtual_cases import BANDWIDTHS, GBIT, TUNED_AT, Compression
 from records.events import PHASES
 from records.tables import SERVER
@@ -237,7 +237,7 @@ def speed(rows: Rows) -> Table:
     """Return the characters a second of processes on this machine, without the first epoch, and beside DDP."""
     epochs = rows.of(SPEED, last=False).groupby(CASE, sort=False)[["steps", "seconds"]]
     spans = (epochs.last() - epochs.first()).reset_index()
-    rate = 2 * rows.facts["batch_size"] * CONTEXT * spans["steps"] / spans["seconds"]
+    rate = 2 * BATCH_OF_TWO * CONTEXT * spans["steps"] / spans["seconds"]
     of_ddp = rate.groupby(spans["seed"].where(spans["name"] == "DDP")).first()  # the runs take turns, seed by seed
     runs = spans.assign(rate=rate, ratio=rate / spans["seed"].map(of_ddp))
     cells = {"characters/s": _median("rate", ",.0f"), "times DDP": _median("ratio", ".2f")}

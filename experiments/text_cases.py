@@ -19,7 +19,7 @@ STEP_MS, SGD_RATE = 20, 10  # of a worker's step; DGS has no AdamW, and rates so
 OF_TEXT: dict[str, Strategy] = {ONE_PROCESS: make("single", workers_like=WORKERS)}
 OF_TEXT |= {name: one for group in family.EVERY.values() for name, one in group.items() if name in names_of(VIRTUAL)}
 OF_TEXT["overlapped ring"] = make("overlapped_ring", bucket_mb=0.05)  # the network has few megabytes
-WITH_TWO = {"ring": 2, "server": 3, "DDP": 2}  # ranks of two workers
+WITH_TWO, BATCH_OF_TWO = {"ring": 2, "server": 3, "DDP": 2}, 8  # ranks of two workers, and samples of each
 
 
 def depends_on_time(name: str) -> bool:
@@ -78,6 +78,6 @@ class LanguageModel(Simulated):
         how |= {"momentum": 0.9, "lr_schedule": "cosine", "warmup": 0.25} | (sgd if strategy.name == "dgs" else {})
         if case.where == VIRTUAL:
             return Options(**family.network_options(case, strategy) | common | how)
-        small = {"train_size": min(2048, common["train_size"]), "epochs": 3, "model_options": ""}
+        small = {"train_size": min(2048, common["train_size"]), "epochs": 3, "batch_size": BATCH_OF_TWO}
         return Options(strategy=strategy, n_gpus=case.workers, device="cpu", lr=case.lr, seed=case.seed,
-                       **common | how | small)  # fmt: skip
+                       **common | how | small | {"model_options": ""})  # fmt: skip

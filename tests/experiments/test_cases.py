@@ -116,7 +116,7 @@ def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -
     kept.table = pd.concat(rows, ignore_index=True)
     kept.table["accuracy"] = kept.table["accuracy"].where(kept.table["epoch"] == 2, 1 - kept.table["lr"])
     if name == TEXT:
-        kept.table[BITS] = -kept.table.pop("accuracy")
+        kept.table[BITS] = -kept.table.pop("accuracy").astype(float)
     tuned = experiment.tuned(kept)
     assert set(tuned.values()) == {rates[1]}, "at the end; of equal ones the smaller; what diverged is never the best"
     assert set(by_run) <= set(tuned)

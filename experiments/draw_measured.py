@@ -105,7 +105,8 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
         left, roles = left + len(sent) + 1, roles | {*sent["role"]}
     axes.set_xticks(list(groups), list(groups.values()), fontsize=8)
     finish(axes, f"what each rank sends ({setups[0].model.upper()})", "y", ylabel="MB sent per step")
-    axes.legend(handles=[Patch(color=_ROLES[role], label=role) for role in sorted(roles)], fontsize=8)
+    if len(roles) > 1:
+        axes.legend(handles=[Patch(color=_ROLES[role], label=role) for role in sorted(roles)], fontsize=8)
 
 
 def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,14 @@ class RunFailed(RuntimeError):
 def one_line(error: BaseException) -> str:
     """Return an exception as `Type: message` on a single line."""
     return " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
+
+
+def import_extra(module: str, option: str, package: str, extra: str, more: str = "") -> Any:
+    """Import a module of a `package` that `option` needs and `extra` installs. Raises UsageError; `more`: its end."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise UsageError(f"{option}: needs {package} ({one_line(error)}); pip install -e '.[{extra}]'{more}") from error
 
 
 def text_of(error: BaseException) -> str:

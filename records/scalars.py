@@ -1,11 +1,10 @@
 """Scalars of one rank for TensorBoard, while the run goes on: `--tensorboard DIR`, by the optional package."""
 
-import importlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed, import_extra
 from records.events import EVALUATE, PHASES
 from records.recorder import Recorder
 
@@ -14,12 +13,7 @@ _EVERY_S = 0.5
 
 def check_tensorboard(folder: str) -> Any:
     """Return the module that writes; check that the package is here. Raises UsageError."""
-    try:
-        return importlib.import_module("torch.utils.tensorboard")
-    except Exception as error:
-        raise UsageError(
-            f"--tensorboard {folder}: needs tensorboard ({one_line(error)}); pip install -e '.[tensorboard]'"
-        ) from error
+    return import_extra("torch.utils.tensorboard", f"--tensorboard {folder}", "tensorboard", "tensorboard")
 
 
 class Scalars:

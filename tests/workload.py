@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from training.optimizers import Joined
+
 
 def moons() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return 190 training and 60 test points of two classes that a line separates."""
@@ -142,3 +144,15 @@ def partly_used(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     network = nn.Linear(input_shape[0], n_classes)
     network.register_parameter("unused", nn.Parameter(torch.zeros(3)))
     return network
+
+
+def in_groups(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Vectors have a rate of their own, and no decay."""
+    matrices, vectors = ([p for p in parameters if (p.dim() >= 2) is of] for of in (True, False))
+    return torch.optim.SGD([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.1}], 0.3, 0.9)
+
+
+def by_muon(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Muon for matrices; for vectors another optimizer."""
+    matrices, vectors = ([p for p in parameters if (p.dim() == 2) is of] for of in (True, False))
+    return Joined(torch.optim.Muon(matrices, 0.02), torch.optim.AdamW(vectors, 0.01))

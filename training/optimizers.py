@@ -15,7 +15,6 @@ import torch
 from compression import Layout
 from records.errors import UsageError, one_line
 from strategies.common.descent import ByTensor, OptimizerFactory, Schedule, by_name
-from training.joined import Joined
 from workloads.lookup import call_user_function
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -69,8 +68,7 @@ def factory(
 
 def _groups(parameters: Sequence[torch.Tensor], decay: str) -> list[dict[str, Any]]:
     """Return the parameter groups: all in one, or vectors in one of their own, without decay."""
-    decayed = [p for p in parameters if decay == "all" or p.dim() >= 2]
-    others = [] if decay == "all" else [p for p in parameters if p.dim() < 2]
+    decayed, others = ([p for p in parameters if (decay == "all" or p.dim() >= 2) is of] for of in (True, False))
     return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
 
@@ -93,6 +91,33 @@ def _with_adamw(
     others = [p for name, p in named if p.dim() != 2 or name in layout.tables]
     joined: Any = _without_compiler(Joined)
     return joined(muon([{"params": hidden}]), adamw(_groups(others, decay)))
+
+
+class Joined(torch.optim.Optimizer):
+    """Optimizers of some of the parameters each, as one: its groups and its state are those of all."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Give each part its groups and the state, as they are here."""
+        start = 0
+        for part in self.parts:
+            stop = start + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[start:stop], self.state
+            start = stop
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Let each take its step."""
+        for part in self.parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See Optimizer."""
+        inspect.unwrap(torch.optim.Optimizer.load_state_dict)(self, state_dict)
+        self._share()
 
 
 def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:

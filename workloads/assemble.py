@@ -37,7 +37,8 @@ def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, 
 def of_any_task(name: str, arrays: Sequence[Any]) -> Data:
     """Make a data set of four tensors or arrays of any types and shapes, for another task than classification.
 
-    Raises UsageError if the parts of a split differ in length, or the splits in shape or type.
+    Its `n_classes` is the largest integer plus one, or, where y is floating, how many numbers y has of a sample. Raises
+    UsageError if the parts of a split differ in length, or the splits in shape or type.
     """
     train, test = (
         InMemory(*(_as_tensor(name, f"{split}_{part}", one) for part, one in zip("xy", pair, strict=True)))
@@ -47,15 +48,11 @@ def of_any_task(name: str, arrays: Sequence[Any]) -> Data:
         _check_lengths(name, split, samples.x, samples.y)
     for part, of_train, of_test in (("x", train.x, test.x), ("y", train.y, test.y)):
         _check_alike(name, part, of_train, of_test)
-    return Data(name, _n_outputs(train, test), tuple(train.x.shape[1:]), (), (), train, test)
-
-
-def _n_outputs(*splits: InMemory) -> int:
-    """Return how many tokens or classes there are, where y has integers; else how many numbers y has of a sample."""
-    y = splits[0].y
-    if y.is_floating_point():
-        return y[0].numel()
-    return _n_tokens(part for split in splits for part in (split.x, split.y))
+    if train.y.is_floating_point():
+        n_outputs = train.y[0].numel()
+    else:
+        n_outputs = _n_tokens(part for split in (train, test) for part in (split.x, split.y))
+    return Data(name, n_outputs, tuple(train.x.shape[1:]), (), (), train, test)
 
 
 def _n_tokens(parts: Iterable[Tensor]) -> int:

@@ -3,7 +3,6 @@
 The files and labels are those of the other loaders, and so is what is cut of each: see `Pictures.cut`.
 """
 
-import importlib
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed, UsageError, import_extra
 from workloads.data import Answers, Data, Request
 from workloads.images import Pictures, opened
 
@@ -27,12 +26,7 @@ def check_dali(data: Data) -> None:
 
 
 def _import_dali(module: str = "nvidia.dali") -> Any:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:
-        raise UsageError(
-            f"--loader dali: needs NVIDIA DALI ({one_line(error)}); pip install -e '.[dali]', or take --loader torch"
-        ) from error
+    return import_extra(module, "--loader dali", "NVIDIA DALI", "dali", ", or take --loader torch")
 
 
 def fetch_by_dali(data: Data, threads: int, device: torch.device, requests: Iterator[Request], largest: int) -> Answers:

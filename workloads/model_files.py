@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from records.errors import UsageError, one_line
+from records.errors import UsageError, import_extra, one_line
 from workloads import models
 from workloads.data import Data
 from workloads.options import DataOptions
@@ -24,12 +24,7 @@ _MADE_WITH = "made_with"
 def check_format(path: str) -> None:
     """Check that `path`, with or without the option that names it, can be written or read. Raises UsageError."""
     if path.endswith(".safetensors"):
-        try:
-            importlib.import_module("safetensors.torch")
-        except Exception as error:
-            raise UsageError(
-                f"{path}: needs safetensors ({one_line(error)}); pip install -e '.[safetensors]'"
-            ) from error
+        import_extra("safetensors.torch", path, "safetensors", "safetensors")
 
 
 def to_bytes(model: nn.Module, path: str, options: DataOptions, data: Data) -> bytes:
@@ -38,7 +33,7 @@ def to_bytes(model: nn.Module, path: str, options: DataOptions, data: Data) -> b
         "model": options.model, "model_options": options.model_options, "input_shape": data.input_shape,
         "n_classes": data.n_classes, "vocabulary": data.vocabulary,
     })  # fmt: skip
-    # Cloned: the tensors are views of the flat vector, and a view is saved with all that lies behind it.
+    # Cloned: safetensors refuses tied tensors, which share memory.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     if path.endswith(".safetensors"):
         content: bytes = importlib.import_module("safetensors.torch").save(tensors, {_MADE_WITH: made_with})

@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
 from benchmarks.draw_accuracy import Settings, draw
-from benchmarks.points import Point
+from benchmarks.points import Point, build
 from launchers.devices import usable_cores
 from records.errors import UsageError
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.common.replica import layout_of
 from strategies.synchronous_server.param_server import ParamServer
 
 PHASES = {"forward": 1e-3, "backward": 2e-3, "update": 1e-4}
@@ -29,6 +30,15 @@ def test_without_what_a_machine_adds_a_step_takes_what_its_closed_form_says() ->
         assert predicted is not None
         passes = 3 * (shared - 1)
         assert 1e3 * CLOCK.simulate(point, 5) == pytest.approx(predicted + passes, rel=0.01)
+
+
+def test_workers_of_an_asynchronous_server_begin_in_step_and_come_to_take_turns() -> None:
+    point = Point(AsyncParamServer(), "mlp", 3, 100)
+    assert point.options.link
+    P = 4 * layout_of(build("mlp")).n / point.options.link.bandwidth
+    first, later = (CLOCK.simulate(point, steps) / P for steps in (2, 41))
+    assert first > 3.5, "both send, then both receive: nearly 2 P in each direction"
+    assert later < 2.3, "one sends while the other receives"
 
 
 def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out() -> None:

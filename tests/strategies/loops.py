@@ -22,7 +22,7 @@ from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
 from tests.ranks import LIMIT, launch, virtual_time
-from training.joined import Joined
+from tests.workload import by_muon, in_groups
 from transports.base import Transport
 from workloads.batches import BatchPlan
 
@@ -30,20 +30,6 @@ N_SAMPLES, BATCH = 47, 12  # batches of 12, 12, 12, 11
 N_STEPS = 4
 X = torch.randn(N_SAMPLES, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = (X @ torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).argmax(1)
-
-
-def in_groups(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Vectors have a rate of their own, and no decay."""
-    matrices, vectors = ([p for p in parameters if (p.dim() >= 2) is of] for of in (True, False))
-    return torch.optim.SGD([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.1}], 0.3, 0.9)
-
-
-def by_muon(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Muon for matrices; for vectors another optimizer."""
-    matrices, vectors = ([p for p in parameters if (p.dim() == 2) is of] for of in (True, False))
-    return Joined(torch.optim.Muon(matrices, 0.02), torch.optim.AdamW(vectors, 0.01))
-
-
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "plain": partial(torch.optim.SGD, lr=0.3),
     "soft": partial(torch.optim.SGD, lr=0.2, momentum=0.5),

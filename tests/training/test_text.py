@@ -10,7 +10,8 @@ import torch
 
 from records.errors import UsageError
 from records.files import load_events, load_table
-from records.scalars import check_tensorboard
+from records.recorder import Recorder
+from records.scalars import Scalars, check_tensorboard
 from records.tables import applied
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
@@ -132,19 +133,34 @@ def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and
             made(tmp_path, "again", RING, **of_text(tmp_path) | where | {"resume": str(tmp_path / "c")} | change)
 
 
+def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The steps and values that TensorBoard reads in a folder, by name."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+def test_waiting_is_a_share_of_the_interval(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    times = iter((0.0, 4.0, 4.0))
+    scalars = Scalars(Recorder(clock=lambda: next(times)), tmp_path)
+    scalars.take("wait", 1.0)
+    scalars.tick(7, 0.1)
+    scalars.close()
+    assert scalars_in(tmp_path)["waiting"] == [(7, 0.25)]
+
+
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])
 def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) -> None:
     pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     changes = of_text(tmp_path) | {"epochs": 2, "lr_schedule": "cosine", "lr": 0.01}
     made(tmp_path, "run", strategy, **changes, tensorboard=str(tmp_path / "tb"))
     table, events = load_table(tmp_path / "run.csv"), load_events(tmp_path / "run")
     assert {path.name for path in (tmp_path / "tb" / "run").iterdir()} == {f"rank-{rank}" for rank in table["rank"]}
     for rank, rows in table.groupby("rank"):
-        read = EventAccumulator(str(tmp_path / "tb" / "run" / f"rank-{rank}"))
-        read.Reload()
-        found = {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
+        found = scalars_in(tmp_path / "tb" / "run" / f"rank-{rank}")
         start = events.query("rank == @rank and epoch == 0 and op == 'send' and phase != 'evaluate'")["bytes"].sum()
         assert found["bytes_sent"][-1][1] == pytest.approx(start + rows["bytes_sent"].sum())
         assert 0 <= min(value for _, value in found["waiting"]) <= max(value for _, value in found["waiting"]) <= 1

@@ -1,4 +1,4 @@
-"""The decoder, against torch's own layers; and the options of models."""
+"""The decoder, against torch's own layers; the options of models, and models in files."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from records.errors import UsageError
+from workloads import datasets
 from workloads.gpt import Block
+from workloads.model_files import to_bytes
 from workloads.models import build
+from workloads.options import DataOptions
 
 T, V = 12, 11
 
@@ -105,3 +108,13 @@ def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], st
         build(one, (5,), 3, "size=3")
     with pytest.raises(UsageError, match=rf"^--model {one} with sizes=7: it raised TypeError"):
         build(one, (5,), 3, "sizes=7")
+
+
+def test_tied_weights_are_saved_under_each_name() -> None:
+    load = pytest.importorskip("safetensors.torch").load
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    options = DataOptions()
+    found = load(to_bytes(model, "model.safetensors", options, datasets.load(options)))
+    assert found.keys() == model.state_dict().keys()
+    assert torch.equal(found["1.weight"], found["0.weight"])

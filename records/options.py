@@ -22,7 +22,8 @@ class RecordOptions:
     events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
     """Record every phase and message; without, the tables have losses and scores only."""
     save: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format."""
+    """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format
+    (pip install -e '.[safetensors]')."""
     tensorboard: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Write scalars for TensorBoard to DIR/RUN_NAME/rank-N while the run goes on: loss, scores, learning rate, bytes
     sent, share of waiting, staleness (pip install -e '.[tensorboard]')."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ class _Flat(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+@lru_cache(maxsize=8)  # tried out once, however many ranks share a process
 def is_flat(make: OptimizerFactory) -> bool:
     """Return whether the optimizer may be given all parameters as one vector, or a part of it: which is fastest.
 

@@ -1,0 +1,40 @@
+"""What the ranks train in every order: ten numbers, and one mark for each sample.
+
+The gradient of sample i is x - c_i in the ten numbers, so that results depend on the order, and 1 in mark i, so that a
+mark shows how often a gradient was used, and with what weight. `train.py` knows them as `--dataset
+every_order.problem:data` and so on: a replay there computes the same bits.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+N_NUMBERS = 10
+
+
+def samples(n: int) -> torch.Tensor:
+    """Return n samples [n, N_NUMBERS + n]: each is c_i, and the unit vector i."""
+    generator = torch.Generator().manual_seed(n)
+    return torch.cat([torch.randn(n, N_NUMBERS, generator=generator, dtype=torch.float64), torch.eye(n).double()], 1)
+
+
+class Numbers(nn.Module):
+    """A model that is a vector, [N_NUMBERS + n]."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(n)
+        self.x = nn.Parameter(torch.randn(N_NUMBERS + n, generator=generator, dtype=torch.float64))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return for each row 1/2 |x - c_i|^2 + mark i."""
+        numbers, marks = self.x.split([N_NUMBERS, self.x.numel() - N_NUMBERS])
+        away = (numbers - rows[:, :N_NUMBERS]).square().sum(1) / 2
+        return away + rows[:, N_NUMBERS:] @ marks
+
+
+def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:
+    """Return the mean loss of some samples."""
+    mean: torch.Tensor = model(rows).mean()
+    return mean

@@ -1,0 +1,193 @@
+"""One run in one order: what it is made of, what the ranks do, and what is recorded of it."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any
+
+import torch
+
+from every_order.problem import Numbers, loss, samples
+from every_order.scheduler import Channel, Option, Pick, Scheduler
+from every_order.transport import ACCESSES, Ordered
+from records.recorder import Recorder
+from strategies import OptimizerFactory, Replica, Strategy
+from strategies.common.builtin import replica_of
+from workloads.batches import BatchPlan
+
+LR = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run: each worker takes `steps`, or the server ends an epoch after so many gradients of all workers.
+
+    `own_steps`: the former, also where a server could end an epoch.
+    """
+
+    strategy: Strategy
+    n_gpus: int
+    steps: int
+    epochs: int = 1
+    own_steps: bool = False
+    optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=LR, momentum=0.0)
+    seed: int = 0
+
+    @cached_property
+    def roles(self) -> list[str]:
+        """Each rank's role."""
+        return self.strategy.roles(self.n_gpus)
+
+    @cached_property
+    def workers(self) -> int:
+        """How many ranks compute."""
+        return self.roles.count("worker")
+
+    @cached_property
+    def ends_by_samples(self) -> bool:
+        """Whether a server, or the ranks together, end an epoch after `steps` gradients."""
+        return self.strategy.traits.asynchronous and not self.own_steps
+
+    @cached_property
+    def plan(self) -> BatchPlan:
+        """Which sample each worker takes in each step."""
+        per_worker = -(-self.steps // self.workers) if self.ends_by_samples else self.steps
+        return BatchPlan(per_worker * self.workers, self.workers, self.workers, self.seed)
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """The samples."""
+        return samples(self.plan.n_samples)
+
+
+@dataclass
+class Run:
+    """What is recorded of a run in one order.
+
+    `decisions`: what was decided, the options and which of them. `applied` and `dropped`: of whom, the version it was
+    computed on, the version it was applied to. `computed`: by rank, the samples whose gradients it has computed.
+    `models`: x of each rank, `model`: what the algorithm calls its model. `waiting`: by rank, for what it waited when
+    nothing more could happen.
+    """
+
+    case: Case
+    decisions: list[tuple[list[Option], int]] = field(default_factory=list)
+    redundant: bool = False
+    counts: Counter[Channel] = field(default_factory=Counter)
+    applied: list[tuple[int, int, int]] = field(default_factory=list)
+    dropped: list[tuple[int, int, int]] = field(default_factory=list)
+    computed: dict[int, list[int]] = field(default_factory=dict)
+    models: dict[int, torch.Tensor] = field(default_factory=dict)
+    model: torch.Tensor | None = None
+    waiting: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
+    ranks: list[Ordered] = field(default_factory=list)
+    strategies: dict[int, Strategy] = field(default_factory=dict)
+
+    @property
+    def departures(self) -> int:
+        """How many decisions were not those of the plain order."""
+        return sum(picked > 0 for _, picked in self.decisions)
+
+    @cached_property
+    def result(self) -> bytes:
+        """The bits of the model."""
+        return b"" if self.model is None else self.model.numpy().tobytes()
+
+
+class Log(Recorder):
+    """Notes what is applied, with its versions, and lets others access a shared x before a phase that does."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        super().__init__(rank, enabled=False)
+        self.run = run
+        self.time_passes = lambda *_: None  # so that what is done in the backward pass is done after it
+        self.access: Callable[[], None] | None = None
+
+    def add(self, phase: str, t0: float, t1: float, op: str = "", peer: int = -1, *more: Any, **versions: Any) -> None:
+        """See Recorder."""
+        if peer >= 0 and "version_read" in versions:
+            log = self.run.dropped if op == "drop" else self.run.applied
+            log.append((peer, versions["version_read"], versions["version_applied"]))
+        if self.enabled:
+            super().add(phase, t0, t1, op, peer, *more, **versions)
+
+    @contextmanager
+    def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
+        """See Recorder."""
+        if self.access and name in ACCESSES:
+            self.access()
+        if self.enabled:
+            with super().phase(name, part, work):
+                yield
+        else:
+            yield
+
+
+def run_once(case: Case, pick: Pick, holds: bool = False, most: Mapping[Channel, int] | None = None) -> Run:
+    """Run the case once, in the order that `pick` decides."""
+    run = Run(case)
+    scheduler = Scheduler(pick, holds, most)
+    run.ranks = scheduler.ranks
+    for rank in range(len(case.roles)):
+        scheduler.ranks.append(Ordered(scheduler, rank, len(case.roles), Log(run, rank)))
+    scheduler.run([partial(_attempt, scheduler, run, rank) for rank in range(len(case.roles))])
+    run.decisions, run.redundant = scheduler.taken, scheduler.redundant
+    run.counts = scheduler.counts
+    return run
+
+
+def _attempt(scheduler: Scheduler, run: Run, rank: int) -> None:
+    try:
+        _work(run, scheduler.ranks[rank])
+    except Exception as error:
+        run.errors[rank] = error
+        scheduler.failed = True
+
+
+def _work(run: Run, transport: Ordered) -> None:
+    """What a rank does: the loop of `training/loop.py`, without its data, records and scores."""
+    case, rank, log = run.case, transport.rank, transport.recorder
+    run.waiting[rank] = "to be run"
+    strategy = run.strategies[rank] = dataclasses.replace(case.strategy)
+    replica = replica_of(strategy, Numbers(case.plan.n_samples), transport, case.n_gpus)
+    strategy.start(replica, transport, case.optimizer, seed=case.seed)
+    if transport.is_shared(replica.x):
+        log.access = transport.access
+    for epoch in range(1, case.epochs + 1):
+        log.epoch = epoch
+        if case.ends_by_samples:
+            strategy.descent.until = epoch * case.steps
+        if case.roles[rank] == "server":
+            strategy.serve()
+        else:
+            for i in _steps(case, strategy, epoch):
+                _step(run, transport, strategy, replica, i)
+        strategy.finish()
+        run.model = strategy.model().clone()
+    run.models[rank] = replica.x.clone()
+    transport.barrier()
+    transport.check_memory()
+    del run.waiting[rank]
+
+
+def _steps(case: Case, strategy: Strategy, epoch: int) -> Iterator[int]:
+    start, stop = (epoch - 1) * case.steps, epoch * case.steps
+    return islice(strategy.steps_of_epoch(start, stop), case.steps if case.own_steps else None)
+
+
+def _step(run: Run, transport: Ordered, strategy: Strategy, replica: Replica, i: int) -> None:
+    case, log = run.case, transport.recorder
+    log.step = i
+    worker = case.roles[: transport.rank].count("worker")
+    which = case.plan.part(1 + i // case.plan.n_steps, i % case.plan.n_steps, worker)
+    run.computed.setdefault(transport.rank, []).extend(which.tolist())
+    strategy.begin_step(len(which))
+    with log.phase("forward"):
+        value = loss(replica.module, case.rows[which], None)
+    replica.backward(value)
+    strategy.step(len(which))

@@ -1,0 +1,143 @@
+"""What happens next, where disorder may come in: ranks are coroutines of one process, and a schedule decides.
+
+Every rank runs until it needs a decision, or waits for a certain rank. Only when none can run on is something decided:
+then whatever may have been sent by now has been sent. What two ranks decide commutes, unless both touch a shared
+vector. So of two orders of the same decisions one is enough, and sleep sets leave out the other (Godefroid, 1996,
+Partial-Order Methods for the Verification of Concurrent Systems, chapter 5): once the decisions of a rank have been
+tried, they sleep in the branches where others go first, until something wakes them that does not commute with them.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from greenlet import getcurrent, greenlet
+
+from transports.inbox import ANY
+
+if TYPE_CHECKING:
+    from every_order.transport import Ordered
+
+TAKE, NOTHING, ACCESS, SEND, DIE, LOST = "take", "nothing", "access", "send", "die", "lost"
+Choice = tuple[str, int]
+"""What a rank may do: take the next message of a rank, find nothing, access a shared vector, send to a rank or die
+before it does, learn of the death of a rank."""
+Option = tuple[int, Choice]
+Channel = tuple[int, int, str]
+"""A sender, a receiver and a tag."""
+Pick = Callable[[Sequence[Option]], int]
+"""Which of several options happens, by its number. 0 is the plain order."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a rank may choose from, which may become more while it waits: by messages of `src` with one of `tags`."""
+
+    choices: Callable[[], list[Choice]]
+    src: int = ANY
+    tags: tuple[str, ...] = ()
+
+
+class Scheduler:
+    """The ranks of one run. `taken` are its decisions: the options of each, and which was picked.
+
+    `holds`: whether the wait for a message that was sent ends only when it has been read; else also when it has been
+    copied. `redundant`: the run was given up, for another one has the same decisions of each rank.
+    """
+
+    def __init__(self, pick: Pick, holds: bool = False, most: Mapping[Channel, int] | None = None) -> None:
+        self._pick, self.holds, self._most = pick, holds, most
+        self.ranks: list[Ordered] = []
+        self.shared: dict[str, torch.Tensor] = {}
+        self.taken: list[tuple[list[Option], int]] = []
+        self.redundant = False
+        self.failed = False
+        self.over = False
+        self._ready: deque[Ordered] = deque()
+        self.counts = Counter[Channel]()
+        self._choosing: dict[int, Question] = {}
+        self._asleep: dict[int, set[Choice]] = {}
+        self._chosen: Choice = (NOTHING, -1)
+        self.n_sent = 0
+
+    def run(self, works: Sequence[Callable[[], None]]) -> None:
+        """Run the work of each rank until all have ended, one has failed, or nothing more can happen."""
+        self._hub = getcurrent()
+        for rank, work in zip(self.ranks, works, strict=True):
+            rank.coroutine = greenlet(work)
+        self._ready.extend(self.ranks)
+        try:
+            while not self.failed and (self._ready or self._decide()):
+                self._ready.popleft().coroutine.switch()
+        finally:
+            self.over = True
+            for rank in self.ranks:
+                rank.coroutine.throw()  # ends who still waits
+
+    def _decide(self) -> bool:
+        """Let one of the ranks that choose go on; return whether one can."""
+        options: list[Option] = []
+        for rank, question in sorted(self._choosing.items()):
+            choices, asleep = question.choices(), self._asleep[rank]
+            awake = [choice for choice in choices if choice not in asleep]
+            options += [(rank, choice) for choice in awake]
+            if choices and not self._may_wake(rank, question):
+                if not awake:
+                    options.clear()
+                break
+        if not options:
+            self.redundant = any(self._asleep.values())
+            return False
+        picked = 0
+        if len(options) > 1:
+            picked = self._pick(options)
+            self.taken.append((options, picked))
+        rank, self._chosen = options[picked]
+        for other, choice in options[:picked]:
+            self._asleep[other].add(choice)
+        if self._chosen[0] == ACCESS:
+            for sleepers in self._asleep.values():
+                sleepers.discard(self._chosen)
+        del self._choosing[rank], self._asleep[rank]
+        self._ready.append(self.ranks[rank])
+        return True
+
+    def _may_wake(self, rank: int, question: Question) -> bool:
+        """Return whether a rank, asleep, can yet be given another choice, so that it is worth letting others go first.
+
+        In every run a rank has sent what it sends in one where the sleeper went first. So `most`, the messages from
+        rank to rank of each tag in the runs so far, says what may come; if a run has more, the search begins anew.
+        """
+        if self._most is None or not question.tags:
+            return True
+        return any(
+            n > self.counts[src, dst, tag]
+            for (src, dst, tag), n in self._most.items()
+            if dst == rank and tag in question.tags and question.src in (src, ANY)
+        )
+
+    # What a rank calls
+
+    def choose(self, rank: int, question: Question) -> Choice:
+        """Suspend a rank until one of its choices is decided; return it."""
+        self._choosing[rank], self._asleep[rank] = question, set()
+        self.suspend()
+        return self._chosen
+
+    def suspend(self) -> None:
+        """Suspend the calling rank until another calls `wake`."""
+        gradients = torch.is_grad_enabled()
+        self._hub.switch()
+        if torch.is_grad_enabled() != gradients:
+            torch.set_grad_enabled(gradients)
+
+    def wake(self, rank: "Ordered") -> None:
+        """Let a suspended rank continue."""
+        self._ready.append(rank)
+
+    def number(self) -> int:
+        """Return the number of the next message: they count in the order in which they are sent."""
+        self.n_sent += 1
+        return self.n_sent

@@ -1,0 +1,270 @@
+"""The transport of one rank whose messages come in an order that a schedule decides, see `scheduler.py`.
+
+Messages from one rank to another stay in order. It also finds memory that is changed while a message in it is on its
+way or being read: not only where that changes what is read in this order, but where no chain of messages, and no wait,
+puts the end of the reading before the change (vector clocks; Mattern, 1989, Virtual time and global states of
+distributed systems).
+"""
+
+import math
+import pickle
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from greenlet import greenlet
+
+from every_order.scheduler import ACCESS, NOTHING, TAKE, Choice, Question, Scheduler
+from records.recorder import Recorder
+from transports.base import NO_LIMIT, Transport
+from transports.inbox import ANY, Inbox, Tags, named
+from transports.messages import Delivered, Message, Work, as_vector
+
+ACCESSES = ("forward", "update", "communicate")
+"""The phases that begin with an access to x, where that is a shared vector."""
+
+
+class Letter(Message):
+    """A message that carries what its sender knew: the events of each rank that came before it was sent."""
+
+    __slots__ = ("clock", "taken")
+
+
+class Ordered(Transport):
+    """`Transport` in an order that is decided.
+
+    `sent` are the messages that it has sent: to whom, the tag, the number beside it. `clock` counts, by rank, the
+    events that came before what this rank does now. `races`: see `InPlace`.
+    """
+
+    coroutine: greenlet
+
+    def __init__(self, scheduler: Scheduler, rank: int, world_size: int, recorder: Recorder) -> None:
+        self.scheduler = scheduler
+        super().__init__(rank, world_size, torch.device("cpu"), NO_LIMIT, recorder)
+        self.inbox = _Taking(self)
+        self.clock = [0] * world_size
+        self.waits_for: tuple[int, str] | None = None  # and for what
+        self.sent: list[tuple[int, str, float]] = []
+        self.unread: list[InPlace] = []  # what it has sent, and does not know to have been read
+        self.races: list[str] = []
+        self._allocated: dict[int, torch.Tensor] = {}
+        self._newest = [0] * world_size  # by rank, the number of the last message that was taken
+
+    def now(self) -> float:
+        """See Transport: messages are all that time is made of."""
+        return float(self.scheduler.n_sent)
+
+    def sleep(self, seconds: float) -> None:
+        """See Transport."""
+
+    def cpu_seconds(self) -> float:
+        """See Transport."""
+        return 0.0
+
+    def close(self) -> None:
+        """See Transport."""
+        self._closed = True
+
+    def _progress(self, src: int, seconds: float) -> None:
+        raise AssertionError("what was sent is in the inbox")
+
+    def _look(self, src: int) -> bool:
+        return False
+
+    # Memory
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """See Transport."""
+        vector = torch.zeros(numel, dtype=dtype)
+        self._allocated[vector.untyped_storage().data_ptr()] = vector
+        return vector
+
+    def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
+        """See Transport."""
+        return self.scheduler.shared.setdefault(name, torch.zeros(numel, dtype=dtype))
+
+    def is_shared(self, vector: torch.Tensor) -> bool:
+        """Whether a vector lies in shared memory."""
+        pointer = vector.untyped_storage().data_ptr()
+        return any(one.untyped_storage().data_ptr() == pointer for one in self.scheduler.shared.values())
+
+    def access(self) -> None:
+        """Let others access shared vectors before this rank does."""
+        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1)]))
+
+    def read(self, *arguments: Any) -> int:
+        """See Transport."""
+        self.access()
+        return super().read(*arguments)
+
+    def check_memory(self) -> None:
+        """Note what was changed before it was read, as far as this rank knows."""
+        for one in self.unread:
+            one.check()
+        if self.unread:
+            self.unread = [one for one in self.unread if not one.is_known]
+
+    # Messages
+
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
+        self.check_memory()
+        self.sent.append((dst, tag, n))
+        self.scheduler.counts[self.rank, dst, tag] += 1
+        receiver = self.scheduler.ranks[dst]
+        vector, payload, in_place = None, None, False
+        if isinstance(value, torch.Tensor):
+            in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
+            vector = as_vector(value) if in_place else as_vector(value).clone()
+        else:
+            payload = b"" if value is None else pickle.dumps(value)
+        nbytes = len(payload or b"") if vector is None else vector.nbytes
+        message = Letter(self.rank, tag, vector, payload, nbytes, n)
+        work: Work = Delivered()
+        if in_place:
+            work = on_its_way = InPlace(self, receiver, message)
+            self.unread.append(on_its_way)
+        self.clock[self.rank] += 1
+        message.clock, message.taken = tuple(self.clock), False
+        receiver.inbox.put(message, self.scheduler.number())
+        receiver.wake(self.rank)
+        return work, nbytes
+
+    def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Any:
+        """See Transport."""
+        self.check_memory()
+        limited = timeout is not None and timeout < NO_LIMIT
+        if src == ANY or limited:
+            tags = (tag,) if isinstance(tag, str) else tag
+            question = Question(partial(self._choices, src, tags, limited), src, tags)
+            kind, peer = self.scheduler.choose(self.rank, question)
+            if kind == NOTHING:
+                if not timeout:
+                    return None
+                raise self.inbox.overdue(named(tag), src, timeout)
+            if src == ANY and timeout != 0:
+                self.inbox.arrivals.append(peer)
+            src = peer
+        return super().recv(src, tag)
+
+    def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
+        """Return what a receive may find: the first message of each rank that has sent one; with a limit, nothing.
+
+        A message is there if the receiver has taken one that the same rank sent later.
+        """
+        first: dict[int, float] = {}
+        for (peer, one), queue in self.inbox.queues.items():
+            if queue and one in tags and src in (peer, ANY):
+                first[peer] = min(first.get(peer, math.inf), queue[0].order[0])
+        found = [(TAKE, peer) for peer in sorted(first, key=first.__getitem__)]
+        is_there = any(number < self._newest[peer] for peer, number in first.items())
+        return [*found, (NOTHING, -1)] if limited and not is_there else found
+
+    def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
+        self.check_memory()
+        while (message := self.inbox.pop(src, tag)) is None:
+            self.inbox.check(src, tag)
+            self.wait_for(src, named(tag))
+        return message
+
+    def wait_for(self, rank: int, what: str) -> None:
+        """Suspend this rank until that one has done something for it."""
+        self.waits_for = rank, what
+        self.scheduler.suspend()
+
+    def wake(self, rank: int) -> None:
+        """Let this rank continue, if it waits for that one."""
+        if self.waits_for and self.waits_for[0] == rank:
+            self.waits_for = None
+            self.scheduler.wake(self)
+
+    def take(self, message: Letter) -> None:
+        """Learn what the sender of a message knew when it sent it."""
+        message.taken = True
+        self._newest[message.src] = int(message.order[0])
+        self.learn(message.clock)
+
+    def learn(self, clock: Sequence[int]) -> None:
+        """Let what has come before an event of another rank come before what this rank does from now on."""
+        self.clock = [max(both) for both in zip(self.clock, clock, strict=True)]
+
+
+class _Taking(Inbox):
+    """An inbox that tells its owner of each message that is taken."""
+
+    def __init__(self, owner: Ordered) -> None:
+        super().__init__(owner)
+        self._rank = owner
+
+    def pop(self, src: int, tag: Tags) -> Message | None:
+        message = super().pop(src, tag)
+        if message is not None:
+            self._rank.take(cast(Letter, message))
+        return message
+
+
+class InPlace(Work):
+    """A message that its receiver reads in the sender's memory.
+
+    If that changes before the sender can know that it has been read, this is noted among the `races` of the sender.
+    """
+
+    def __init__(self, sender: Ordered, receiver: Ordered, message: Letter) -> None:
+        self._sender, self._receiver, self._message = sender, receiver, message
+        self._vector, self._was = message.vector, message.vector.clone()
+        self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it
+        message._give_back = self.release
+
+    def release(self) -> None:
+        """Note that the receiver reads it no more."""
+        if self._read is None and not self._sender.scheduler.over:
+            self._receiver.clock[self._receiver.rank] += 1
+            self._read = tuple(self._receiver.clock)
+            self._sender.wake(self._receiver.rank)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its sender knows that it has been read."""
+        k = self._receiver.rank
+        return self._read is not None and self._sender.clock[k] >= self._read[k]
+
+    def check(self) -> None:
+        """Note it if the memory has been changed too early."""
+        if not self.is_known and not torch.equal(self._vector, self._was):
+            message, sender = self._message, self._sender
+            sender.races.append(
+                f"rank {sender.rank} changed what it had sent to rank {self._receiver.rank} as {message.tag!r} before "
+                "it could know that it had been read"
+            )
+            self._was = self._vector.clone()
+
+    @property
+    def done(self) -> bool:
+        """See Work: it may be known, or not yet."""
+        self._sender.check_memory()
+        kind, _ = self._sender.scheduler.choose(self._sender.rank, Question(self._choices))
+        if kind == TAKE:
+            self._end()
+        return kind == TAKE
+
+    def _choices(self) -> list[Choice]:
+        if self.is_known:
+            return [(TAKE, self._receiver.rank)]
+        return [(TAKE, self._receiver.rank), (NOTHING, -1)] if self._read else [(NOTHING, -1)]
+
+    def wait(self) -> None:
+        """See Work."""
+        sender, message = self._sender, self._message
+        sender.check_memory()
+        if self._read is None and not message.taken and not sender.scheduler.holds:
+            message.tensor, message._give_back = self._was, None
+            self._read = tuple(sender.clock)
+        while self._read is None:
+            sender.wait_for(self._receiver.rank, f"the release of {message.tag!r}")
+        self._end()
+
+    def _end(self) -> None:
+        assert self._read is not None
+        self._sender.learn(self._read)
+        self._sender.check_memory()

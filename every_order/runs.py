@@ -1,18 +1,19 @@
 """One run in one order: what it is made of, what the ranks do, and what is recorded of it."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from greenlet import GreenletExit
 
 from every_order.problem import Numbers, loss, samples
-from every_order.scheduler import Channel, Option, Pick, Scheduler
+from every_order.scheduler import Channel, Pick, Scheduler
 from every_order.transport import ACCESSES, Ordered
 from records.recorder import Recorder
 from strategies import OptimizerFactory, Replica, Strategy
@@ -68,16 +69,15 @@ class Case:
 class Run:
     """What is recorded of a run in one order.
 
-    `decisions`: what was decided, the options and which of them. `applied` and `dropped`: of whom, the version it was
-    computed on, the version it was applied to. `computed`: by rank, the samples whose gradients it has computed.
-    `models`: x of each rank, `model`: what the algorithm calls its model. `waiting`: by rank, for what it waited when
-    nothing more could happen.
+    `applied` and `dropped`: of whom, the version it was computed on, the version it was applied to. `computed`: by
+    rank, the samples whose gradients it has computed. `models`: x of each rank; `model`: what the algorithm calls its
+    model, as rank 0 has it. `waiting`: by rank, for what it waited when nothing more could happen.
     """
 
     case: Case
-    decisions: list[tuple[list[Option], int]] = field(default_factory=list)
-    redundant: bool = False
-    counts: Counter[Channel] = field(default_factory=Counter)
+    scheduler: Scheduler
+    replicas: dict[int, Replica] = field(default_factory=dict)
+    strategies: dict[int, Strategy] = field(default_factory=dict)
     applied: list[tuple[int, int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int, int]] = field(default_factory=list)
     computed: dict[int, list[int]] = field(default_factory=dict)
@@ -85,18 +85,29 @@ class Run:
     model: torch.Tensor | None = None
     waiting: dict[int, str] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
-    ranks: list[Ordered] = field(default_factory=list)
-    strategies: dict[int, Strategy] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> list[Ordered]:
+        """The transports."""
+        return self.scheduler.ranks
+
+    @property
+    def decisions(self) -> list[int]:
+        """Which of its options each decision took; the rest of the plain order is left out."""
+        taken = [picked for _, picked in self.scheduler.taken]
+        while taken and not taken[-1]:
+            taken.pop()
+        return taken
 
     @property
     def departures(self) -> int:
         """How many decisions were not those of the plain order."""
-        return sum(picked > 0 for _, picked in self.decisions)
+        return sum(picked > 0 for _, picked in self.scheduler.taken)
 
-    @cached_property
-    def result(self) -> bytes:
-        """The bits of the model."""
-        return b"" if self.model is None else self.model.numpy().tobytes()
+    @property
+    def has_ended(self) -> bool:
+        """Whether all ranks have come to their ends."""
+        return not self.errors and not self.waiting
 
 
 class Log(Recorder):
@@ -106,7 +117,7 @@ class Log(Recorder):
         super().__init__(rank, enabled=False)
         self.run = run
         self.time_passes = lambda *_: None  # so that what is done in the backward pass is done after it
-        self.access: Callable[[], None] | None = None
+        self.access: Callable[[str], None] | None = None
 
     def add(self, phase: str, t0: float, t1: float, op: str = "", peer: int = -1, *more: Any, **versions: Any) -> None:
         """See Recorder."""
@@ -120,7 +131,7 @@ class Log(Recorder):
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
         """See Recorder."""
         if self.access and name in ACCESSES:
-            self.access()
+            self.access(f"begins to {name if name != 'forward' else 'read x'}")
         if self.enabled:
             with super().phase(name, part, work):
                 yield
@@ -128,33 +139,42 @@ class Log(Recorder):
             yield
 
 
-def run_once(case: Case, pick: Pick, holds: bool = False, most: Mapping[Channel, int] | None = None) -> Run:
-    """Run the case once, in the order that `pick` decides."""
-    run = Run(case)
-    scheduler = Scheduler(pick, holds, most)
-    run.ranks = scheduler.ranks
-    for rank in range(len(case.roles)):
-        scheduler.ranks.append(Ordered(scheduler, rank, len(case.roles), Log(run, rank)))
-    scheduler.run([partial(_attempt, scheduler, run, rank) for rank in range(len(case.roles))])
-    run.decisions, run.redundant = scheduler.taken, scheduler.redundant
-    run.counts = scheduler.counts
+def run_once(
+    case: Case,
+    pick: Pick,
+    most: Mapping[Channel, int] | None = None,
+    reduced: bool = True,
+    tell: Callable[[str], None] | None = None,
+    events: Path | None = None,
+) -> Run:
+    """Run the case once, in the order that `pick` decides; see `Scheduler`. `events`: a folder for its records."""
+    scheduler = Scheduler(pick, most, reduced, tell)
+    run, world_size = Run(case, scheduler), len(case.roles)
+    for rank in range(world_size):
+        log = Log(run, rank)
+        if events:
+            log.enabled = True
+            log.write_to(events / f"rank-{rank}.events")
+        scheduler.ranks.append(Ordered(scheduler, rank, world_size, log))
+    scheduler.run(partial(_attempt, run))
     return run
 
 
-def _attempt(scheduler: Scheduler, run: Run, rank: int) -> None:
+def _attempt(run: Run, rank: Ordered) -> None:
     try:
-        _work(run, scheduler.ranks[rank])
+        _work(run, rank)
     except Exception as error:
-        run.errors[rank] = error
-        scheduler.failed = True
+        run.errors[rank.rank] = error
+        run.scheduler.failed = True
+    except GreenletExit:
+        run.waiting[rank.rank] = rank.waits_for_what
 
 
 def _work(run: Run, transport: Ordered) -> None:
     """What a rank does: the loop of `training/loop.py`, without its data, records and scores."""
     case, rank, log = run.case, transport.rank, transport.recorder
-    run.waiting[rank] = "to be run"
     strategy = run.strategies[rank] = dataclasses.replace(case.strategy)
-    replica = replica_of(strategy, Numbers(case.plan.n_samples), transport, case.n_gpus)
+    replica = run.replicas[rank] = replica_of(strategy, Numbers(case.plan.n_samples), transport, case.n_gpus)
     strategy.start(replica, transport, case.optimizer, seed=case.seed)
     if transport.is_shared(replica.x):
         log.access = transport.access
@@ -168,11 +188,13 @@ def _work(run: Run, transport: Ordered) -> None:
             for i in _steps(case, strategy, epoch):
                 _step(run, transport, strategy, replica, i)
         strategy.finish()
-        run.model = strategy.model().clone()
+        with log.evaluating():
+            shown = strategy.model()
+    if rank == 0:
+        run.model = shown.clone()
     run.models[rank] = replica.x.clone()
     transport.barrier()
     transport.check_memory()
-    del run.waiting[rank]
 
 
 def _steps(case: Case, strategy: Strategy, epoch: int) -> Iterator[int]:

@@ -10,15 +10,16 @@ tried, they sleep in the branches where others go first, until something wakes t
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from greenlet import getcurrent, greenlet
 
-from transports.inbox import ANY
+from transports.inbox import ANY, named
 
 if TYPE_CHECKING:
-    from every_order.transport import Ordered
+    from every_order.transport import InPlace, Ordered
 
 TAKE, NOTHING, ACCESS, SEND, DIE, LOST = "take", "nothing", "access", "send", "die", "lost"
 Choice = tuple[str, int]
@@ -38,22 +39,29 @@ class Question:
     choices: Callable[[], list[Choice]]
     src: int = ANY
     tags: tuple[str, ...] = ()
+    does: str = "goes on"
 
 
 class Scheduler:
     """The ranks of one run. `taken` are its decisions: the options of each, and which was picked.
 
-    `holds`: whether the wait for a message that was sent ends only when it has been read; else also when it has been
-    copied. `redundant`: the run was given up, for another one has the same decisions of each rank.
+    `redundant`: the run was given up, for another one has the same decisions of each rank. `left_out`: by what
+    `most` says (see `_may_wake`), others were not let go first. Not `reduced`: nothing sleeps.
     """
 
-    def __init__(self, pick: Pick, holds: bool = False, most: Mapping[Channel, int] | None = None) -> None:
-        self._pick, self.holds, self._most = pick, holds, most
+    def __init__(
+        self,
+        pick: Pick,
+        most: Mapping[Channel, int] | None = None,
+        reduced: bool = True,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self._pick, self._most, self._reduced, self._tell = pick, most, reduced, tell
         self.ranks: list[Ordered] = []
         self.shared: dict[str, torch.Tensor] = {}
         self.taken: list[tuple[list[Option], int]] = []
-        self.redundant = False
-        self.failed = False
+        self.redundant = self.left_out = self.failed = False
+        self.copied: list[InPlace] = []  # messages whose waits ended before they were taken
         self.over = False
         self._ready: deque[Ordered] = deque()
         self.counts = Counter[Channel]()
@@ -62,11 +70,11 @@ class Scheduler:
         self._chosen: Choice = (NOTHING, -1)
         self.n_sent = 0
 
-    def run(self, works: Sequence[Callable[[], None]]) -> None:
+    def run(self, work: Callable[["Ordered"], None]) -> None:
         """Run the work of each rank until all have ended, one has failed, or nothing more can happen."""
         self._hub = getcurrent()
-        for rank, work in zip(self.ranks, works, strict=True):
-            rank.coroutine = greenlet(work)
+        for rank in self.ranks:
+            rank.coroutine = greenlet(partial(work, rank))
         self._ready.extend(self.ranks)
         try:
             while not self.failed and (self._ready or self._decide()):
@@ -79,11 +87,13 @@ class Scheduler:
     def _decide(self) -> bool:
         """Let one of the ranks that choose go on; return whether one can."""
         options: list[Option] = []
-        for rank, question in sorted(self._choosing.items()):
+        waiting = sorted(self._choosing.items())
+        for rank, question in waiting:
             choices, asleep = question.choices(), self._asleep[rank]
             awake = [choice for choice in choices if choice not in asleep]
             options += [(rank, choice) for choice in awake]
             if choices and not self._may_wake(rank, question):
+                self.left_out |= rank != waiting[-1][0]
                 if not awake:
                     options.clear()
                 break
@@ -95,7 +105,10 @@ class Scheduler:
             picked = self._pick(options)
             self.taken.append((options, picked))
         rank, self._chosen = options[picked]
-        for other, choice in options[:picked]:
+        if self._tell:
+            told = self._describe(options[picked])
+            self._tell(told + (f", and not {self._describe(options[0])}" if picked else ""))
+        for other, choice in options[:picked] if self._reduced else ():
             self._asleep[other].add(choice)
         if self._chosen[0] == ACCESS:
             for sleepers in self._asleep.values():
@@ -103,6 +116,16 @@ class Scheduler:
         del self._choosing[rank], self._asleep[rank]
         self._ready.append(self.ranks[rank])
         return True
+
+    def _describe(self, option: Option) -> str:
+        rank, (kind, peer) = option
+        question = self._choosing[rank]
+        match kind:
+            case "take":
+                return f"rank {rank} takes {self.ranks[rank].next_tag(peer, question.tags)!r} of rank {peer}"
+            case "nothing":
+                return f"rank {rank} finds no {named(question.tags)}"
+        return f"rank {rank} {question.does}"
 
     def _may_wake(self, rank: int, question: Question) -> bool:
         """Return whether a rank, asleep, can yet be given another choice, so that it is worth letting others go first.

@@ -45,7 +45,8 @@ class Ordered(Transport):
         super().__init__(rank, world_size, torch.device("cpu"), NO_LIMIT, recorder)
         self.inbox = _Taking(self)
         self.clock = [0] * world_size
-        self.waits_for: tuple[int, str] | None = None  # and for what
+        self.waits_for: int | None = None  # the rank
+        self.waits_for_what = ""
         self.sent: list[tuple[int, str, float]] = []
         self.unread: list[InPlace] = []  # what it has sent, and does not know to have been read
         self.races: list[str] = []
@@ -90,13 +91,13 @@ class Ordered(Transport):
         pointer = vector.untyped_storage().data_ptr()
         return any(one.untyped_storage().data_ptr() == pointer for one in self.scheduler.shared.values())
 
-    def access(self) -> None:
-        """Let others access shared vectors before this rank does."""
-        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1)]))
+    def access(self, does: str) -> None:
+        """Let others access shared vectors before this rank does what `does` says."""
+        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1)], does=does))
 
     def read(self, *arguments: Any) -> int:
         """See Transport."""
-        self.access()
+        self.access("reads a shared vector")
         return super().read(*arguments)
 
     def check_memory(self) -> None:
@@ -138,6 +139,7 @@ class Ordered(Transport):
         if src == ANY or limited:
             tags = (tag,) if isinstance(tag, str) else tag
             question = Question(partial(self._choices, src, tags, limited), src, tags)
+            self.waits_for_what = f"{named(tag)} from {'anybody' if src == ANY else f'rank {src}'}"
             kind, peer = self.scheduler.choose(self.rank, question)
             if kind == NOTHING:
                 if not timeout:
@@ -161,21 +163,26 @@ class Ordered(Transport):
         is_there = any(number < self._newest[peer] for peer, number in first.items())
         return [*found, (NOTHING, -1)] if limited and not is_there else found
 
+    def next_tag(self, src: int, tags: tuple[str, ...]) -> str:
+        """Return the tag of the message of a rank that would be taken next."""
+        heads = [queue[0] for (peer, tag), queue in self.inbox.queues.items() if queue and peer == src and tag in tags]
+        return min(heads, key=lambda message: message.order).tag
+
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         self.check_memory()
         while (message := self.inbox.pop(src, tag)) is None:
             self.inbox.check(src, tag)
-            self.wait_for(src, named(tag))
+            self.wait_for(src, f"{named(tag)} from")
         return message
 
     def wait_for(self, rank: int, what: str) -> None:
         """Suspend this rank until that one has done something for it."""
-        self.waits_for = rank, what
+        self.waits_for, self.waits_for_what = rank, f"{what} rank {rank}"
         self.scheduler.suspend()
 
     def wake(self, rank: int) -> None:
         """Let this rank continue, if it waits for that one."""
-        if self.waits_for and self.waits_for[0] == rank:
+        if self.waits_for == rank:
             self.waits_for = None
             self.scheduler.wake(self)
 
@@ -214,6 +221,8 @@ class InPlace(Work):
         self._sender, self._receiver, self._message = sender, receiver, message
         self._vector, self._was = message.vector, message.vector.clone()
         self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it
+        self._read_at: tuple[int, ...] | None = None  # the same, of what was copied
+        self._ended = 0  # the sender's own clock when its wait had ended by copying
         message._give_back = self.release
 
     def release(self) -> None:
@@ -224,6 +233,16 @@ class InPlace(Work):
             self._sender.wake(self._receiver.rank)
 
     @property
+    def what(self) -> str:
+        """What was sent, for people."""
+        return f"{self._message.tag!r}, sent to rank {self._receiver.rank},"
+
+    @property
+    def wait_of(self) -> str:
+        """Who waits for what, for people."""
+        return f"rank {self._sender.rank} for the release of {self._message.tag!r} by rank {self._receiver.rank}"
+
+    @property
     def is_known(self) -> bool:
         """Whether its sender knows that it has been read."""
         k = self._receiver.rank
@@ -232,10 +251,8 @@ class InPlace(Work):
     def check(self) -> None:
         """Note it if the memory has been changed too early."""
         if not self.is_known and not torch.equal(self._vector, self._was):
-            message, sender = self._message, self._sender
-            sender.races.append(
-                f"rank {sender.rank} changed what it had sent to rank {self._receiver.rank} as {message.tag!r} before "
-                "it could know that it had been read"
+            self._sender.races.append(
+                f"rank {self._sender.rank} changed {self.what} before it could know that it had been read"
             )
             self._was = self._vector.clone()
 
@@ -254,15 +271,26 @@ class InPlace(Work):
         return [(TAKE, self._receiver.rank), (NOTHING, -1)] if self._read else [(NOTHING, -1)]
 
     def wait(self) -> None:
-        """See Work."""
+        """See Work. What has not been taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
-        if self._read is None and not message.taken and not sender.scheduler.holds:
-            message.tensor, message._give_back = self._was, None
-            self._read = tuple(sender.clock)
+        if self._read is None and not message.taken:
+            message.tensor, self._read = self._was, tuple(sender.clock)
+            message._give_back = self._read_copy
+            sender.clock[sender.rank] += 1
+            self._ended = sender.clock[sender.rank]
+            sender.scheduler.copied.append(self)
         while self._read is None:
-            sender.wait_for(self._receiver.rank, f"the release of {message.tag!r}")
+            sender.wait_for(self._receiver.rank, f"the release of {message.tag!r} by")
         self._end()
+
+    def _read_copy(self) -> None:
+        self._receiver.clock[self._receiver.rank] += 1
+        self._read_at = tuple(self._receiver.clock)
+
+    def holds(self, other: "InPlace") -> bool:
+        """Whether this wait, if it had held until the message was read, would have held until that other one ended."""
+        return self._read_at is not None and self._read_at[other._sender.rank] >= other._ended
 
     def _end(self) -> None:
         assert self._read is not None

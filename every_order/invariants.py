@@ -1,0 +1,164 @@
+"""What must hold in every order: short functions of a recorded run, chosen by what is known of the strategy.
+
+Each returns None, or one line that says what is wrong. One of the user's is such a function too.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from every_order.problem import N_NUMBERS, Numbers
+from every_order.runs import LR, Case, Run
+from strategies.asynchronous_server.dgs import DGS
+from strategies.common.workers import GRADIENT, SERVER
+from strategies.local_models.drifting import Drifting
+
+Holds = Callable[[Run], str | None]
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """What must hold, in words, and the function; `of_ended`: it is asked only of runs that have ended."""
+
+    says: str
+    holds: Holds
+    of_ended: bool = True
+
+
+def chosen(case: Case) -> list[Invariant]:
+    """Return what must hold of a case."""
+    strategy, traits = case.strategy, case.strategy.traits
+    found = [
+        Invariant("no rank fails", fails, of_ended=False),
+        Invariant("no rank waits for ever", waits, of_ended=False),
+        Invariant("nor where a wait holds until all is read", waits_in_a_circle, of_ended=False),
+        Invariant("nothing is changed while it is on its way or being read", changes, of_ended=False),
+        Invariant("no message is left unread, and no Work without a wait", leaves),
+    ]
+    if "server" in case.roles:
+        found.append(Invariant("every gradient is applied once, or dropped and counted", applies_once))
+    if weight(case) is not None:
+        found.append(Invariant("every gradient is in the model, once", has_marks))
+    if traits.agree:
+        found.append(Invariant("all replicas have the same bits", agree))
+    if getattr(strategy, "max_staleness", None) is not None:
+        found.append(Invariant(f"no gradient is staler than (2 s + 1) (W - 1) = {stalest(case)}", is_stale))
+    if isinstance(strategy, DGS) and strategy.downlink:
+        found.append(Invariant("what the server knows of each worker's model is that model", knows))
+    return found
+
+
+def fails(run: Run) -> str | None:
+    """No rank raises an error."""
+    return next((f"rank {rank}: {error}" for rank, error in run.errors.items()), None)
+
+
+def waits(run: Run) -> str | None:
+    """Nothing more can happen only when all have ended."""
+    if run.errors or not run.waiting:
+        return None
+    return "; ".join(f"rank {rank} waits for {what}" for rank, what in sorted(run.waiting.items()))
+
+
+def waits_in_a_circle(run: Run) -> str | None:
+    """As `waits`, also where a sender waits until all that it sent has been read, as in shared memory.
+
+    In the run such waits ended by copying. Each would have held until its message was read, and so until the waits
+    that came before that had ended: a circle of these would have held for ever.
+    """
+    copied = run.scheduler.copied
+    held_by = {one: [other for other in copied if one.holds(other)] for one in copied}
+    while free := [one for one in held_by if not any(other in held_by for other in held_by[one])]:
+        for one in free:
+            del held_by[one]
+    return "where waits hold: " + "; ".join(one.wait_of for one in held_by) if held_by else None
+
+
+def changes(run: Run) -> str | None:
+    """See `InPlace`."""
+    return next((race for rank in run.ranks for race in rank.races), None)
+
+
+def leaves(run: Run) -> str | None:
+    """All that was sent was taken, and read, as far as its sender knows."""
+    for rank in run.ranks:
+        for (src, tag), queue in rank.inbox.queues.items():
+            if queue:
+                return f"rank {rank.rank} never took {tag!r} of rank {src}"
+        for work in rank.unread:
+            return f"rank {rank.rank} never waited for {work.what}"
+    return None
+
+
+def applies_once(run: Run) -> str | None:
+    """The (first) server has applied or dropped as many messages of each worker as that has sent."""
+    sent = Counter(
+        rank.rank for rank in run.ranks for dst, tag, n in rank.sent
+        if n and dst == SERVER and tag in (GRADIENT, "push", "rest")
+    )  # fmt: skip
+    used = Counter(k for k, _, _ in run.applied + run.dropped)
+    for k in sorted(sent | used):
+        if sent[k] != used[k]:
+            return f"rank {k} sent {sent[k]} gradients, and {used[k]} were applied or dropped"
+    return None
+
+
+def weight(case: Case) -> float | None:
+    """Return the weight of each gradient in the model, in learning rates; None where they differ."""
+    strategy, traits = case.strategy, case.strategy.traits
+    if traits.server_updates:
+        if getattr(strategy, "aggregate", 1) > 1 or getattr(strategy, "n_backup", 0):
+            return None
+        return 1.0 if traits.asynchronous else 1 / case.workers
+    if "server" in case.roles or not (traits.agree or isinstance(strategy, Drifting)):
+        return None
+    if getattr(strategy, "outer_optimizer", "average") != "average":
+        return None
+    return 1.0 if traits.asynchronous and traits.agree else 1 / case.workers
+
+
+def has_marks(run: Run) -> str | None:
+    """The mark of each sample is as far from its start as the gradients of this sample that were computed say."""
+    expected = torch.zeros(run.case.plan.n_samples, dtype=torch.float64)
+    for computed in run.computed.values():
+        expected += torch.bincount(torch.tensor(computed), minlength=len(expected)).double()
+    assert run.model is not None
+    used = (Numbers(len(expected)).x.detach() - run.model)[N_NUMBERS:] / LR / (weight(run.case) or 1.0)
+    for i in range(len(expected)):
+        if abs(float(used[i] - expected[i])) > 1e-9:
+            return f"the gradient of sample {i} was computed {expected[i]:g} times, and is in the model {used[i]:.3g} times"
+    return None
+
+
+def agree(run: Run) -> str | None:
+    """x of every rank has the bits of rank 0's."""
+    other = next((rank for rank, x in run.models.items() if not torch.equal(x, run.models[0])), None)
+    return None if other is None else f"rank {other} ended with other parameters than rank 0"
+
+
+def stalest(case: Case) -> int:
+    """Return the bound on the staleness, in versions."""
+    return int((2 * getattr(case.strategy, "max_staleness", 0) + 1) * (case.workers - 1))
+
+
+def staleness(run: Run) -> int:
+    """Return the greatest staleness of a gradient of the run, in versions."""
+    return max((applied - read for _, read, applied in run.applied), default=0)
+
+
+def is_stale(run: Run) -> str | None:
+    """See AsyncParamServer."""
+    found = staleness(run)
+    return None if found <= stalest(run.case) else f"a gradient was {found} versions stale"
+
+
+def knows(run: Run) -> str | None:
+    """DGS: w_k on the server and x_k of worker k are the same."""
+    server = run.strategies[SERVER]
+    assert isinstance(server, DGS)
+    for k, end in server.differences.items():
+        if not torch.allclose(end.w, run.models[k], rtol=1e-12, atol=1e-12):
+            return f"rank {k} ended with another model than the server has for it"
+    return None

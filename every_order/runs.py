@@ -13,7 +13,7 @@ import torch
 from greenlet import GreenletExit
 
 from every_order.problem import Numbers, loss, samples
-from every_order.scheduler import Channel, Pick, Scheduler
+from every_order.scheduler import Channel, Option, Pick, Scheduler
 from every_order.transport import ACCESSES, Ordered
 from records.recorder import Recorder
 from strategies import OptimizerFactory, Replica, Strategy
@@ -37,6 +37,12 @@ class Case:
     own_steps: bool = False
     optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=LR, momentum=0.0)
     seed: int = 0
+
+    def __str__(self) -> str:
+        s = "s" * (self.workers != 1)
+        epochs = "an epoch" if self.epochs == 1 else f"{self.epochs} epochs, each"
+        how_long = f"{epochs} of {self.steps} gradients" if self.ends_by_samples else f"{epochs} of {self.steps} steps"
+        return f"{self.strategy.name}, {self.workers} worker{s}, {how_long}"
 
     @cached_property
     def roles(self) -> list[str]:
@@ -92,12 +98,9 @@ class Run:
         return self.scheduler.ranks
 
     @property
-    def decisions(self) -> list[int]:
-        """Which of its options each decision took; the rest of the plain order is left out."""
-        taken = [picked for _, picked in self.scheduler.taken]
-        while taken and not taken[-1]:
-            taken.pop()
-        return taken
+    def happened(self) -> list[Option]:
+        """What was decided."""
+        return [options[picked] for options, picked in self.scheduler.taken]
 
     @property
     def departures(self) -> int:

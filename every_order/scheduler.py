@@ -56,7 +56,7 @@ class Scheduler:
         reduced: bool = True,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        self._pick, self._most, self._reduced, self._tell = pick, most, reduced, tell
+        self._pick, self._most, self._reduced, self.tell = pick, most, reduced, tell
         self.ranks: list[Ordered] = []
         self.shared: dict[str, torch.Tensor] = {}
         self.taken: list[tuple[list[Option], int]] = []
@@ -100,14 +100,12 @@ class Scheduler:
         if not options:
             self.redundant = any(self._asleep.values())
             return False
-        picked = 0
-        if len(options) > 1:
-            picked = self._pick(options)
-            self.taken.append((options, picked))
+        picked = self._pick(options)
+        self.taken.append((options, picked))
         rank, self._chosen = options[picked]
-        if self._tell:
+        if self.tell:
             told = self._describe(options[picked])
-            self._tell(told + (f", and not {self._describe(options[0])}" if picked else ""))
+            self.tell(told + (f", and not {self._describe(options[0])}" if picked else ""))
         for other, choice in options[:picked] if self._reduced else ():
             self._asleep[other].add(choice)
         if self._chosen[0] == ACCESS:

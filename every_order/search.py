@@ -8,7 +8,7 @@ bounding for systematic testing of multithreaded programs).
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from every_order.runs import Case, Run, run_once
 from every_order.scheduler import ACCESS, TAKE, Channel, Option, Pick
@@ -20,6 +20,12 @@ def follow(decisions: Sequence[int]) -> Pick:
     """Return what decides as these numbers say, and then in the plain order."""
     rest = iter(decisions)
     return lambda options: next(rest, 0)
+
+
+def repeat(happened: Iterable[Option]) -> Pick:
+    """Return what lets the same happen again, and then goes on in the plain order, whatever was left out then."""
+    rest = iter(happened)
+    return lambda options: options.index(next(rest, options[0]))
 
 
 class Orders:
@@ -66,7 +72,7 @@ class Orders:
             taken = run.scheduler.taken
             for place in range(len(prefix), len(taken)):
                 for other in range(1, len(taken[place][0])):
-                    if n + len(now) + len(later) < self._at_most:
+                    if n + 1 + len(now) + len(later) < self._at_most:
                         later.append((*(picked for _, picked in taken[:place]), other))
                     else:
                         cut = True
@@ -112,14 +118,15 @@ def mover(option: Option) -> int:
     return peer if kind == TAKE else rank
 
 
-def bound(runs: Sequence[Run], n_ranks: int, depth: int) -> float | None:
-    """Return the probability that a random order finds a mistake; None where it is not known: several ranks choose."""
-    choosing = {option[0] for run in runs for options, _ in run.scheduler.taken for option in options}
-    accesses = all(option[1][0] == ACCESS for run in runs for options, _ in run.scheduler.taken for option in options)
-    if len(choosing) > 1 and not accesses:
+def bound(decided: Sequence[Sequence[Sequence[Option]]], n_ranks: int, depth: int) -> float | None:
+    """Return the probability that a random order finds a mistake; None where it is not known: several ranks choose.
+
+    `decided`: the options of each decision of each run.
+    """
+    options = [option for run in decided for decision in run for option in decision]
+    if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, _) in options):
         return None
-    k = max((len(run.scheduler.taken) for run in runs), default=0)
-    return 1 / (n_ranks * max(1, k) ** (depth - 1))
+    return 1 / (n_ranks * max(1, *map(len, decided)) ** (depth - 1))
 
 
 def estimate(case: Case, n: int, seed: int) -> float:

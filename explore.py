@@ -1,4 +1,4 @@
-"""Run a small case in all orders of its messages: what holds in all of them, or the shortest order in which it does not.
+"""Run a small case in all orders of its messages: what holds in all, or the shortest order in which it does not.
 
 python explore.py --strategy async_param_server --n_gpus 3 --steps 6
 
@@ -6,7 +6,7 @@ python explore.py --strategy hogwild --n_gpus 2 --steps 2 --own_steps
 
 python explore.py --strategy yourmodule:YourClass --invariant yourmodule:function
 
-python explore.py --replay RESULTS_DIR/RUN_NAME          # the order that was found, once more
+python explore.py --replay RESULTS_DIR/RUN_NAME    # an order that was found, once more
 """
 
 import sys
@@ -18,18 +18,164 @@ if __name__ == "__main__":
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from tyro.conf import OmitArgPrefixes, arg
+from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
-from every_order.cases import make_case
-from every_order.report import Report, examine
-from every_order.saved import load, save
+from every_order.invariants import Holds
+from every_order.report import Report, examine, told
+from every_order.runs import Case, run_once
+from every_order.saved import load, save, why_not_replayed
+from every_order.search import repeat
 from records.errors import RunFailed, UsageError
 from records.known import value_of
 from records.parsing import read_options
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES, RunSize, Strategy
+from strategies.common.builtin import Builtin
 from training.command_line import guarded, refuse_unknown
 from training.names import make_strategy
 from workloads.lookup import import_user_object
+
+_MOST_RANKS, _MOST_STEPS = 17, 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreOptions:
+    """What is run, and how often."""
+
+    n_gpus: int | None = None
+    """Number of ranks; a parameter server counts as one. Default: the fewest with two workers."""
+    steps: int = 2
+    """Steps of each worker; where workers do not wait for each other, gradients of all of them that end an epoch."""
+    own_steps: bool = False
+    """Let each worker take --steps of its own there too, and then say goodbye."""
+    epochs: int = 1
+    """How often that."""
+    at_most: int = 20_000
+    """Orders that are run. If there are more, those with the fewest departures from the plain order are, and then
+    --random."""
+    random: int = 1000
+    """Random orders that are run where not all are."""
+    seed: int = 0
+    """Seed of what the strategy draws, and of the random orders."""
+    invariant: Annotated[tuple[str, ...], UseAppendAction] = ()
+    """yourmodule:function: one more that must hold. It is given the run of each order, and returns None, or one line
+    that says what is wrong."""
+    replay: str | None = None
+    """Run the order RESULTS_DIR/RUN_NAME, which was found before, once more."""
+    results_dir: str = "results"
+    """Where the order is written in which something does not hold."""
+
+
+def explore(
+    strategy: str | Strategy,
+    n_gpus: int | None = None,
+    steps: int = 2,
+    *,
+    epochs: int = 1,
+    own_steps: bool = False,
+    invariant: Holds | None = None,
+    at_most: int = 20_000,
+    random: int = 1000,
+    seed: int = 0,
+    until_broken: bool = False,
+    quiet: bool = True,
+) -> Report:
+    """Run a small case in all orders of its messages, and return what was found: see the options of the command line.
+
+    `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar. Raises
+    UsageError.
+    """
+    made = make_strategy(strategy) if isinstance(strategy, str) else strategy
+    case = make_case(made, n_gpus, steps, epochs, own_steps, seed)
+    more = [] if invariant is None else [(_says(invariant), invariant)]
+    return examine(case, more, at_most, random, until_broken, quiet)
+
+
+def make_case(
+    strategy: Strategy, n_gpus: int | None, steps: int, epochs: int = 1, own_steps: bool = False, seed: int = 0
+) -> Case:
+    """Return a case whose values are possible. Raises UsageError."""
+    if isinstance(strategy, Builtin):
+        raise UsageError(f"--strategy {strategy.name}: torch itself carries its messages; take another")
+    least, most = strategy.traits.ranks
+    if n_gpus is None:
+        counts = range(least, _MOST_RANKS + 1 if most is None else most + 1)
+        n_gpus = next((n for n in counts if strategy.roles(n).count("worker") == 2), least)
+    if not least <= n_gpus <= min(most or _MOST_RANKS, _MOST_RANKS):
+        raise UsageError(
+            f"--n_gpus {n_gpus}: of {strategy.name} from {least} to {min(most or _MOST_RANKS, _MOST_RANKS)}"
+        )
+    for name, value in (("steps", steps), ("epochs", epochs)):
+        if not 1 <= value <= _MOST_STEPS:
+            raise UsageError(f"--{name} {value}: must be from 1 to {_MOST_STEPS}")
+    if own_steps and not strategy.traits.asynchronous:
+        raise UsageError(f"--own_steps: workers of {strategy.name} take --steps of their own anyway; leave it out")
+    case = Case(strategy, n_gpus, steps, epochs, own_steps, seed)
+    strategy.check(RunSize(len(case.roles), case.workers, case.plan.n_steps, optimizer=case.make_optimizer))
+    return case
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code: 1 if something does not hold."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    return guarded(lambda: _run(given))
+
+
+def _run(given: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    strategy, options = _parse(given)
+    if options.replay:
+        case, happened, broken = load(options.replay)
+        print(told(case, happened, broken).text())
+        return
+    more = [(name, _invariant(name)) for name in options.invariant]
+    for name, value in (("at_most", options.at_most), ("random", options.random)):
+        if not 1 <= value <= 10**7:
+            raise UsageError(f"--{name} {value}: must be from 1 to 10000000")
+    case = make_case(strategy, options.n_gpus, options.steps, options.epochs, options.own_steps, options.seed)
+    report = examine(case, more, options.at_most, options.random, quiet=False)
+    print(report.text())
+    if report.counterexample:
+        path = save(report.counterexample, options.results_dir)
+        print(f"written        {path}.{{csv,json,events.csv.gz}}; python -m records.page {path} shows it")
+        why = why_not_replayed(run_once(case, repeat(report.counterexample.happened), reduced=False))
+        by = "train.py" if why is None else "explore.py"
+        print(f"replay         python {by} --replay {path}" + (f" (not train.py: {why})" if why else ""))
+        raise RunFailed(f"{case.strategy.name}: {report.counterexample.broken}")
+
+
+def _parse(given: Sequence[str]) -> tuple[Strategy, ExploreOptions]:
+    """Return the strategy with its options, and the others. Raises UsageError."""
+    default = make_strategy(value_of("--strategy", given) or "async_param_server")
+    own = dataclasses.fields(default)
+    mine = {option.name for option in dataclasses.fields(ExploreOptions)}
+    refuse_unknown(given, ["strategy", *mine, *(option.name for option in own)])
+    fields: list[Any] = [
+        ("strategy", Annotated[str, arg(help=f"{', '.join(STRATEGIES)}, or yourmodule:YourClass.")], default.name),
+        ("more", Annotated[ExploreOptions, OmitArgPrefixes, arg(name="order")], ExploreOptions()),
+    ]
+    if own:
+        fields.append(("own", Annotated[type(default), OmitArgPrefixes, arg(name="this strategy's")], default))
+    fields = [
+        (name, kind, dataclasses.field(default_factory=lambda value=value: value)) for name, kind, value in fields
+    ]
+    read: Any = read_options(given, dataclasses.make_dataclass("CommandLine", fields, kw_only=True), __doc__ or "")
+    return getattr(read, "own", default), read.more
+
+
+def _invariant(name: str) -> Holds:
+    found = import_user_object("--invariant", name)
+    if not callable(found):
+        raise UsageError(f"--invariant {name}: is no function; define it")
+    return found  # type: ignore[no-any-return]
+
+
+def _says(invariant: Holds) -> str:
+    return (invariant.__doc__ or getattr(invariant, "__name__", "yours")).split("\n")[0].rstrip(".")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -128,7 +128,7 @@ def has_marks(run: Run) -> str | None:
     used = (Numbers(len(expected)).x.detach() - run.model)[N_NUMBERS:] / LR / (weight(run.case) or 1.0)
     for i in range(len(expected)):
         if abs(float(used[i] - expected[i])) > 1e-9:
-            return f"the gradient of sample {i} was computed {expected[i]:g} times, and is in the model {used[i]:.3g} times"
+            return f"gradients of sample {i}: {expected[i]:g} were computed, and {used[i]:.3g} are in the model"
     return None
 
 

@@ -1,10 +1,12 @@
 """What the ranks train in every order: ten numbers, and one mark for each sample.
 
 The gradient of sample i is x - c_i in the ten numbers, so that results depend on the order, and 1 in mark i, so that a
-mark shows how often a gradient was used, and with what weight. `train.py` knows them as `--dataset
-every_order.problem:data` and so on: a replay there computes the same bits.
+mark shows how often a gradient was used, and with what weight. `--dataset every_order.problem:of_6 --model
+every_order.problem:network --task every_order.problem:loss` is the same for `train.py`, with 6 samples.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,3 +40,20 @@ def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:
     """Return the mean loss of some samples."""
     mean: torch.Tensor = model(rows).mean()
     return mean
+
+
+def network(input_shape: tuple[int, ...], _: int) -> Numbers:
+    """Return the model for samples of this shape: `--model`."""
+    return Numbers(input_shape[0] - N_NUMBERS)
+
+
+def data(n: int) -> tuple[torch.Tensor, ...]:
+    """Return n samples, with targets that are not used, to train and to evaluate on: `--dataset`."""
+    rows = samples(n)
+    return rows, torch.zeros(n), rows, torch.zeros(n)
+
+
+def __getattr__(name: str) -> Callable[[], Any]:
+    if name.startswith("of_") and name[3:].isdigit():
+        return partial(data, int(name[3:]))
+    raise AttributeError(name)

@@ -70,7 +70,9 @@ class Report:
             rows.append(["the greatest staleness", f"{self.stalest}, reached in {self.n_stalest} of {self.orders}"])
         lines.append(aligned(rows, left=2))
         if self.random:
-            lines.append(f"and {self.random} random orders, in which a mistake that needs {DEPTH} decisions is found with")
+            lines.append(
+                f"and {self.random} random orders, in which a mistake that needs {DEPTH} decisions is found with"
+            )
             lines[-1] += f" probability {self.bound:.2g} each, or more" if self.bound else " no known probability"
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 
@@ -86,7 +88,7 @@ class _Tally:
         self._by_dropped: dict[object, bytes] = {}
         self.n = self.n_stalest = 0
         self.stalest = -1
-        self.first: tuple[list[Option], int, str] | None = None
+        self.first: tuple[list[Option], str] | None = None
         self.decided: list[Sequence[Sequence[Option]]] = []
 
     def take(self, run: Run) -> None:
@@ -110,7 +112,7 @@ class _Tally:
         self.held[says][0] += broken is None
         self.held[says][1] += 1
         if broken is not None and self.first is None:
-            self.first = run.happened, run.departures, f"not so: {says}: {broken}"
+            self.first = run.happened, f"not so: {says}: {broken}"
 
 
 def examine(
@@ -153,8 +155,8 @@ def examine(
     return report
 
 
-def told(case: Case, happened: list[Option], departures: int, broken: str) -> Counterexample:
+def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
     """Return an order with what happens in it."""
     lines: list[str] = []
-    run_once(case, repeat(happened), reduced=False, tell=lines.append)
-    return Counterexample(case, happened, departures, broken, lines)
+    run = run_once(case, repeat(happened), reduced=False, tell=lines.append)
+    return Counterexample(case, happened, run.departures, broken, lines)

@@ -35,8 +35,8 @@ class Case:
     steps: int
     epochs: int = 1
     own_steps: bool = False
-    optimizer: OptimizerFactory = partial(torch.optim.SGD, lr=LR, momentum=0.0)
     seed: int = 0
+    optimizer: OptimizerFactory | None = None  # by default SGD with `momentum`
 
     def __str__(self) -> str:
         s = "s" * (self.workers != 1)
@@ -53,6 +53,16 @@ class Case:
     def workers(self) -> int:
         """How many ranks compute."""
         return self.roles.count("worker")
+
+    @property
+    def momentum(self) -> float:
+        """That of SGD: none, but where the strategy has a default of its own."""
+        return float(self.strategy.traits.defaults.get("momentum", 0.0))
+
+    @cached_property
+    def make_optimizer(self) -> OptimizerFactory:
+        """What makes the optimizer."""
+        return self.optimizer or partial(torch.optim.SGD, lr=LR, momentum=self.momentum)
 
     @cached_property
     def ends_by_samples(self) -> bool:
@@ -130,6 +140,11 @@ class Log(Recorder):
         if self.enabled:
             super().add(phase, t0, t1, op, peer, *more, **versions)
 
+    def mark(self, name: str, value: float) -> None:
+        """See Recorder."""
+        if self.enabled:
+            super().mark(name, value)
+
     @contextmanager
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
         """See Recorder."""
@@ -178,11 +193,11 @@ def _work(run: Run, transport: Ordered) -> None:
     case, rank, log = run.case, transport.rank, transport.recorder
     strategy = run.strategies[rank] = dataclasses.replace(case.strategy)
     replica = run.replicas[rank] = replica_of(strategy, Numbers(case.plan.n_samples), transport, case.n_gpus)
-    strategy.start(replica, transport, case.optimizer, seed=case.seed)
+    strategy.start(replica, transport, case.make_optimizer, seed=case.seed)
     if transport.is_shared(replica.x):
         log.access = transport.access
     for epoch in range(1, case.epochs + 1):
-        log.epoch = epoch
+        log.epoch, t0 = epoch, transport.now()
         if case.ends_by_samples:
             strategy.descent.until = epoch * case.steps
         if case.roles[rank] == "server":
@@ -191,6 +206,7 @@ def _work(run: Run, transport: Ordered) -> None:
             for i in _steps(case, strategy, epoch):
                 _step(run, transport, strategy, replica, i)
         strategy.finish()
+        log.mark("epoch_s", transport.now() - t0)
         with log.evaluating():
             shown = strategy.model()
     if rank == 0:

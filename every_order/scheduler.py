@@ -104,8 +104,8 @@ class Scheduler:
         self.taken.append((options, picked))
         rank, self._chosen = options[picked]
         if self.tell:
-            told = self._describe(options[picked])
-            self.tell(told + (f", and not {self._describe(options[0])}" if picked else ""))
+            plain = f"   (in the plain order {self._describe(options[0])})" if picked else ""
+            self.tell(self._describe(options[picked]) + plain)
         for other, choice in options[:picked] if self._reduced else ():
             self._asleep[other].add(choice)
         if self._chosen[0] == ACCESS:

@@ -99,7 +99,7 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         raise UsageError(
             f"--codec {codec.name}: {strategy.name} is a codec itself, with --{twice[0]}; leave --codec out"
         )
-    _refuse_unknown(given, known)
+    refuse_unknown(given, known)
     options = read_options(given, _command_line(default, more), description + _about(default))
     values = {name: value for panel in PANELS for name, value in vars(getattr(options, panel.__name__)).items()}
     made = Options(
@@ -220,7 +220,7 @@ def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
 
     Raises UsageError, in one line; SystemExit(0) after --help.
     """
-    _refuse_unknown(arguments, [option.name for option in dataclasses.fields(kind)])  # type: ignore[arg-type]
+    refuse_unknown(arguments, [option.name for option in dataclasses.fields(kind)])  # type: ignore[arg-type]
     return read_options(arguments, kind, description)
 
 
@@ -228,7 +228,8 @@ def _is_known(name: str, known: Sequence[str]) -> bool:
     return name in known or name.removeprefix("no_") in (*known, "help")
 
 
-def _refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
+def refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
+    """Check that a command line gives `known` options only. Raises UsageError."""
     for name in _names_given(arguments):
         if not _is_known(name, known):
             hint = nearest(name, known).replace("you mean ", "you mean --").rstrip() or "see --help"

@@ -1,0 +1,83 @@
+"""An order as a run on the disk: `records.page` shows it, `explore.py --replay` or `train.py --replay` repeats it.
+
+It has the records of a run of `train.py` with the same strategy on `every_order.problem`, and what was decided.
+"""
+
+import dataclasses
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from every_order.report import Counterexample
+from every_order.runs import LR, Case, Run, run_once
+from every_order.scheduler import Option
+from every_order.search import repeat
+from launchers.launcher import Job, Launcher
+from records.atomic import check_writable_by
+from records.errors import UsageError
+from records.files import load_metadata
+from training.names import make_strategy
+from training.options import Options
+from training.report import write
+from training.result import result_of
+from workloads import datasets
+
+EVENTS = "events"
+_OF_CASE = ("steps", "epochs", "own_steps", "seed")
+
+
+def save(example: Counterexample, results_dir: str) -> str:
+    """Write an order as RESULTS_DIR/RUN_NAME; return that. Raises UsageError, RunFailed."""
+    case = example.case
+    check_writable_by("results_dir", Path(results_dir))
+    name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    options = options_of(case, results_dir, name)
+    data = datasets.load(options)
+    kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": example.happened, "broken": example.broken}
+    launcher = Launcher("every order", _refuse, "ordered", processes=False, facts={"order": kept})
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_once(case, repeat(example.happened), reduced=False, events=Path(folder))
+        results = [
+            result_of(run.strategies[k], run.replicas[k], rank, options, data) for k, rank in enumerate(run.ranks)
+        ]
+        write(options, results, data, launcher)
+    return f"{results_dir}/{name}"
+
+
+def options_of(case: Case, results_dir: str = "results", name: str | None = None) -> Options:
+    """Return the options with which `train.py` runs a case."""
+    problem = "every_order.problem"
+    return Options(
+        strategy=case.strategy, n_gpus=case.n_gpus, epochs=case.epochs, batch_size=1, lr=LR, momentum=case.momentum,
+        dataset=f"{problem}:of_{case.plan.n_samples}", model=f"{problem}:network", task=f"{problem}:loss",
+        dtype="float64", device="cpu", seed=case.seed, results_dir=results_dir, run_name=name,
+    )  # fmt: skip
+
+
+def why_not_replayed(run: Run) -> str | None:
+    """Return why `train.py --replay` cannot repeat a run; None: it can."""
+    case = run.case
+    if {rank for rank, _ in run.happened} - {0} or case.roles[0] != "server":
+        return "ranks other than a server choose"
+    if case.own_steps or (case.ends_by_samples and case.steps % case.workers):
+        return "there an epoch has the gradients of whole steps"
+    return None if run.has_ended else "it does not end"
+
+
+def load(path: str) -> tuple[Case, list[Option], str]:
+    """Return the case of a saved order, what was decided, and what does not hold in it. Raises UsageError."""
+    file = Path(f"{path.removesuffix('.json')}.json")
+    try:
+        metadata = load_metadata(file)
+        options, order = metadata["options"], metadata["order"]
+        kind = type(make_strategy(options["strategy"]))
+        own: dict[str, Any] = {field.name: options[field.name] for field in dataclasses.fields(kind)}
+        case = Case(kind(**own), options["n_gpus"], **{one: order[one] for one in _OF_CASE})
+        return case, [(rank, (what, peer)) for rank, (what, peer) in order["happened"]], order["broken"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error
+
+
+def _refuse(job: Job) -> list[Any]:
+    raise AssertionError("its ranks have run")

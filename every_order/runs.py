@@ -14,13 +14,15 @@ from greenlet import GreenletExit
 
 from every_order.problem import Numbers, loss, samples
 from every_order.scheduler import Channel, Option, Pick, Scheduler
-from every_order.transport import ACCESSES, Ordered
+from every_order.transport import Died, Ordered
 from records.recorder import Recorder
 from strategies import OptimizerFactory, Replica, Strategy
 from strategies.common.builtin import replica_of
 from workloads.batches import BatchPlan
 
 LR = 0.1
+ACCESSES = ("forward", "update", "communicate")
+"""The phases that begin with an access to x, where that is a shared vector."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Case:
     own_steps: bool = False
     seed: int = 0
     optimizer: OptimizerFactory | None = None  # by default SGD with `momentum`
+    dies: tuple[int, int] | None = None  # a rank, and the number of the send before which it dies
 
     def __str__(self) -> str:
         s = "s" * (self.workers != 1)
@@ -166,7 +169,7 @@ def run_once(
     events: Path | None = None,
 ) -> Run:
     """Run the case once, in the order that `pick` decides; see `Scheduler`. `events`: a folder for its records."""
-    scheduler = Scheduler(pick, most, reduced, tell)
+    scheduler = Scheduler(pick, most, reduced, tell, case.dies)
     run, world_size = Run(case, scheduler), len(case.roles)
     for rank in range(world_size):
         log = Log(run, rank)
@@ -184,6 +187,8 @@ def _attempt(run: Run, rank: Ordered) -> None:
     except Exception as error:
         run.errors[rank.rank] = error
         run.scheduler.failed = True
+    except Died:
+        pass
     except GreenletExit:
         run.waiting[rank.rank] = rank.waits_for_what
 
@@ -212,7 +217,8 @@ def _work(run: Run, transport: Ordered) -> None:
     if rank == 0:
         run.model = shown.clone()
     run.models[rank] = replica.x.clone()
-    transport.barrier()
+    if not case.dies:
+        transport.barrier()
     transport.check_memory()
 
 

@@ -21,10 +21,10 @@ from transports.inbox import ANY, named
 if TYPE_CHECKING:
     from every_order.transport import InPlace, Ordered
 
-TAKE, NOTHING, ACCESS, SEND, DIE, LOST = "take", "nothing", "access", "send", "die", "lost"
+TAKE, NOTHING, ACCESS, SEND, LOST = "take", "find nothing", "access", "send", "learn of the death"
 Choice = tuple[str, int]
-"""What a rank may do: take the next message of a rank, find nothing, access a shared vector, send to a rank or die
-before it does, learn of the death of a rank."""
+"""What a rank may do: take the next message of a rank, find nothing, access a shared vector, send to a rank that has
+died, learn of the death of a rank."""
 Option = tuple[int, Choice]
 Channel = tuple[int, int, str]
 """A sender, a receiver and a tag."""
@@ -39,14 +39,15 @@ class Question:
     choices: Callable[[], list[Choice]]
     src: int = ANY
     tags: tuple[str, ...] = ()
-    does: str = "goes on"
+    does: str = "goes on"  # what else a choice lets it do
 
 
 class Scheduler:
     """The ranks of one run. `taken` are its decisions: the options of each, and which was picked.
 
-    `redundant`: the run was given up, for another one has the same decisions of each rank. `left_out`: by what
-    `most` says (see `_may_wake`), others were not let go first. Not `reduced`: nothing sleeps.
+    `redundant`: the run was given up, for another one has the same decisions of each rank. `left_out`: by what `most`
+    says (see `_may_wake`), others were not let go first. Not `reduced`: nothing sleeps. `dies`: a rank, and the number
+    of the send before which it dies; `dead`: it has. `copied`: messages whose waits ended before they were taken.
     """
 
     def __init__(
@@ -55,20 +56,19 @@ class Scheduler:
         most: Mapping[Channel, int] | None = None,
         reduced: bool = True,
         tell: Callable[[str], None] | None = None,
+        dies: tuple[int, int] | None = None,
     ) -> None:
-        self._pick, self._most, self._reduced, self.tell = pick, most, reduced, tell
+        self._pick, self._most, self._reduced, self.tell, self.dies = pick, most, reduced, tell, dies
         self.ranks: list[Ordered] = []
         self.shared: dict[str, torch.Tensor] = {}
         self.taken: list[tuple[list[Option], int]] = []
-        self.redundant = self.left_out = self.failed = False
-        self.copied: list[InPlace] = []  # messages whose waits ended before they were taken
-        self.over = False
-        self._ready: deque[Ordered] = deque()
+        self.redundant = self.left_out = self.failed = self.over = False
+        self.dead: int | None = None
+        self.copied: list[InPlace] = []
         self.counts = Counter[Channel]()
+        self._ready: deque[Ordered] = deque()
         self._choosing: dict[int, Question] = {}
         self._asleep: dict[int, set[Choice]] = {}
-        self._chosen: Choice = (NOTHING, -1)
-        self.n_sent = 0
 
     def run(self, work: Callable[["Ordered"], None]) -> None:
         """Run the work of each rank until all have ended, one has failed, or nothing more can happen."""
@@ -90,8 +90,8 @@ class Scheduler:
         waiting = sorted(self._choosing.items())
         for rank, question in waiting:
             choices, asleep = question.choices(), self._asleep[rank]
-            awake = [choice for choice in choices if choice not in asleep]
-            options += [(rank, choice) for choice in awake]
+            awake = [(rank, choice) for choice in choices if choice not in asleep]
+            options += awake
             if choices and not self._may_wake(rank, question):
                 self.left_out |= rank != waiting[-1][0]
                 if not awake:
@@ -118,12 +118,11 @@ class Scheduler:
     def _describe(self, option: Option) -> str:
         rank, (kind, peer) = option
         question = self._choosing[rank]
-        match kind:
-            case "take":
-                return f"rank {rank} takes {self.ranks[rank].next_tag(peer, question.tags)!r} of rank {peer}"
-            case "nothing":
-                return f"rank {rank} finds no {named(question.tags)}"
-        return f"rank {rank} {question.does}"
+        if kind == TAKE:
+            return f"rank {rank} takes {self.ranks[rank].next_tag(peer, question.tags)!r} of rank {peer}"
+        if kind == LOST:
+            return f"rank {rank} learns that rank {peer} is dead"
+        return f"rank {rank} " + (f"finds no {named(question.tags)}" if kind == NOTHING else question.does)
 
     def _may_wake(self, rank: int, question: Question) -> bool:
         """Return whether a rank, asleep, can yet be given another choice, so that it is worth letting others go first.
@@ -131,7 +130,8 @@ class Scheduler:
         In every run a rank has sent what it sends in one where the sleeper went first. So `most`, the messages from
         rank to rank of each tag in the runs so far, says what may come; if a run has more, the search begins anew.
         """
-        if self._most is None or not question.tags:
+        may_die = self.dies and self.dead is None and question.src in (self.dies[0], ANY)
+        if self._most is None or not question.tags or may_die:
             return True
         return any(
             n > self.counts[src, dst, tag]
@@ -154,11 +154,16 @@ class Scheduler:
         if torch.is_grad_enabled() != gradients:
             torch.set_grad_enabled(gradients)
 
-    def wake(self, rank: "Ordered") -> None:
-        """Let a suspended rank continue."""
-        self._ready.append(rank)
+    def wake(self, *ranks: "Ordered") -> None:
+        """Let suspended ranks continue; one that is to die first of all, so that nothing comes before its death."""
+        for rank in ranks:
+            if self.dies and self.dies[0] == rank.rank:
+                self._ready.appendleft(rank)
+            else:
+                self._ready.append(rank)
 
-    def number(self) -> int:
-        """Return the number of the next message: they count in the order in which they are sent."""
-        self.n_sent += 1
-        return self.n_sent
+    def bury(self, dead: "Ordered") -> None:
+        """Let the ranks that wait for a dead one learn of it."""
+        self.dead = dead.rank
+        for rank in self.ranks:
+            rank.wake(dead.rank)

@@ -15,27 +15,33 @@ from typing import Any, cast
 import torch
 from greenlet import greenlet
 
-from every_order.scheduler import ACCESS, NOTHING, TAKE, Choice, Question, Scheduler
+from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Scheduler
 from records.recorder import Recorder
 from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY, Inbox, Tags, named
 from transports.messages import Delivered, Message, Work, as_vector
 
-ACCESSES = ("forward", "update", "communicate")
-"""The phases that begin with an access to x, where that is a shared vector."""
+_DIED = "it died"
+
+
+class Died(BaseException):
+    """Raised in a rank that is to be dead from here on."""
 
 
 class Letter(Message):
-    """A message that carries what its sender knew: the events of each rank that came before it was sent."""
+    """A message that carries its sender's clock: how much of each rank's work came before it was sent."""
 
     __slots__ = ("clock", "taken")
+    clock: tuple[int, ...]
+    taken: bool
 
 
 class Ordered(Transport):
-    """`Transport` in an order that is decided.
+    """`Transport` in an order that is decided. There is no time.
 
     `sent` are the messages that it has sent: to whom, the tag, the number beside it. `clock` counts, by rank, the
-    events that came before what this rank does now. `races`: see `InPlace`.
+    events that came before what this rank does now. `unread` are the messages that it has sent, and does not know to
+    have been read; `races`: see `InPlace`.
     """
 
     coroutine: greenlet
@@ -48,14 +54,14 @@ class Ordered(Transport):
         self.waits_for: int | None = None  # the rank
         self.waits_for_what = ""
         self.sent: list[tuple[int, str, float]] = []
-        self.unread: list[InPlace] = []  # what it has sent, and does not know to have been read
+        self.unread: list[InPlace] = []
         self.races: list[str] = []
         self._allocated: dict[int, torch.Tensor] = {}
         self._newest = [0] * world_size  # by rank, the number of the last message that was taken
 
     def now(self) -> float:
-        """See Transport: messages are all that time is made of."""
-        return float(self.scheduler.n_sent)
+        """See Transport: the messages that have been sent."""
+        return float(self.scheduler.counts.total())
 
     def sleep(self, seconds: float) -> None:
         """See Transport."""
@@ -79,7 +85,8 @@ class Ordered(Transport):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
         vector = torch.zeros(numel, dtype=dtype)
-        self._allocated[vector.untyped_storage().data_ptr()] = vector
+        if numel:
+            self._allocated[vector.untyped_storage().data_ptr()] = vector
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
@@ -104,10 +111,21 @@ class Ordered(Transport):
         """Note what was changed before it was read, as far as this rank knows."""
         for one in self.unread:
             one.check()
-        if self.unread:
-            self.unread = [one for one in self.unread if not one.is_known]
+        self.unread = [one for one in self.unread if not one.is_known]
 
     # Messages
+
+    def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
+        """See Transport. Raises Died where this rank is to die."""
+        scheduler = self.scheduler
+        if scheduler.dies == (self.rank, len(self.sent) + 1):
+            scheduler.bury(self)
+            raise Died
+        if dst == scheduler.dead and dst not in self.inbox.gone:
+            question = Question(lambda: [(SEND, dst), (LOST, dst)], does=f"sends {tag!r} to rank {dst}, which is dead")
+            if scheduler.choose(self.rank, question)[0] == LOST:
+                self.inbox.lose(dst, _DIED, died=True)
+        return super().isend(value, dst, tag, n)
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self.check_memory()
@@ -128,8 +146,11 @@ class Ordered(Transport):
             self.unread.append(on_its_way)
         self.clock[self.rank] += 1
         message.clock, message.taken = tuple(self.clock), False
-        receiver.inbox.put(message, self.scheduler.number())
+        receiver.inbox.put(message, self.now())
         receiver.wake(self.rank)
+        if self.scheduler.dies and self.scheduler.dies[0] == dst:
+            self.scheduler.wake(self)
+            self.scheduler.suspend()
         return work, nbytes
 
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Any:
@@ -141,6 +162,9 @@ class Ordered(Transport):
             question = Question(partial(self._choices, src, tags, limited), src, tags)
             self.waits_for_what = f"{named(tag)} from {'anybody' if src == ANY else f'rank {src}'}"
             kind, peer = self.scheduler.choose(self.rank, question)
+            if kind == LOST:
+                self.inbox.lose(peer, _DIED, died=True)
+                self.inbox.check(src, tag)
             if kind == NOTHING:
                 if not timeout:
                     return None
@@ -153,13 +177,17 @@ class Ordered(Transport):
     def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
         """Return what a receive may find: the first message of each rank that has sent one; with a limit, nothing.
 
-        A message is there if the receiver has taken one that the same rank sent later.
+        A message is there if the receiver has taken one that the same rank sent later. A death is learned of when all
+        has been taken that the dead rank had sent.
         """
         first: dict[int, float] = {}
         for (peer, one), queue in self.inbox.queues.items():
             if queue and one in tags and src in (peer, ANY):
                 first[peer] = min(first.get(peer, math.inf), queue[0].order[0])
         found = [(TAKE, peer) for peer in sorted(first, key=first.__getitem__)]
+        dead = self.scheduler.dead
+        if dead is not None and src in (dead, ANY) and dead not in first:
+            found += [(LOST, dead)] * (dead not in self.inbox.gone or bool(self.inbox.news))
         is_there = any(number < self._newest[peer] for peer, number in first.items())
         return [*found, (NOTHING, -1)] if limited and not is_there else found
 
@@ -169,8 +197,9 @@ class Ordered(Transport):
         return min(heads, key=lambda message: message.order).tag
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
-        self.check_memory()
         while (message := self.inbox.pop(src, tag)) is None:
+            if src == self.scheduler.dead:
+                self.inbox.lose(src, _DIED, died=True)
             self.inbox.check(src, tag)
             self.wait_for(src, f"{named(tag)} from")
         return message
@@ -195,6 +224,11 @@ class Ordered(Transport):
     def learn(self, clock: Sequence[int]) -> None:
         """Let what has come before an event of another rank come before what this rank does from now on."""
         self.clock = [max(both) for both in zip(self.clock, clock, strict=True)]
+
+    def tick(self) -> tuple[int, ...]:
+        """Count one more event, and return the clock."""
+        self.clock[self.rank] += 1
+        return tuple(self.clock)
 
 
 class _Taking(Inbox):
@@ -221,78 +255,57 @@ class InPlace(Work):
         self._sender, self._receiver, self._message = sender, receiver, message
         self._vector, self._was = message.vector, message.vector.clone()
         self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it
-        self._read_at: tuple[int, ...] | None = None  # the same, of what was copied
+        self._copy_read: tuple[int, ...] | None = None  # the same, of a copy
         self._ended = 0  # the sender's own clock when its wait had ended by copying
-        message._give_back = self.release
+        message._give_back = self._release
+        self.what = f"{message.tag!r} that rank {sender.rank} has sent to rank {receiver.rank}"
 
-    def release(self) -> None:
+    def _release(self) -> None:
         """Note that the receiver reads it no more."""
-        if self._read is None and not self._sender.scheduler.over:
-            self._receiver.clock[self._receiver.rank] += 1
-            self._read = tuple(self._receiver.clock)
+        if not self._sender.scheduler.over:
+            self._read = self._receiver.tick()
             self._sender.wake(self._receiver.rank)
 
-    @property
-    def what(self) -> str:
-        """What was sent, for people."""
-        return f"{self._message.tag!r}, sent to rank {self._receiver.rank},"
-
-    @property
-    def wait_of(self) -> str:
-        """Who waits for what, for people."""
-        return f"rank {self._sender.rank} for the release of {self._message.tag!r} by rank {self._receiver.rank}"
+    def _release_copy(self) -> None:
+        self._copy_read = self._receiver.tick()
 
     @property
     def is_known(self) -> bool:
-        """Whether its sender knows that it has been read."""
+        """Whether its sender knows that it has been read, or its receiver is dead."""
         k = self._receiver.rank
-        return self._read is not None and self._sender.clock[k] >= self._read[k]
+        return k == self._sender.scheduler.dead or (self._read is not None and self._sender.clock[k] >= self._read[k])
 
     def check(self) -> None:
         """Note it if the memory has been changed too early."""
         if not self.is_known and not torch.equal(self._vector, self._was):
-            self._sender.races.append(
-                f"rank {self._sender.rank} changed {self.what} before it could know that it had been read"
-            )
+            self._sender.races.append(f"{self.what} was changed before rank {self._sender.rank} could know it was read")
             self._was = self._vector.clone()
 
     @property
     def done(self) -> bool:
-        """See Work: it may be known, or not yet."""
-        self._sender.check_memory()
-        kind, _ = self._sender.scheduler.choose(self._sender.rank, Question(self._choices))
-        if kind == TAKE:
-            self._end()
-        return kind == TAKE
-
-    def _choices(self) -> list[Choice]:
-        if self.is_known:
-            return [(TAKE, self._receiver.rank)]
-        return [(TAKE, self._receiver.rank), (NOTHING, -1)] if self._read else [(NOTHING, -1)]
+        """See Work: what has been read may be known, or not yet."""
+        sender, k = self._sender, self._receiver.rank
+        sender.check_memory()
+        question = Question(lambda: [(TAKE, k)] * bool(self._read) + [(NOTHING, -1)] * (not self.is_known))
+        is_read = sender.scheduler.choose(sender.rank, question)[0] == TAKE
+        if is_read:
+            self.wait()
+        return is_read
 
     def wait(self) -> None:
         """See Work. What has not been taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
         if self._read is None and not message.taken:
-            message.tensor, self._read = self._was, tuple(sender.clock)
-            message._give_back = self._read_copy
-            sender.clock[sender.rank] += 1
+            message.tensor, message._give_back = self._was, self._release_copy
+            self._read = sender.tick()
             self._ended = sender.clock[sender.rank]
             sender.scheduler.copied.append(self)
-        while self._read is None:
+        while self._read is None and not self.is_known:
             sender.wait_for(self._receiver.rank, f"the release of {message.tag!r} by")
-        self._end()
-
-    def _read_copy(self) -> None:
-        self._receiver.clock[self._receiver.rank] += 1
-        self._read_at = tuple(self._receiver.clock)
+        sender.learn(self._read or sender.clock)
+        sender.check_memory()
 
     def holds(self, other: "InPlace") -> bool:
         """Whether this wait, if it had held until the message was read, would have held until that other one ended."""
-        return self._read_at is not None and self._read_at[other._sender.rank] >= other._ended
-
-    def _end(self) -> None:
-        assert self._read is not None
-        self._sender.learn(self._read)
-        self._sender.check_memory()
+        return self._copy_read is not None and self._copy_read[other._sender.rank] >= other._ended

@@ -53,6 +53,8 @@ class ExploreOptions:
     """Let each worker take --steps of its own there too, and then say goodbye."""
     epochs: int = 1
     """How often that."""
+    deaths: int = 0
+    """1: also every order in which one rank dies before one of its sends."""
     at_most: int = 20_000
     """Orders that are run. If there are more, those with the fewest departures from the plain order are, and then
     --random."""
@@ -76,6 +78,7 @@ def explore(
     *,
     epochs: int = 1,
     own_steps: bool = False,
+    deaths: int = 0,
     invariant: Holds | None = None,
     at_most: int = 20_000,
     random: int = 1000,
@@ -91,7 +94,7 @@ def explore(
     made = make_strategy(strategy) if isinstance(strategy, str) else strategy
     case = make_case(made, n_gpus, steps, epochs, own_steps, seed)
     more = [] if invariant is None else [(_says(invariant), invariant)]
-    return examine(case, more, at_most, random, until_broken, quiet)
+    return examine(case, more, at_most, random, deaths, until_broken, quiet)
 
 
 def make_case(
@@ -132,11 +135,13 @@ def _run(given: Sequence[str]) -> None:
         print(told(case, happened, broken).text())
         return
     more = [(name, _invariant(name)) for name in options.invariant]
-    for name, value in (("at_most", options.at_most), ("random", options.random)):
-        if not 1 <= value <= 10**7:
-            raise UsageError(f"--{name} {value}: must be from 1 to 10000000")
+    for name, value, least, most in (
+        ("at_most", options.at_most, 1, 10**7), ("random", options.random, 1, 10**7), ("deaths", options.deaths, 0, 1)
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise UsageError(f"--{name} {value}: must be from {least} to {most}")
     case = make_case(strategy, options.n_gpus, options.steps, options.epochs, options.own_steps, options.seed)
-    report = examine(case, more, options.at_most, options.random, quiet=False)
+    report = examine(case, more, options.at_most, options.random, options.deaths, quiet=False)
     print(report.text())
     if report.counterexample:
         path = save(report.counterexample, options.results_dir)

@@ -1,8 +1,8 @@
 """All orders of a case against all that must hold: the tally, and the first order in which something does not."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
 
 from tqdm import tqdm
 
@@ -11,11 +11,12 @@ from every_order.runs import Case, Run, run_once
 from every_order.scheduler import Option
 from every_order.search import Orders, bound, estimate, random_orders, repeat
 from records.tables import aligned
+from training.evaluation import REPORTER
 
 ONE_RESULT = "all orders have one result, to the bit, but for what is dropped"
+DEPTH = 2  # of a mistake that random orders look for
 _SHOWN = 10  # lines of an order
 _ESTIMATED_FROM = 100  # orders
-DEPTH = 2  # of a mistake that random orders look for
 
 
 @dataclass
@@ -30,89 +31,69 @@ class Counterexample:
 
     def text(self) -> str:
         """Return it as at most ten lines, the last ones before it is seen."""
-        left_out = len(self.lines) - _SHOWN
-        told = [f"   ... {left_out} decisions in the plain order or before" for _ in range(left_out > 0)]
+        left_out = max(0, len(self.lines) - _SHOWN)
+        told = [f"   ... {left_out} decisions"] * (left_out > 0)
         told += [f"{i + 1:4}  {line}" for i, line in enumerate(self.lines) if i >= left_out]
+        dies = " in which rank {} dies before its send {}".format(*self.case.dies) if self.case.dies else ""
         departures = f"{self.departures} departure{'s' * (self.departures != 1)} from the plain order"
-        return "\n".join([f"an order with {departures} in which it does not:", *told, f"      {self.broken}"])
+        return "\n".join([f"an order with {departures}{dies}:", *told, f"      not so: {self.broken}"])
 
 
 @dataclass
 class Report:
-    """What was found. `orders`: how many were run; `complete`: these are all.
+    """What was found. `orders`: how many were run; `complete`: these are all; `with_death`: so many of them have one.
 
-    `held`: of each invariant, in how many orders it holds, and of how many. `results`: different models, to the bit.
-    `estimated`: about how many orders there are, where not all were run, and `random` how many more were run at random,
-    each of which finds a mistake of two decisions with probability `bound` at least (None: not known).
+    `held`: of each invariant, in how many orders it holds, and of how many. `results`: the different models, to the
+    bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how many orders
+    there are, where not all were run, and `random`: how many more were run at random, each of which finds a mistake of
+    two decisions with probability `bound` at least (None: not known).
     """
 
     case: Case
     orders: int = 0
-    complete: bool = False
+    with_death: int = 0
+    complete: bool = True
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
-    results: int = 0
-    stalest: int | None = None
-    n_stalest: int = 0
+    results: set[bytes] = field(default_factory=set)
+    stalest: tuple[int, int] = (-1, 0)
     estimated: float | None = None
     random: int = 0
     bound: float | None = None
     counterexample: Counterexample | None = None
+    _by_dropped: dict[object, bytes] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return it as lines."""
-        orders = f"{self.orders} order{'s' * (self.orders != 1)}"
-        how_many = f"{orders}, all of them" if self.complete else f"{orders}, not all"
-        if self.estimated is not None:
-            how_many += f": there are about {self.estimated:.2g}"
-        lines = [f"{self.case}: {how_many}; {self.results} different result{'s' * (self.results != 1)}"]
+        how_many = f"{_plural(self.orders, 'order')}, " + ("all of them" if self.complete else "not all")
+        how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
+        how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
-        if self.stalest is not None:
-            rows.append(["the greatest staleness", f"{self.stalest}, reached in {self.n_stalest} of {self.orders}"])
-        lines.append(aligned(rows, left=2))
+        if getattr(self.case.strategy, "max_staleness", None) is not None:
+            rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
+        lines = [f"{self.case}: {how_many}; {_plural(len(self.results), 'different result')}", aligned(rows, left=2)]
         if self.random:
-            lines.append(
-                f"and {self.random} random orders, in which a mistake that needs {DEPTH} decisions is found with"
-            )
-            lines[-1] += f" probability {self.bound:.2g} each, or more" if self.bound else " no known probability"
+            chance = f"at least {self.bound:.2g} each" if self.bound else "that is not known, for several ranks choose"
+            lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 
-
-class _Tally:
-    """What the runs so far have shown."""
-
-    def __init__(self, case: Case, invariants: Sequence[Invariant]) -> None:
-        self._invariants = invariants
-        self._determined = not case.strategy.traits.asynchronous
-        self.held = {one.says: [0, 0] for one in invariants} | ({ONE_RESULT: [0, 0]} if self._determined else {})
-        self.results = set[bytes]()
-        self._by_dropped: dict[object, bytes] = {}
-        self.n = self.n_stalest = 0
-        self.stalest = -1
-        self.first: tuple[list[Option], str] | None = None
-        self.decided: list[Sequence[Sequence[Option]]] = []
-
-    def take(self, run: Run) -> None:
+    def take(self, run: Run, invariants: Sequence[Invariant]) -> None:
         """Ask of a run all that must hold."""
-        self.n += 1
-        self.decided.append([options for options, _ in run.scheduler.taken])
-        for one in self._invariants:
-            if run.has_ended or not one.of_ended:
-                self._count(one.says, run, one.holds(run))
+        self.orders += 1
+        self.with_death += run.scheduler.dead is not None
+        asked = {one.says: one.holds(run) for one in invariants if run.has_ended or not one.of_ended}
         if run.has_ended and run.model is not None:
             bits = run.model.numpy().tobytes()
             self.results.add(bits)
-            if self._determined:
+            if not run.case.strategy.traits.asynchronous and not run.case.dies:
                 same = self._by_dropped.setdefault(tuple(run.dropped), bits) == bits
-                self._count(ONE_RESULT, run, None if same else "the model has other bits than in an order before")
-        found = staleness(run)
-        self.n_stalest = self.n_stalest * (found <= self.stalest) + (found >= self.stalest)
-        self.stalest = max(self.stalest, found)
-
-    def _count(self, says: str, run: Run, broken: str | None) -> None:
-        self.held[says][0] += broken is None
-        self.held[says][1] += 1
-        if broken is not None and self.first is None:
-            self.first = run.happened, f"not so: {says}: {broken}"
+                asked[ONE_RESULT] = None if same else "the model has other bits than in an order before"
+        for says, broken in asked.items():
+            held, of = self.held.get(says, (0, 0))
+            self.held[says] = held + (broken is None), of + 1
+            if broken is not None and self.counterexample is None:
+                self.counterexample = told(run.case, run.happened, f"{says}: {broken}")
+        found, (most, n) = staleness(run), self.stalest
+        self.stalest = (found, 1) if found > most else (most, n + (found == most))
 
 
 def examine(
@@ -120,39 +101,58 @@ def examine(
     invariants: Iterable[tuple[str, Holds]] = (),
     at_most: int = 20_000,
     n_random: int = 1000,
+    deaths: int = 0,
     until_broken: bool = False,
     quiet: bool = True,
 ) -> Report:
     """Run a case in all orders, or `at_most` and then `n_random` random ones, and ask what must hold.
 
-    `invariants`: more of these, each with what it says. `until_broken`: end with the first order in which one does not
-    hold. `quiet`: no progress bar.
+    `invariants`: more of these, each with what it says. `deaths`: 1 for all orders with the death of one rank too.
+    `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar.
     """
-    asked = [*chosen(case), *(Invariant(says, holds) for says, holds in invariants)]
-    orders, begun = Orders(case, at_most), 0
-    tally = _Tally(case, asked)
+    report = Report(case)
+    more = [Invariant(says, holds) for says, holds in invariants]
     with tqdm(unit="order", disable=quiet, leave=False) as bar:
-        for run in orders:
-            if orders.begun_anew != begun:
-                begun, tally = orders.begun_anew, _Tally(case, asked)
-            tally.take(run)
-            bar.update()
-            if until_broken and tally.first:
-                break
-        report = Report(case, tally.n, orders.complete, results=len(tally.results))
-        if not orders.complete and not tally.first:
-            k = max(map(len, tally.decided))
-            report.random, report.bound = n_random, bound(tally.decided, len(case.roles), DEPTH)
-            report.estimated = estimate(case, _ESTIMATED_FROM, case.seed)
-            for run in islice(random_orders(case, case.seed, k, DEPTH), n_random):
-                tally.take(run)
-                bar.update()
-    report.held = {says: (held, of) for says, (held, of) in tally.held.items()}
-    if tally.stalest >= 0 and any(one.says.startswith("no gradient is staler") for one in asked):
-        report.stalest, report.n_stalest = tally.stalest, tally.n_stalest
-    if tally.first:
-        report.counterexample = told(case, *tally.first)
+        _add(report, case, more, at_most, n_random, until_broken, bar)
+        for k in mortal(case) if deaths else ():
+            for place in count(1):
+                before = report.with_death
+                doomed = replace(case, dies=(k, place))
+                if report.orders < at_most and not (until_broken and report.counterexample):
+                    _add(report, doomed, more, at_most - report.orders, 0, until_broken, bar)
+                if report.with_death == before:  # in no order does it send so much
+                    break
     return report
+
+
+def _add(
+    report: Report, case: Case, more: Sequence[Invariant], at_most: int, n_random: int, until_broken: bool, bar: tqdm
+) -> None:
+    """Add the orders of a case to a report."""
+    asked, orders, most = [*chosen(case), *more], Orders(case, at_most), 0
+    options = set[Option]()
+    for run in orders:
+        report.take(run, asked)
+        most = max(most, len(run.scheduler.taken))
+        options.update(option for options_then, _ in run.scheduler.taken for option in options_then)
+        bar.update()
+        if until_broken and report.counterexample:
+            break
+    report.complete &= orders.complete
+    if n_random and not orders.complete and not report.counterexample:
+        report.estimated, report.random = estimate(case, _ESTIMATED_FROM), n_random
+        report.bound = bound(options, len(case.roles), most, DEPTH)
+        for run in islice(random_orders(case, most, DEPTH), n_random):
+            report.take(run, asked)
+            bar.update()
+
+
+def mortal(case: Case) -> list[int]:
+    """Return the ranks whose death is tried: workers, where the others go on; else all, each of which ends the run."""
+    ranks = list(enumerate(case.roles))
+    if case.strategy.traits.workers_may_die:
+        return [k for k, role in ranks if role == "worker" and k != REPORTER]
+    return [k for k, _ in ranks]
 
 
 def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
@@ -160,3 +160,7 @@ def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
     lines: list[str] = []
     run = run_once(case, repeat(happened), reduced=False, tell=lines.append)
     return Counterexample(case, happened, run.departures, broken, lines)
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"

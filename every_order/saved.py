@@ -24,7 +24,7 @@ from training.result import result_of
 from workloads import datasets
 
 EVENTS = "events"
-_OF_CASE = ("steps", "epochs", "own_steps", "seed")
+_OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")
 
 
 def save(example: Counterexample, results_dir: str) -> str:
@@ -62,7 +62,7 @@ def why_not_replayed(run: Run) -> str | None:
         return "ranks other than a server choose"
     if case.own_steps or (case.ends_by_samples and case.steps % case.workers):
         return "there an epoch has the gradients of whole steps"
-    return None if run.has_ended else "it does not end"
+    return None if run.has_ended and not case.dies else "it does not end, or a rank dies"
 
 
 def load(path: str) -> tuple[Case, list[Option], str]:
@@ -74,6 +74,8 @@ def load(path: str) -> tuple[Case, list[Option], str]:
         kind = type(make_strategy(options["strategy"]))
         own: dict[str, Any] = {field.name: options[field.name] for field in dataclasses.fields(kind)}
         case = Case(kind(**own), options["n_gpus"], **{one: order[one] for one in _OF_CASE})
+        if case.dies:
+            case = dataclasses.replace(case, dies=tuple(case.dies))
         return case, [(rank, (what, peer)) for rank, (what, peer) in order["happened"]], order["broken"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error

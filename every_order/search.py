@@ -29,19 +29,14 @@ def repeat(happened: Iterable[Option]) -> Pick:
 
 
 class Orders:
-    """The orders of a case, iterated over as runs; at most so many.
-
-    `complete`, afterwards: all were run. `begun_anew` counts how often what was yielded before is to be forgotten.
-    """
+    """The orders of a case, iterated over as runs; at most so many. `complete`, afterwards: all were run."""
 
     def __init__(self, case: Case, at_most: int) -> None:
         self._case, self._at_most = case, at_most
         self.complete = False
-        self.begun_anew = 0
         self._most = Counter[Channel]()
         for seed in range(_TRIALS):
-            draw = random.Random(seed)
-            self._note(run_once(case, lambda options, draw=draw: draw.randrange(len(options))))
+            self._note(run_once(case, _at_random(random.Random(seed))))
 
     def _note(self, run: Run) -> bool:
         """Note how many messages there may be; return whether there are more than in the runs before."""
@@ -50,19 +45,21 @@ class Orders:
         return self._most.total() > before
 
     def __iter__(self) -> Iterator[Run]:
+        seen = set[object]()
         while True:
             for run in self._all():
-                if run is None:
+                if run is None:  # it begins anew
                     break
-                yield run
+                if (key := _order(run)) not in seen:
+                    seen.add(key)
+                    yield run
             else:
                 return
-            self.begun_anew += 1
 
     def _all(self) -> Iterator[Run | None]:
         """Yield all runs; None: it must begin anew."""
         n, cut = 0, False
-        now, later = deque([()]), deque[tuple[int, ...]]()
+        now, later = deque[tuple[int, ...]]([()]), deque[tuple[int, ...]]()
         while now:
             prefix = now.popleft()
             run = run_once(self._case, follow(prefix), self._most)
@@ -84,17 +81,28 @@ class Orders:
         self.complete = not cut
 
 
-def random_orders(case: Case, seed: int, n_decisions: int, depth: int) -> Iterator[Run]:
+def _order(run: Run) -> object:
+    """Return the sequence of choices of each rank, and that of the accesses of all: what an order is."""
+    happened = run.happened
+    accesses = tuple(rank for rank, (kind, _) in happened if kind == ACCESS)
+    return accesses, tuple(sorted(happened, key=lambda option: option[0]))
+
+
+def _at_random(draw: random.Random) -> Pick:
+    return lambda options: draw.randrange(len(options))
+
+
+def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
     """Yield random orders without end, by probabilistic concurrency testing (Burckhardt et al., 2010, PCT).
 
     Every rank has a random priority; what the first of them does happens first. At depth - 1 of the `n_decisions` the
     one whose turn it is becomes the last. A mistake that depth decisions of one rank make is found in one such order of
     n ranks with probability at least 1 / (n n_decisions^(depth - 1)).
     """
-    draw = random.Random(seed)
+    draw = random.Random(case.seed)
     while True:
         priorities = draw.sample(range(len(case.roles)), len(case.roles))
-        places = {draw.randrange(max(1, n_decisions)) for _ in range(depth - 1)}
+        places = {draw.randrange(n_decisions) for _ in range(depth - 1)}
         yield run_once(case, _by_priority(priorities, places), reduced=False)
 
 
@@ -103,39 +111,31 @@ def _by_priority(priorities: list[int], places: set[int]) -> Pick:
 
     def pick(options: Sequence[Option]) -> int:
         nonlocal taken
-        best = min(range(len(options)), key=lambda i: priorities[mover(options[i])])
+        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer) in options]  # who sent, or who chooses
+        best = min(range(len(options)), key=lambda i: priorities[goes_on[i]])
         if taken in places:
-            priorities[mover(options[best])] = len(priorities) + taken
+            priorities[goes_on[best]] = len(priorities) + taken
         taken += 1
         return best
 
     return pick
 
 
-def mover(option: Option) -> int:
-    """Return the rank that goes on with an option: who sent what is taken, else who chooses."""
-    rank, (kind, peer) = option
-    return peer if kind == TAKE else rank
-
-
-def bound(decided: Sequence[Sequence[Sequence[Option]]], n_ranks: int, depth: int) -> float | None:
-    """Return the probability that a random order finds a mistake; None where it is not known: several ranks choose.
-
-    `decided`: the options of each decision of each run.
-    """
-    options = [option for run in decided for decision in run for option in decision]
+def bound(options: Iterable[Option], n_ranks: int, n_decisions: int, depth: int) -> float | None:
+    """Return the probability that a random order finds a mistake; None where it is not known: several ranks choose."""
+    options = set(options)
     if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, _) in options):
         return None
-    return 1 / (n_ranks * max(1, *map(len, decided)) ** (depth - 1))
+    return 1 / (n_ranks * n_decisions ** (depth - 1))
 
 
-def estimate(case: Case, n: int, seed: int) -> float:
+def estimate(case: Case, n: int) -> float:
     """Return about how many orders there are: the mean, over n random ones, of the product of their options.
 
     (Knuth, 1975, Estimating the efficiency of backtrack programs.)
     """
-    draw, total = random.Random(seed), 0.0
+    draw, total = random.Random(case.seed), 0.0
     for _ in range(n):
-        run = run_once(case, lambda options: draw.randrange(len(options)))
+        run = run_once(case, _at_random(draw))
         total += 0.0 if run.scheduler.redundant else math.prod(len(options) for options, _ in run.scheduler.taken)
     return total / n

@@ -36,7 +36,7 @@ from strategies import STRATEGIES, RunSize, Strategy
 from strategies.common.builtin import Builtin
 from training.command_line import guarded, refuse_unknown
 from training.names import make_strategy
-from workloads.lookup import import_user_object
+from workloads.lookup import call_user_function, import_user_object
 
 _MOST_RANKS, _MOST_STEPS = 17, 1000
 
@@ -78,23 +78,17 @@ def explore(
     *,
     epochs: int = 1,
     own_steps: bool = False,
-    deaths: int = 0,
-    invariant: Holds | None = None,
-    at_most: int = 20_000,
-    random: int = 1000,
     seed: int = 0,
-    until_broken: bool = False,
-    quiet: bool = True,
+    invariant: Holds | None = None,
+    **how: Any,
 ) -> Report:
     """Run a small case in all orders of its messages, and return what was found: see the options of the command line.
 
-    `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar. Raises
-    UsageError.
+    `how`: see `examine`. Raises UsageError.
     """
     made = make_strategy(strategy) if isinstance(strategy, str) else strategy
-    case = make_case(made, n_gpus, steps, epochs, own_steps, seed)
-    more = [] if invariant is None else [(_says(invariant), invariant)]
-    return examine(case, more, at_most, random, deaths, until_broken, quiet)
+    more = [] if invariant is None else [(invariant.__name__, invariant)]
+    return examine(make_case(made, n_gpus, steps, epochs, own_steps, seed), more, **how)
 
 
 def make_case(
@@ -172,14 +166,9 @@ def _parse(given: Sequence[str]) -> tuple[Strategy, ExploreOptions]:
 
 
 def _invariant(name: str) -> Holds:
-    found = import_user_object("--invariant", name)
-    if not callable(found):
-        raise UsageError(f"--invariant {name}: is no function; define it")
-    return found  # type: ignore[no-any-return]
-
-
-def _says(invariant: Holds) -> str:
-    return (invariant.__doc__ or getattr(invariant, "__name__", "yours")).split("\n")[0].rstrip(".")
+    """Return the user's function. What goes wrong in it, when it is called, names it."""
+    import_user_object("--invariant", name)
+    return partial(call_user_function, "--invariant", name)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def chosen(case: Case) -> list[Invariant]:
         Invariant("nothing is changed while it is on its way or being read", changes, of_ended=False),
     ]
     if not case.dies:
-        found.append(Invariant("no message is left unread, and no Work without a wait", leaves))
+        found.append(Invariant("every message is taken, and given back", leaves))
     if "server" in case.roles:
         found.append(Invariant("every gradient is applied once, or dropped and counted", applies_once))
     if weight(case) is not None and not case.dies:
@@ -56,17 +56,18 @@ def chosen(case: Case) -> list[Invariant]:
 def fails(run: Run) -> str | None:
     """No rank raises an error, but for one that names a dead rank, where the algorithm cannot lose it."""
     dead, traits = run.scheduler.dead, run.case.strategy.traits
-    for rank, error in run.errors.items():
-        if not (isinstance(error, PeerLost) and error.rank == dead and not traits.workers_may_die):
-            return f"rank {rank}: {type(error).__name__}: {error}"
+    for rank in run.ranks:
+        error = rank.error
+        if error and not (isinstance(error, PeerLost) and error.rank == dead and not traits.workers_may_die):
+            return f"rank {rank.rank}: {type(error).__name__}: {error}"
     return None
 
 
 def waits(run: Run) -> str | None:
     """Nothing more can happen only when all have ended."""
-    if run.errors or not run.waiting:
+    if run.has_ended or run.scheduler.failed:
         return None
-    return "; ".join(f"rank {rank} waits for {what}" for rank, what in sorted(run.waiting.items()))
+    return "; ".join(f"rank {rank.rank} waits for {rank.waits_for[1]}" for rank in run.living if not rank.ended)
 
 
 def waits_in_a_circle(run: Run) -> str | None:
@@ -89,13 +90,13 @@ def changes(run: Run) -> str | None:
 
 
 def leaves(run: Run) -> str | None:
-    """All that was sent was taken, and read, as far as its sender knows."""
+    """All that was sent was taken, and given back."""
     for rank in run.ranks:
         for (src, tag), queue in rank.inbox.queues.items():
             if queue:
                 return f"rank {rank.rank} never took {tag!r} of rank {src}"
         for work in rank.unread:
-            return f"{work.what} was not waited for"
+            return f"{work.what} was never given back"
     return None
 
 
@@ -104,15 +105,13 @@ def applies_once(run: Run) -> str | None:
 
     And where x adds up what is applied, as much is in the model.
     """
-    sent = Counter(
-        rank.rank for rank in run.ranks for dst, tag, n in rank.sent
-        if n and dst == SERVER and tag in (GRADIENT, "push", "rest")
-    )  # fmt: skip
     used = Counter(k for k, _, _ in run.applied + run.dropped)
-    for k in sorted(sent | used):
-        if used[k] > sent[k] or (used[k] < sent[k] and k != run.scheduler.dead):
-            return f"rank {k} sent {sent[k]} gradients, and {used[k]} were applied or dropped"
-    if weight(run.case) == 1 and abs((total := float(marks(run).sum())) - len(run.applied)) > _ROUNDING:
+    for rank in run.ranks:
+        tags = (GRADIENT, "push", "rest")
+        sent = sum(bool(n) and dst == SERVER and tag in tags for dst, tag, n in rank.numbers)
+        if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.scheduler.dead):
+            return f"rank {rank.rank} sent {sent} gradients, and {used[rank.rank]} were applied or dropped"
+    if weight(run.case) == 1 and abs((total := sum(marks(run))) - len(run.applied)) > _ROUNDING:
         return f"{len(run.applied)} gradients were applied, and {total:.3g} are in the model"
     return None
 
@@ -131,17 +130,17 @@ def weight(case: Case) -> float | None:
     return 1.0 if traits.asynchronous and traits.agree else 1 / case.workers
 
 
-def marks(run: Run) -> torch.Tensor:
+def marks(run: Run) -> list[float]:
     """Return how far the mark of each sample is from its start, in learning rates."""
     assert run.model is not None
-    return (Numbers(run.case.plan.n_samples).x.detach() - run.model)[N_NUMBERS:] / LR
+    moved: list[float] = ((Numbers(run.case.plan.n_samples).x.detach() - run.model)[N_NUMBERS:] / LR).tolist()
+    return moved
 
 
 def has_marks(run: Run) -> str | None:
     """The mark of each sample has moved as the gradients of this sample that were computed say."""
-    used = marks(run) / (weight(run.case) or 1.0)
-    for i, found in enumerate(used.tolist()):
-        computed = sum(samples.count(i) for samples in run.computed.values())
+    for i, moved in enumerate(marks(run)):
+        computed, found = sum(rank.computed.count(i) for rank in run.ranks), moved / (weight(run.case) or 1.0)
         if abs(found - computed) > _ROUNDING:
             return f"of sample {i}, {computed} gradients were computed, and {found:.3g} are in the model"
     return None
@@ -149,8 +148,11 @@ def has_marks(run: Run) -> str | None:
 
 def agree(run: Run) -> str | None:
     """x of every rank has the bits of rank 0's."""
-    other = next((rank for rank, x in run.models.items() if not torch.equal(x, run.models[0])), None)
-    return None if other is None else f"rank {other} ended with other parameters than rank 0"
+    first, *others = run.living
+    for rank in others:
+        if not torch.equal(rank.replica.x, first.replica.x):
+            return f"rank {rank.rank} ended with other parameters than rank {first.rank}"
+    return None
 
 
 def stalest(case: Case) -> int:
@@ -171,9 +173,9 @@ def is_stale(run: Run) -> str | None:
 
 def knows(run: Run) -> str | None:
     """DGS: w_k on the server and x_k of worker k are the same."""
-    server = run.strategies[SERVER]
+    server = run.ranks[SERVER].strategy
     assert isinstance(server, DGS)
-    for k, end in server.differences.items():
-        if k in run.models and not torch.allclose(end.w, run.models[k], rtol=1e-12, atol=1e-12):
-            return f"rank {k} ended with another model than the server has for it"
+    for rank in run.living[1:]:
+        if not torch.allclose(server.differences[rank.rank].w, rank.replica.x, rtol=1e-12, atol=1e-12):
+            return f"rank {rank.rank} ended with another model than the server has for it"
     return None

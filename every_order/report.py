@@ -64,7 +64,7 @@ class Report:
 
     def text(self) -> str:
         """Return it as lines."""
-        how_many = f"{_plural(self.orders, 'order')}, " + ("all of them" if self.complete else "not all")
+        how_many = f"{_plural(self.orders - self.random, 'order')}, " + ("all of them" if self.complete else "not all")
         how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
@@ -134,7 +134,7 @@ def _add(
     for run in orders:
         report.take(run, asked)
         most = max(most, len(run.scheduler.taken))
-        options.update(option for options_then, _ in run.scheduler.taken for option in options_then)
+        options.update(option for decision in run.scheduler.taken for option in decision.options)
         bar.update()
         if until_broken and report.counterexample:
             break

@@ -38,9 +38,7 @@ def save(example: Counterexample, results_dir: str) -> str:
     launcher = Launcher("every order", _refuse, "ordered", processes=False, facts={"order": kept})
     with tempfile.TemporaryDirectory() as folder:
         run = run_once(case, repeat(example.happened), reduced=False, events=Path(folder))
-        results = [
-            result_of(run.strategies[k], run.replicas[k], rank, options, data) for k, rank in enumerate(run.ranks)
-        ]
+        results = [result_of(rank.strategy, rank.replica, rank, options, data) for rank in run.ranks]
         write(options, results, data, launcher)
     return f"{results_dir}/{name}"
 
@@ -73,10 +71,9 @@ def load(path: str) -> tuple[Case, list[Option], str]:
         options, order = metadata["options"], metadata["order"]
         kind = type(make_strategy(options["strategy"]))
         own: dict[str, Any] = {field.name: options[field.name] for field in dataclasses.fields(kind)}
-        case = Case(kind(**own), options["n_gpus"], **{one: order[one] for one in _OF_CASE})
-        if case.dies:
-            case = dataclasses.replace(case, dies=tuple(case.dies))
-        return case, [(rank, (what, peer)) for rank, (what, peer) in order["happened"]], order["broken"]
+        kept = {one: order[one] for one in _OF_CASE} | {"dies": order["dies"] and tuple(order["dies"])}
+        happened = [(rank, tuple(choice)) for rank, choice in order["happened"]]
+        return Case(kind(**own), options["n_gpus"], **kept), happened, order["broken"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error
 

@@ -2,70 +2,94 @@
 
 Every rank runs until it needs a decision, or waits for a certain rank. Only when none can run on is something decided:
 then whatever may have been sent by now has been sent. What two ranks decide commutes, unless both touch a shared
-vector. So of two orders of the same decisions one is enough, and sleep sets leave out the other (Godefroid, 1996,
-Partial-Order Methods for the Verification of Concurrent Systems, chapter 5): once the decisions of a rank have been
-tried, they sleep in the branches where others go first, until something wakes them that does not commute with them.
+vector. So of two orders of the same decisions one is enough. Two reductions leave out the other (Godefroid, 1996,
+Partial-Order Methods for the Verification of Concurrent Systems; Flanagan & Godefroid, 2005, Dynamic partial-order
+reduction). Others go before the first that chooses only where one of them sends it a message from which it could then
+choose too. And where others go first, the choices of those before them sleep, until something that does not commute
+wakes them.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from greenlet import getcurrent, greenlet
 
-from transports.inbox import ANY, named
+from transports.inbox import ANY
 
 if TYPE_CHECKING:
     from every_order.transport import InPlace, Ordered
 
-TAKE, NOTHING, ACCESS, SEND, LOST = "take", "find nothing", "access", "send", "learn of the death"
-Choice = tuple[str, int]
-"""What a rank may do: take the next message of a rank, find nothing, access a shared vector, send to a rank that has
-died, learn of the death of a rank."""
+TAKE, NOTHING, ACCESS, SEND, LOST = "take", "nothing", "access", "send", "lost"
+Choice = tuple[str, int, str]
+"""What a rank may do, to which other rank, and in words: take a message, find none, access a shared vector, send to a
+rank that has died, learn of a death."""
 Option = tuple[int, Choice]
-Channel = tuple[int, int, str]
-"""A sender, a receiver and a tag."""
+"""A rank, and what it may do."""
 Pick = Callable[[Sequence[Option]], int]
 """Which of several options happens, by its number. 0 is the plain order."""
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a rank may choose from, which may become more while it waits: by messages of `src` with one of `tags`."""
+class Sent(NamedTuple):
+    """A message, with its sender's clock: how many events of each rank came before. Without a tag: a death."""
+
+    src: int
+    dst: int
+    tag: str
+    clock: tuple[int, ...]
+
+
+class Question(NamedTuple):
+    """What a rank may choose from. It may become more by messages of `src` with one of `tags`; without tags, by all."""
 
     choices: Callable[[], list[Choice]]
     src: int = ANY
-    tags: tuple[str, ...] = ()
-    does: str = "goes on"  # what else a choice lets it do
+    tags: tuple[str, ...] | None = None
+
+
+class Decision(NamedTuple):
+    """The options that there were, which was picked, and what came before: `n_sent` messages, `events` of the first."""
+
+    options: list[Option]
+    picked: int
+    question: Question  # of the first that chooses
+    n_sent: int
+    events: int
+
+    def may_be_later(self, sent: Sequence[Sent]) -> bool:
+        """Return whether the first that chooses could choose more if others went first, by all that was `sent`."""
+        (_, src, tags), rank = self.question, self.options[0][0]
+        return tags is None or any(
+            one.dst == rank and one.clock[rank] <= self.events and src in (one.src, ANY) and one.tag in (*tags, "")
+            for one in sent[self.n_sent :]
+        )
 
 
 class Scheduler:
-    """The ranks of one run. `taken` are its decisions: the options of each, and which was picked.
+    """The ranks of one run. `taken` are its decisions, `sent` all messages.
 
-    `redundant`: the run was given up, for another one has the same decisions of each rank. `left_out`: by what `most`
-    says (see `_may_wake`), others were not let go first. Not `reduced`: nothing sleeps. `dies`: a rank, and the number
-    of the send before which it dies; `dead`: it has. `copied`: messages whose waits ended before they were taken.
+    `redundant`: the run was given up, for another one has the same decisions of each rank. Not `reduced`: nothing
+    sleeps. `tell` is called with what happens, in words. `dies`: a rank, and the number of the send before which it
+    dies; `dead`: it has. `copied`: messages whose waits ended before they were taken.
     """
 
     def __init__(
         self,
         pick: Pick,
-        most: Mapping[Channel, int] | None = None,
         reduced: bool = True,
         tell: Callable[[str], None] | None = None,
         dies: tuple[int, int] | None = None,
     ) -> None:
-        self._pick, self._most, self._reduced, self.tell, self.dies = pick, most, reduced, tell, dies
+        self._pick, self._reduced, self._tell, self.dies = pick, reduced, tell, dies
         self.ranks: list[Ordered] = []
         self.shared: dict[str, torch.Tensor] = {}
-        self.taken: list[tuple[list[Option], int]] = []
-        self.redundant = self.left_out = self.failed = self.over = False
+        self.taken: list[Decision] = []
+        self.sent: list[Sent] = []
+        self.redundant = self.failed = self.over = False
         self.dead: int | None = None
         self.copied: list[InPlace] = []
-        self.counts = Counter[Channel]()
         self._ready: deque[Ordered] = deque()
         self._choosing: dict[int, Question] = {}
         self._asleep: dict[int, set[Choice]] = {}
@@ -86,58 +110,31 @@ class Scheduler:
 
     def _decide(self) -> bool:
         """Let one of the ranks that choose go on; return whether one can."""
-        options: list[Option] = []
-        waiting = sorted(self._choosing.items())
-        for rank, question in waiting:
-            choices, asleep = question.choices(), self._asleep[rank]
-            awake = [(rank, choice) for choice in choices if choice not in asleep]
-            options += awake
-            if choices and not self._may_wake(rank, question):
-                self.left_out |= rank != waiting[-1][0]
-                if not awake:
-                    options.clear()
-                break
+        options = [
+            (rank, choice)
+            for rank, question in sorted(self._choosing.items())
+            for choice in question.choices()
+            if choice not in self._asleep[rank]
+        ]
         if not options:
             self.redundant = any(self._asleep.values())
             return False
-        picked = self._pick(options)
-        self.taken.append((options, picked))
+        picked, first = self._pick(options), options[0][0]
+        events = self.ranks[first].clock[first]
+        self.taken.append(Decision(options, picked, self._choosing[first], len(self.sent), events))
         rank, self._chosen = options[picked]
-        if self.tell:
-            plain = f"   (in the plain order {self._describe(options[0])})" if picked else ""
-            self.tell(self._describe(options[picked]) + plain)
+        kind, _, words = self._chosen
+        if self._tell:
+            plain = f"   (in the plain order rank {first} {options[0][1][2]})" if picked else ""
+            self._tell(f"rank {rank} {words}{plain}")
         for other, choice in options[:picked] if self._reduced else ():
             self._asleep[other].add(choice)
-        if self._chosen[0] == ACCESS:
+        if kind == ACCESS:
             for sleepers in self._asleep.values():
-                sleepers.discard(self._chosen)
+                sleepers -= {choice for choice in sleepers if choice[0] == ACCESS}
         del self._choosing[rank], self._asleep[rank]
         self._ready.append(self.ranks[rank])
         return True
-
-    def _describe(self, option: Option) -> str:
-        rank, (kind, peer) = option
-        question = self._choosing[rank]
-        if kind == TAKE:
-            return f"rank {rank} takes {self.ranks[rank].next_tag(peer, question.tags)!r} of rank {peer}"
-        if kind == LOST:
-            return f"rank {rank} learns that rank {peer} is dead"
-        return f"rank {rank} " + (f"finds no {named(question.tags)}" if kind == NOTHING else question.does)
-
-    def _may_wake(self, rank: int, question: Question) -> bool:
-        """Return whether a rank, asleep, can yet be given another choice, so that it is worth letting others go first.
-
-        In every run a rank has sent what it sends in one where the sleeper went first. So `most`, the messages from
-        rank to rank of each tag in the runs so far, says what may come; if a run has more, the search begins anew.
-        """
-        may_die = self.dies and self.dead is None and question.src in (self.dies[0], ANY)
-        if self._most is None or not question.tags or may_die:
-            return True
-        return any(
-            n > self.counts[src, dst, tag]
-            for (src, dst, tag), n in self._most.items()
-            if dst == rank and tag in question.tags and question.src in (src, ANY)
-        )
 
     # What a rank calls
 
@@ -154,16 +151,16 @@ class Scheduler:
         if torch.is_grad_enabled() != gradients:
             torch.set_grad_enabled(gradients)
 
-    def wake(self, *ranks: "Ordered") -> None:
-        """Let suspended ranks continue; one that is to die first of all, so that nothing comes before its death."""
-        for rank in ranks:
-            if self.dies and self.dies[0] == rank.rank:
-                self._ready.appendleft(rank)
-            else:
-                self._ready.append(rank)
+    def wake(self, rank: "Ordered") -> None:
+        """Let a suspended rank continue; one that is to die first of all, so that nothing comes before its death."""
+        if self.dies and self.dies[0] == rank.rank:
+            self._ready.appendleft(rank)
+        else:
+            self._ready.append(rank)
 
     def bury(self, dead: "Ordered") -> None:
         """Let the ranks that wait for a dead one learn of it."""
         self.dead = dead.rank
         for rank in self.ranks:
+            self.sent.append(Sent(dead.rank, rank.rank, "", tuple(dead.clock)))
             rank.wake(dead.rank)

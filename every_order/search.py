@@ -7,13 +7,11 @@ bounding for systematic testing of multithreaded programs).
 
 import math
 import random
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 
 from every_order.runs import Case, Run, run_once
-from every_order.scheduler import ACCESS, TAKE, Channel, Option, Pick
-
-_TRIALS = 10
+from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
 
 
 def follow(decisions: Sequence[int]) -> Pick:
@@ -34,58 +32,38 @@ class Orders:
     def __init__(self, case: Case, at_most: int) -> None:
         self._case, self._at_most = case, at_most
         self.complete = False
-        self._most = Counter[Channel]()
-        for seed in range(_TRIALS):
-            self._note(run_once(case, _at_random(random.Random(seed))))
-
-    def _note(self, run: Run) -> bool:
-        """Note how many messages there may be; return whether there are more than in the runs before."""
-        before = self._most.total()
-        self._most |= run.scheduler.counts
-        return self._most.total() > before
 
     def __iter__(self) -> Iterator[Run]:
-        seen = set[object]()
-        while True:
-            for run in self._all():
-                if run is None:  # it begins anew
-                    break
-                if (key := _order(run)) not in seen:
-                    seen.add(key)
-                    yield run
-            else:
-                return
-
-    def _all(self) -> Iterator[Run | None]:
-        """Yield all runs; None: it must begin anew."""
         n, cut = 0, False
-        now, later = deque[tuple[int, ...]]([()]), deque[tuple[int, ...]]()
-        while now:
-            prefix = now.popleft()
-            run = run_once(self._case, follow(prefix), self._most)
-            if self._note(run) and run.scheduler.left_out:
-                yield None
-                return
-            taken = run.scheduler.taken
-            for place in range(len(prefix), len(taken)):
-                for other in range(1, len(taken[place][0])):
-                    if n + 1 + len(now) + len(later) < self._at_most:
-                        later.append((*(picked for _, picked in taken[:place]), other))
-                    else:
-                        cut = True
+        known: set[tuple[int, ...]] = {()}
+        waiting: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]  # a heap: departures, a number, decisions
+        while waiting:
+            decisions = heappop(waiting)[-1]
+            run = run_once(self._case, follow(decisions))
             if not run.scheduler.redundant:
                 n += 1
                 yield run
-            if not now:
-                now, later = later, now
+            for others in _others(run.scheduler):
+                if others in known:
+                    continue
+                if n + len(waiting) >= self._at_most:
+                    cut = True
+                    break
+                known.add(others)
+                heappush(waiting, (sum(map(bool, others)), len(known), others))
         self.complete = not cut
 
 
-def _order(run: Run) -> object:
-    """Return the sequence of choices of each rank, and that of the accesses of all: what an order is."""
-    happened = run.happened
-    accesses = tuple(rank for rank, (kind, _) in happened if kind == ACCESS)
-    return accesses, tuple(sorted(happened, key=lambda option: option[0]))
+def _others(scheduler: Scheduler) -> Iterator[tuple[int, ...]]:
+    """Yield how other orders begin that a run has shown, up to their last departure: see `scheduler.py`."""
+    picks: list[int] = []
+    for decision in scheduler.taken:
+        first = decision.options[0][0]
+        later = len(decision.options) > 1 and decision.may_be_later(scheduler.sent)
+        for other, (rank, _) in enumerate(decision.options):
+            if other and (rank == first or later):
+                yield (*picks, other)
+        picks.append(decision.picked)
 
 
 def _at_random(draw: random.Random) -> Pick:
@@ -111,7 +89,7 @@ def _by_priority(priorities: list[int], places: set[int]) -> Pick:
 
     def pick(options: Sequence[Option]) -> int:
         nonlocal taken
-        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer) in options]  # who sent, or who chooses
+        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer, _) in options]  # who sent, or who chooses
         best = min(range(len(options)), key=lambda i: priorities[goes_on[i]])
         if taken in places:
             priorities[goes_on[best]] = len(priorities) + taken
@@ -124,7 +102,7 @@ def _by_priority(priorities: list[int], places: set[int]) -> Pick:
 def bound(options: Iterable[Option], n_ranks: int, n_decisions: int, depth: int) -> float | None:
     """Return the probability that a random order finds a mistake; None where it is not known: several ranks choose."""
     options = set(options)
-    if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, _) in options):
+    if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, *_) in options):
         return None
     return 1 / (n_ranks * n_decisions ** (depth - 1))
 
@@ -137,5 +115,7 @@ def estimate(case: Case, n: int) -> float:
     draw, total = random.Random(case.seed), 0.0
     for _ in range(n):
         run = run_once(case, _at_random(draw))
-        total += 0.0 if run.scheduler.redundant else math.prod(len(options) for options, _ in run.scheduler.taken)
+        total += (
+            0.0 if run.scheduler.redundant else math.prod(len(decision.options) for decision in run.scheduler.taken)
+        )
     return total / n

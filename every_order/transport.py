@@ -6,19 +6,19 @@ puts the end of the reading before the change (vector clocks; Mattern, 1989, Vir
 distributed systems).
 """
 
-import math
 import pickle
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from greenlet import greenlet
 
-from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Scheduler
+from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Scheduler, Sent
 from records.recorder import Recorder
+from strategies import Replica, Strategy
 from transports.base import NO_LIMIT, Transport
-from transports.inbox import ANY, Inbox, Tags, named
+from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, Work, as_vector
 
 _DIED = "it died"
@@ -28,32 +28,28 @@ class Died(BaseException):
     """Raised in a rank that is to be dead from here on."""
 
 
-class Letter(Message):
-    """A message that carries its sender's clock: how much of each rank's work came before it was sent."""
-
-    __slots__ = ("clock", "taken")
-    clock: tuple[int, ...]
-    taken: bool
-
-
 class Ordered(Transport):
     """`Transport` in an order that is decided. There is no time.
 
-    `sent` are the messages that it has sent: to whom, the tag, the number beside it. `clock` counts, by rank, the
-    events that came before what this rank does now. `unread` are the messages that it has sent, and does not know to
-    have been read; `races`: see `InPlace`.
+    `numbers` are those beside the messages that it has sent, with their destinations and tags. `clock` counts, by rank,
+    the events that came before what this rank does now. `unread` are the messages that it has sent, and does not know
+    to have been read; `races`: see `InPlace`. `waits_for`: a rank, and what, in words. What it runs: `strategy` and
+    `replica`, the samples whose gradients it has `computed`, the `error` with which it failed, whether it has `ended`.
     """
 
     coroutine: greenlet
+    strategy: Strategy
+    replica: Replica
+    error: Exception | None = None
+    ended = False
 
     def __init__(self, scheduler: Scheduler, rank: int, world_size: int, recorder: Recorder) -> None:
         self.scheduler = scheduler
         super().__init__(rank, world_size, torch.device("cpu"), NO_LIMIT, recorder)
-        self.inbox = _Taking(self)
         self.clock = [0] * world_size
-        self.waits_for: int | None = None  # the rank
-        self.waits_for_what = ""
-        self.sent: list[tuple[int, str, float]] = []
+        self.waits_for: tuple[int | None, str] = None, ""
+        self.numbers: list[tuple[int, str, float]] = []
+        self.computed: list[int] = []
         self.unread: list[InPlace] = []
         self.races: list[str] = []
         self._allocated: dict[int, torch.Tensor] = {}
@@ -61,7 +57,7 @@ class Ordered(Transport):
 
     def now(self) -> float:
         """See Transport: the messages that have been sent."""
-        return float(self.scheduler.counts.total())
+        return float(len(self.scheduler.sent))
 
     def sleep(self, seconds: float) -> None:
         """See Transport."""
@@ -100,7 +96,7 @@ class Ordered(Transport):
 
     def access(self, does: str) -> None:
         """Let others access shared vectors before this rank does what `does` says."""
-        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1)], does=does))
+        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1, does)]))
 
     def read(self, *arguments: Any) -> int:
         """See Transport."""
@@ -118,19 +114,18 @@ class Ordered(Transport):
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
         """See Transport. Raises Died where this rank is to die."""
         scheduler = self.scheduler
-        if scheduler.dies == (self.rank, len(self.sent) + 1):
+        if scheduler.dies == (self.rank, len(self.numbers) + 1):
             scheduler.bury(self)
             raise Died
         if dst == scheduler.dead and dst not in self.inbox.gone:
-            question = Question(lambda: [(SEND, dst), (LOST, dst)], does=f"sends {tag!r} to rank {dst}, which is dead")
-            if scheduler.choose(self.rank, question)[0] == LOST:
+            what = f"to rank {dst}, which is dead"
+            choices: list[Choice] = [(SEND, dst, f"sends {tag!r} {what}"), (LOST, dst, f"cannot send {tag!r} {what}")]
+            if scheduler.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
                 self.inbox.lose(dst, _DIED, died=True)
         return super().isend(value, dst, tag, n)
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self.check_memory()
-        self.sent.append((dst, tag, n))
-        self.scheduler.counts[self.rank, dst, tag] += 1
         receiver = self.scheduler.ranks[dst]
         vector, payload, in_place = None, None, False
         if isinstance(value, torch.Tensor):
@@ -138,20 +133,19 @@ class Ordered(Transport):
             vector = as_vector(value) if in_place else as_vector(value).clone()
         else:
             payload = b"" if value is None else pickle.dumps(value)
-        nbytes = len(payload or b"") if vector is None else vector.nbytes
-        message = Letter(self.rank, tag, vector, payload, nbytes, n)
+        message = Message(self.rank, tag, vector, payload, len(payload or b"") if vector is None else vector.nbytes, n)
         work: Work = Delivered()
-        if in_place:
-            work = on_its_way = InPlace(self, receiver, message)
+        if vector is not None and in_place:
+            work = on_its_way = InPlace(self, receiver, message, vector)
             self.unread.append(on_its_way)
-        self.clock[self.rank] += 1
-        message.clock, message.taken = tuple(self.clock), False
-        receiver.inbox.put(message, self.now())
+        receiver.inbox.put(message, len(self.scheduler.sent))
+        self.scheduler.sent.append(Sent(self.rank, dst, tag, self.tick()))
+        self.numbers.append((dst, tag, n))
         receiver.wake(self.rank)
         if self.scheduler.dies and self.scheduler.dies[0] == dst:
             self.scheduler.wake(self)
             self.scheduler.suspend()
-        return work, nbytes
+        return work, message.nbytes
 
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Any:
         """See Transport."""
@@ -159,9 +153,9 @@ class Ordered(Transport):
         limited = timeout is not None and timeout < NO_LIMIT
         if src == ANY or limited:
             tags = (tag,) if isinstance(tag, str) else tag
+            self.waits_for = None, f"{named(tag)} from {'anybody' if src == ANY else f'rank {src}'}"
             question = Question(partial(self._choices, src, tags, limited), src, tags)
-            self.waits_for_what = f"{named(tag)} from {'anybody' if src == ANY else f'rank {src}'}"
-            kind, peer = self.scheduler.choose(self.rank, question)
+            kind, peer, _ = self.scheduler.choose(self.rank, question)
             if kind == LOST:
                 self.inbox.lose(peer, _DIED, died=True)
                 self.inbox.check(src, tag)
@@ -172,7 +166,10 @@ class Ordered(Transport):
             if src == ANY and timeout != 0:
                 self.inbox.arrivals.append(peer)
             src = peer
-        return super().recv(src, tag)
+        message = super().recv(src, tag)
+        self._newest[src] = max(self._newest[src], number := int(message.order[0]))
+        self.learn(self.scheduler.sent[number].clock)
+        return message
 
     def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
         """Return what a receive may find: the first message of each rank that has sent one; with a limit, nothing.
@@ -180,21 +177,18 @@ class Ordered(Transport):
         A message is there if the receiver has taken one that the same rank sent later. A death is learned of when all
         has been taken that the dead rank had sent.
         """
-        first: dict[int, float] = {}
-        for (peer, one), queue in self.inbox.queues.items():
-            if queue and one in tags and src in (peer, ANY):
-                first[peer] = min(first.get(peer, math.inf), queue[0].order[0])
-        found = [(TAKE, peer) for peer in sorted(first, key=first.__getitem__)]
-        dead = self.scheduler.dead
-        if dead is not None and src in (dead, ANY) and dead not in first:
-            found += [(LOST, dead)] * (dead not in self.inbox.gone or bool(self.inbox.news))
-        is_there = any(number < self._newest[peer] for peer, number in first.items())
-        return [*found, (NOTHING, -1)] if limited and not is_there else found
-
-    def next_tag(self, src: int, tags: tuple[str, ...]) -> str:
-        """Return the tag of the message of a rank that would be taken next."""
-        heads = [queue[0] for (peer, tag), queue in self.inbox.queues.items() if queue and peer == src and tag in tags]
-        return min(heads, key=lambda message: message.order).tag
+        first: dict[int, Message] = {}
+        for (peer, tag), queue in self.inbox.queues.items():
+            if queue and tag in tags and src in (peer, ANY):
+                first[peer] = min(first.get(peer, queue[0]), queue[0], key=lambda message: message.order)
+        by_age = sorted(first.values(), key=lambda message: message.order)
+        found: list[Choice] = [(TAKE, one.src, f"takes {one.tag!r} of rank {one.src}") for one in by_age]
+        dead, inbox = self.scheduler.dead, self.inbox
+        if dead is not None and src in (dead, ANY) and dead not in first and (inbox.news or dead not in inbox.gone):
+            found.append((LOST, dead, f"learns that rank {dead} is dead"))
+        if limited and not any(one.order[0] < self._newest[peer] for peer, one in first.items()):
+            found.append((NOTHING, -1, f"finds no {named(tags)}"))
+        return found
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         while (message := self.inbox.pop(src, tag)) is None:
@@ -206,20 +200,14 @@ class Ordered(Transport):
 
     def wait_for(self, rank: int, what: str) -> None:
         """Suspend this rank until that one has done something for it."""
-        self.waits_for, self.waits_for_what = rank, f"{what} rank {rank}"
+        self.waits_for = rank, f"{what} rank {rank}"
         self.scheduler.suspend()
 
     def wake(self, rank: int) -> None:
         """Let this rank continue, if it waits for that one."""
-        if self.waits_for == rank:
-            self.waits_for = None
+        if self.waits_for[0] == rank:
+            self.waits_for = None, ""
             self.scheduler.wake(self)
-
-    def take(self, message: Letter) -> None:
-        """Learn what the sender of a message knew when it sent it."""
-        message.taken = True
-        self._newest[message.src] = int(message.order[0])
-        self.learn(message.clock)
 
     def learn(self, clock: Sequence[int]) -> None:
         """Let what has come before an event of another rank come before what this rank does from now on."""
@@ -231,29 +219,15 @@ class Ordered(Transport):
         return tuple(self.clock)
 
 
-class _Taking(Inbox):
-    """An inbox that tells its owner of each message that is taken."""
-
-    def __init__(self, owner: Ordered) -> None:
-        super().__init__(owner)
-        self._rank = owner
-
-    def pop(self, src: int, tag: Tags) -> Message | None:
-        message = super().pop(src, tag)
-        if message is not None:
-            self._rank.take(cast(Letter, message))
-        return message
-
-
 class InPlace(Work):
     """A message that its receiver reads in the sender's memory.
 
     If that changes before the sender can know that it has been read, this is noted among the `races` of the sender.
     """
 
-    def __init__(self, sender: Ordered, receiver: Ordered, message: Letter) -> None:
+    def __init__(self, sender: Ordered, receiver: Ordered, message: Message, vector: torch.Tensor) -> None:
         self._sender, self._receiver, self._message = sender, receiver, message
-        self._vector, self._was = message.vector, message.vector.clone()
+        self._vector, self._was = vector, vector.clone()
         self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it
         self._copy_read: tuple[int, ...] | None = None  # the same, of a copy
         self._ended = 0  # the sender's own clock when its wait had ended by copying
@@ -286,17 +260,15 @@ class InPlace(Work):
         """See Work: what has been read may be known, or not yet."""
         sender, k = self._sender, self._receiver.rank
         sender.check_memory()
-        question = Question(lambda: [(TAKE, k)] * bool(self._read) + [(NOTHING, -1)] * (not self.is_known))
-        is_read = sender.scheduler.choose(sender.rank, question)[0] == TAKE
-        if is_read:
-            self.wait()
-        return is_read
+        choices: list[Choice] = [(TAKE, k, f"finds {self.what} read"), (NOTHING, -1, f"finds {self.what} not read yet")]
+        question = Question(lambda: choices[not self._read : 2 - self.is_known])
+        return sender.scheduler.choose(sender.rank, question)[0] == TAKE
 
     def wait(self) -> None:
         """See Work. What has not been taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
-        if self._read is None and not message.taken:
+        if self._read is None and message._receiver is None:
             message.tensor, message._give_back = self._was, self._release_copy
             self._read = sender.tick()
             self._ended = sender.clock[sender.rank]

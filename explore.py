@@ -18,7 +18,9 @@ if __name__ == "__main__":
 
 import dataclasses
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -97,14 +99,11 @@ def make_case(
     """Return a case whose values are possible. Raises UsageError."""
     if isinstance(strategy, Builtin):
         raise UsageError(f"--strategy {strategy.name}: torch itself carries its messages; take another")
-    least, most = strategy.traits.ranks
+    least, most = strategy.traits.ranks[0], min(strategy.traits.ranks[1] or _MOST_RANKS, _MOST_RANKS)
     if n_gpus is None:
-        counts = range(least, _MOST_RANKS + 1 if most is None else most + 1)
-        n_gpus = next((n for n in counts if strategy.roles(n).count("worker") == 2), least)
-    if not least <= n_gpus <= min(most or _MOST_RANKS, _MOST_RANKS):
-        raise UsageError(
-            f"--n_gpus {n_gpus}: of {strategy.name} from {least} to {min(most or _MOST_RANKS, _MOST_RANKS)}"
-        )
+        n_gpus = next((n for n in range(least, most + 1) if strategy.roles(n).count("worker") == 2), least)
+    if not least <= n_gpus <= most:
+        raise UsageError(f"--n_gpus {n_gpus}: must be from {least} to {most} with {strategy.name}")
     for name, value in (("steps", steps), ("epochs", epochs)):
         if not 1 <= value <= _MOST_STEPS:
             raise UsageError(f"--{name} {value}: must be from 1 to {_MOST_STEPS}")
@@ -158,10 +157,8 @@ def _parse(given: Sequence[str]) -> tuple[Strategy, ExploreOptions]:
     ]
     if own:
         fields.append(("own", Annotated[type(default), OmitArgPrefixes, arg(name="this strategy's")], default))
-    fields = [
-        (name, kind, dataclasses.field(default_factory=lambda value=value: value)) for name, kind, value in fields
-    ]
-    read: Any = read_options(given, dataclasses.make_dataclass("CommandLine", fields, kw_only=True), __doc__ or "")
+    made = [(name, kind, dataclasses.field(default_factory=partial(copy, value))) for name, kind, value in fields]
+    read: Any = read_options(given, dataclasses.make_dataclass("CommandLine", made, kw_only=True), __doc__ or "")
     return getattr(read, "own", default), read.more
 
 

@@ -100,12 +100,12 @@ def examine(
     case: Case,
     invariants: Iterable[tuple[str, Holds]] = (),
     at_most: int = 20_000,
-    n_random: int = 1000,
+    random: int = 1000,
     deaths: int = 0,
     until_broken: bool = False,
     quiet: bool = True,
 ) -> Report:
-    """Run a case in all orders, or `at_most` and then `n_random` random ones, and ask what must hold.
+    """Run a case in all orders, or `at_most` and then `random` random ones, and ask what must hold.
 
     `invariants`: more of these, each with what it says. `deaths`: 1 for all orders with the death of one rank too.
     `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar.
@@ -113,7 +113,7 @@ def examine(
     report = Report(case)
     more = [Invariant(says, holds) for says, holds in invariants]
     with tqdm(unit="order", disable=quiet, leave=False) as bar:
-        _add(report, case, more, at_most, n_random, until_broken, bar)
+        _add(report, case, more, at_most, random, until_broken, bar)
         for k in mortal(case) if deaths else ():
             for place in count(1):
                 before = report.with_death

@@ -6,7 +6,7 @@ every_order.problem:network --task every_order.problem:loss` is the same for `tr
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ N_NUMBERS = 10
 
 
 def samples(n: int) -> torch.Tensor:
-    """Return n samples [n, N_NUMBERS + n]: each is c_i, and the unit vector i."""
-    generator = torch.Generator().manual_seed(n)
-    return torch.cat([torch.randn(n, N_NUMBERS, generator=generator, dtype=torch.float64), torch.eye(n).double()], 1)
+    """Return n samples [n, N_NUMBERS + n]: each is c_i, and the negative unit vector i."""
+    c = torch.randn(n, N_NUMBERS, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    return torch.cat([c, -torch.eye(n, dtype=torch.float64)], 1)
 
 
 class Numbers(nn.Module):
@@ -26,14 +26,22 @@ class Numbers(nn.Module):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(n)
-        self.x = nn.Parameter(torch.randn(N_NUMBERS + n, generator=generator, dtype=torch.float64))
+        self.x = nn.Parameter(_start(n).clone())
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return for each row 1/2 |x - c_i|^2 + mark i."""
-        numbers, marks = self.x.split([N_NUMBERS, self.x.numel() - N_NUMBERS])
-        away = (numbers - rows[:, :N_NUMBERS]).square().sum(1) / 2
-        return away + rows[:, N_NUMBERS:] @ marks
+        """Return for each row 1/2 |x|^2 - c_i x, of the ten numbers, + mark i."""
+        x = self.x
+        return (x * (_halves(x.numel()) * x - rows)).sum(1)
+
+
+@cache
+def _start(n: int) -> torch.Tensor:
+    return torch.randn(N_NUMBERS + n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+
+
+@cache
+def _halves(length: int) -> torch.Tensor:
+    return torch.cat([torch.full([N_NUMBERS], 0.5), torch.zeros(length - N_NUMBERS)]).double()
 
 
 def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Which orders are run: all of a case, those with the fewest departures from the plain order first; or random ones.
 
 A run is repeated from its start with other decisions, for that is fast (about 4 ms). The first order that breaks
-something is therefore one with the fewest departures that do (as in CHESS: Musuvathi & Qadeer, 2007, Iterative context
-bounding for systematic testing of multithreaded programs).
+something is one with the fewest departures that do (as in CHESS: Musuvathi & Qadeer, 2007, Iterative context bounding
+for systematic testing of multithreaded programs); where several ranks choose, of those that the reductions leave.
 """
 
 import math

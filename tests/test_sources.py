@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "checkpoints": ("transports", "records"),
     "training": ("launchers", "checkpoints", "strategies", "workloads", "compression", "transports", "records"),
     "virtual_time": ("training", "launchers", "strategies", "workloads", "compression", "transports", "records"),
+    "every_order": ("training", "launchers", "strategies", "workloads", "transports", "records"),
 }
 ROOMS = tuple(MAY_IMPORT)
 NO_ROOMS = ("tests", "benchmarks", "experiments", "lessons")

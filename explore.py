@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import torch
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from every_order.invariants import Holds
@@ -121,7 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> None:
-    torch.set_num_threads(1)
     strategy, options = _parse(given)
     if options.replay:
         case, happened, broken = load(options.replay)

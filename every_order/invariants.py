@@ -6,14 +6,13 @@ Each returns None, or one line that says what is wrong. One of the user's is suc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from every_order.problem import N_NUMBERS, Numbers
-from every_order.runs import LR, Case, Run
-from strategies.asynchronous_server.dgs import DGS
+from every_order.runs import LR, Case, Run, run_once
 from strategies.common.workers import GRADIENT, SERVER
-from strategies.local_models.drifting import Drifting
 from transports.messages import PeerLost
 
 _ROUNDING = 1e-9
@@ -31,7 +30,6 @@ class Invariant:
 
 def chosen(case: Case) -> list[Invariant]:
     """Return what must hold of a case."""
-    strategy, traits = case.strategy, case.strategy.traits
     found = [
         Invariant("no rank fails", fails, of_ended=False),
         Invariant("no rank waits for ever", waits, of_ended=False),
@@ -42,14 +40,13 @@ def chosen(case: Case) -> list[Invariant]:
         found.append(Invariant("every message is taken, and given back", leaves))
     if "server" in case.roles:
         found.append(Invariant("every gradient is applied once, or dropped and counted", applies_once))
-    if weight(case) is not None and not case.dies:
-        found.append(Invariant("every gradient is in the model, once", has_marks))
-    if traits.agree:
+        found.append(Invariant("what a server takes workers' models to be, they are", knows))
+    if not case.dies and (w := weight(case)) is not None:
+        found.append(Invariant(f"the model has every gradient once, with weight {w:.3g}", partial(has_marks, w)))
+    if case.strategy.traits.agree:
         found.append(Invariant("all replicas have the same bits", agree))
-    if getattr(strategy, "max_staleness", None) is not None:
-        found.append(Invariant(f"no gradient is staler than (2 s + 1) (W - 1) = {stalest(case)}", is_stale))
-    if isinstance(strategy, DGS) and strategy.downlink:
-        found.append(Invariant("what the server knows of each worker's model is that model", knows))
+    if (most := case.strategy.stalest(case.workers)) is not None:
+        found.append(Invariant(f"no gradient is more than {most} versions stale", is_stale))
     return found
 
 
@@ -101,48 +98,43 @@ def leaves(run: Run) -> str | None:
 
 
 def applies_once(run: Run) -> str | None:
-    """The (first) server has applied or dropped as many messages of each worker as that has sent; of a dead, at most.
-
-    And where x adds up what is applied, as much is in the model.
-    """
+    """The (first) server has applied or dropped as many gradients of a worker as it has sent; of a dead one, at most."""
     used = Counter(k for k, _, _ in run.applied + run.dropped)
     for rank in run.ranks:
         tags = (GRADIENT, "push", "rest")
         sent = sum(bool(n) and dst == SERVER and tag in tags for dst, tag, n in rank.numbers)
         if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.scheduler.dead):
             return f"rank {rank.rank} sent {sent} gradients, and {used[rank.rank]} were applied or dropped"
-    if weight(run.case) == 1 and abs((total := sum(marks(run))) - len(run.applied)) > _ROUNDING:
-        return f"{len(run.applied)} gradients were applied, and {total:.3g} are in the model"
     return None
 
 
 def weight(case: Case) -> float | None:
-    """Return the weight of each gradient in the model, in learning rates; None where they differ."""
-    strategy, traits = case.strategy, case.strategy.traits
-    if traits.server_updates:
-        if getattr(strategy, "aggregate", 1) > 1 or getattr(strategy, "n_backup", 0):
-            return None
-        return 1.0 if traits.asynchronous else 1 / case.workers
-    if "server" in case.roles or not (traits.agree or isinstance(strategy, Drifting)):
+    """Return the weight of each gradient in the model, in learning rates; None where it is not the same for all.
+
+    Known where ranks without a server agree: there a step adds the mean, or, where they share x, each its own. Else
+    seen in the plain order, which others are then compared with.
+    """
+    if case.strategy.traits.agree and "server" not in case.roles:
+        return 1.0 if case.strategy.traits.asynchronous else 1 / case.workers
+    run = run_once(case, lambda _: 0)
+    if not run.has_ended or run.dropped:
         return None
-    if getattr(strategy, "outer_optimizer", "average") != "average":
-        return None
-    return 1.0 if traits.asynchronous and traits.agree else 1 / case.workers
+    weights = [moved / computed for moved, computed in marks(run) if computed]
+    return weights[0] if min(weights) > max(weights) - _ROUNDING and weights[0] > _ROUNDING else None
 
 
-def marks(run: Run) -> list[float]:
-    """Return how far the mark of each sample is from its start, in learning rates."""
+def marks(run: Run) -> list[tuple[float, int]]:
+    """Return how far the mark of each sample has moved, in learning rates, and of how many gradients it should have."""
     assert run.model is not None
-    moved: list[float] = ((Numbers(run.case.plan.n_samples).x.detach() - run.model)[N_NUMBERS:] / LR).tolist()
-    return moved
+    moved = (Numbers(run.case.plan.n_samples).x.detach() - run.model)[N_NUMBERS:] / LR
+    return [(by, sum(rank.computed.count(i) for rank in run.ranks)) for i, by in enumerate(moved.tolist())]
 
 
-def has_marks(run: Run) -> str | None:
+def has_marks(weight: float, run: Run) -> str | None:
     """The mark of each sample has moved as the gradients of this sample that were computed say."""
-    for i, moved in enumerate(marks(run)):
-        computed, found = sum(rank.computed.count(i) for rank in run.ranks), moved / (weight(run.case) or 1.0)
-        if abs(found - computed) > _ROUNDING:
-            return f"of sample {i}, {computed} gradients were computed, and {found:.3g} are in the model"
+    for i, (moved, computed) in enumerate(marks(run)):
+        if abs(moved / weight - computed) > _ROUNDING and not run.dropped:
+            return f"of sample {i}, {computed} gradients were computed, and {moved / weight:.3g} are in the model"
     return None
 
 
@@ -155,27 +147,21 @@ def agree(run: Run) -> str | None:
     return None
 
 
-def stalest(case: Case) -> int:
-    """Return the bound on the staleness, in versions."""
-    return int((2 * getattr(case.strategy, "max_staleness", 0) + 1) * (case.workers - 1))
-
-
 def staleness(run: Run) -> int:
     """Return the greatest staleness of a gradient of the run, in versions."""
     return max((applied - read for _, read, applied in run.applied), default=0)
 
 
 def is_stale(run: Run) -> str | None:
-    """See AsyncParamServer."""
-    found = staleness(run)
-    return None if found <= stalest(run.case) else f"a gradient was {found} versions stale"
+    """See `Strategy.stalest`."""
+    most = run.case.strategy.stalest(run.case.workers)
+    return f"one was {found} versions stale" if most is not None and (found := staleness(run)) > most else None
 
 
 def knows(run: Run) -> str | None:
-    """DGS: w_k on the server and x_k of worker k are the same."""
-    server = run.ranks[SERVER].strategy
-    assert isinstance(server, DGS)
-    for rank in run.living[1:]:
-        if not torch.allclose(server.differences[rank.rank].w, rank.replica.x, rtol=1e-12, atol=1e-12):
-            return f"rank {rank.rank} ended with another model than the server has for it"
+    """See `Strategy.known_models`."""
+    for rank in run.living:
+        for k, x_k in rank.strategy.known_models().items():
+            if k != run.scheduler.dead and not torch.allclose(x_k, run.ranks[k].replica.x, rtol=1e-12, atol=1e-12):
+                return f"rank {k} ended with another model than rank {rank.rank} takes it to have"
     return None

@@ -68,7 +68,7 @@ class Report:
         how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
-        if getattr(self.case.strategy, "max_staleness", None) is not None:
+        if self.case.strategy.stalest(self.case.workers) is not None:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
         lines = [f"{self.case}: {how_many}; {_plural(len(self.results), 'different result')}", aligned(rows, left=2)]
         if self.random:

@@ -51,6 +51,12 @@ class AsyncParamServer(Served):
         if self.max_staleness is not None:
             between(self, "max_staleness", 0)
 
+    def stalest(self, workers: int) -> int | None:
+        """With one gradient an update, (2 s + 1) (W - 1)."""
+        if self.max_staleness is None or self.aggregate > 1:
+            return None
+        return (2 * self.max_staleness + 1) * (workers - 1)
+
     # Worker
 
     def step(self, n_samples: int) -> None:

@@ -20,6 +20,7 @@ element that was not sent for T - 1 steps ends as u = m u_c + eta (the sum of it
 sent of it last. So momentum counts once a message. R = 1 is SGD with momentum.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -119,6 +120,10 @@ class DGS(Served):
                 self.workers.send_copy(self.replica.x, k, 0, "model")
         else:
             self.transport.recv(SERVER, "model").copy_to(self.shown)
+
+    def known_models(self) -> Mapping[int, torch.Tensor]:
+        """w_k of each worker k: x_k is what it was sent."""
+        return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
 
     def model(self) -> torch.Tensor:
         """Return the server's x [n], on a worker as it was when the epoch ended."""

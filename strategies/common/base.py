@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -89,6 +89,10 @@ class Strategy(ABC):
 
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
         """Check the options against the size of the run. Raises UsageError: see `between`."""
+
+    def stalest(self, workers: int) -> int | None:
+        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
+        return None
 
     # The run
 
@@ -221,6 +225,10 @@ class Strategy(ABC):
         Where workers may die, those that are dead do not, and a checkpoint shows the x of its `state_dict` instead.
         """
         return self.replica.x
+
+    def known_models(self) -> Mapping[int, torch.Tensor]:
+        """Return what this server takes the x_k [n] of each worker to be, by rank, where it keeps that."""
+        return {}
 
     # What belongs to this rank's state
 

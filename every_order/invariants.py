@@ -12,6 +12,7 @@ import torch
 
 from every_order.problem import N_NUMBERS, Numbers
 from every_order.runs import LR, Case, Run, run_once
+from strategies import Strategy
 from strategies.common.workers import GRADIENT, SERVER
 from transports.messages import PeerLost
 
@@ -40,11 +41,12 @@ def chosen(case: Case) -> list[Invariant]:
         found.append(Invariant("every message is taken, and given back", leaves))
     if "server" in case.roles:
         found.append(Invariant("every gradient is applied once, or dropped and counted", applies_once))
-        found.append(Invariant("what a server takes workers' models to be, they are", knows))
     if not case.dies and (w := weight(case)) is not None:
         found.append(Invariant(f"the model has every gradient once, with weight {w:.3g}", partial(has_marks, w)))
     if case.strategy.traits.agree:
         found.append(Invariant("all replicas have the same bits", agree))
+    if type(case.strategy).known_models is not Strategy.known_models:
+        found.append(Invariant("what a server takes workers' models to be, they are", knows))
     if (most := case.strategy.stalest(case.workers)) is not None:
         found.append(Invariant(f"no gradient is more than {most} versions stale", is_stale))
     return found
@@ -98,7 +100,7 @@ def leaves(run: Run) -> str | None:
 
 
 def applies_once(run: Run) -> str | None:
-    """The (first) server has applied or dropped as many gradients of a worker as it has sent; of a dead one, at most."""
+    """The (first) server has applied or dropped as many gradients of a worker as it has sent; of a dead, at most."""
     used = Counter(k for k, _, _ in run.applied + run.dropped)
     for rank in run.ranks:
         tags = (GRADIENT, "push", "rest")

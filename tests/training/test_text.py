@@ -15,7 +15,7 @@ from records.scalars import Scalars, check_tensorboard
 from records.tables import applied
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
-from tests.runs import said, said_by, strategy_of
+from tests.runs import said_by, strategy_of
 from tests.strategies.runs import made
 from workloads import datasets, generate, model_files, models
 from workloads.options import DataOptions
@@ -176,26 +176,6 @@ def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) ->
 
 
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("--dataset text", "--model mlp: takes no text; take --model gpt"),
-        ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
-        ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
-        ("--dataset text --model gpt --context 65 --model_options context=64", "context=64: a sample has 65 tokens"),
-        ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
-        ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
-        ("--dataset textfile --model gpt", "--data_dir data: cannot be read"),
-        ("--tensorboard /dev/null/tb", "--tensorboard: cannot write in /dev/null/tb"),
-    ],
-)
-def test_bad_input_gets_one_line(tmp_path: Path, arguments: str, told: str) -> None:
-    code, text = said(*arguments.split(), "--results_dir", str(tmp_path), "--n_gpus", "2")
-    assert (code, text.count("\n")) == (2, 1), text
-    assert told in text
-    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,6 @@ def test_options_that_the_decoder_does_not_have_are_refused(options: str, told: 
         network(options)
 
 
-def test_other_models_have_no_options() -> None:
-    with pytest.raises(UsageError, match="--model_options width=3: --model mlp has none; leave it out"):
-        build("mlp", (5,), 3, "width=3")
-
-
 def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], str]) -> None:
     one = user_module("def make(shape, n, *, sizes=(4,), bias=True):\n  return nn.Linear(shape[0], sum(sizes), bias)")
     model = build(one, (5,), 3, "sizes=(1,2),bias=False")

@@ -37,8 +37,7 @@ def test_a_block_is_torchs_own_layer_with_a_causal_mask() -> None:
     )  # fmt: skip
     for mine, theirs in pairs:
         theirs.load_state_dict(mine.state_dict())
-    other.self_attn.in_proj_weight.data.copy_(own.qkv.weight)
-    other.self_attn.in_proj_bias.data.copy_(own.qkv.bias)
+    other.self_attn.load_state_dict({f"in_proj_{name}": p for name, p in own.qkv.state_dict().items()}, strict=False)
     x = torch.randn(2, T, 32, dtype=torch.float64)
     mask = nn.Transformer.generate_square_subsequent_mask(T, dtype=torch.float64)
     torch.testing.assert_close(own(x), other(x, src_mask=mask, is_causal=True))
@@ -63,13 +62,9 @@ def test_at_first_every_token_is_as_likely_and_the_stream_does_not_grow() -> Non
     assert model.state_dict()["blocks.0.widen.weight"].std() == pytest.approx(0.02, rel=0.05)
 
 
-def test_dropout_is_of_training_and_repeatable() -> None:
+def test_dropout_is_of_training() -> None:
     model, x = network("layers=1,width=32,dropout=0.5"), tokens()
-    torch.manual_seed(5)
-    first, second = model(x), model(x)
-    torch.manual_seed(5)
-    assert torch.equal(model(x), first)
-    assert not torch.equal(second, first)
+    assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
 

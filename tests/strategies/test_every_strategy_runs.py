@@ -14,9 +14,7 @@ import pytest
 from checkpoints import files
 from checkpoints.folder import listed
 from records.errors import UsageError
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies import AsyncParamServer, RingAllReduce, Strategy
 from strategies.common.builtin import Builtin
 from tests.strategies.loops import (
     EXHAUSTIVE,

@@ -11,13 +11,10 @@ import pytest
 
 from checkpoints import files
 from checkpoints.folder import latest
-from compression.fp16 import Float16
-from compression.none import NoCodec
+from compression import Float16, NoCodec
 from records.errors import UsageError
 from records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from strategies import Strategy
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.downpour import Downpour
+from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
 from tests.runs import metadata, small
 from tests.strategies.loops import other_value

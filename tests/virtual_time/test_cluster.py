@@ -8,11 +8,7 @@ import pytest
 
 from compression.topk import TopK
 from records.errors import UsageError
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.dgs import DGS
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
+from strategies import DGS, AsyncParamServer, BackupWorkers, ParamServer, RingAllReduce
 from tests.runs import small
 from training.checks import resolve
 from training.options import Options

@@ -147,6 +147,7 @@ def needs_a_closure(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimi
 
 
 LONG = "x" * 300
+GPT = "--dataset text --model gpt --model_options"
 SERVED = "--strategy param_server --n_gpus 3"
 WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
@@ -226,10 +227,19 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--dataset text", "--model mlp: takes no text; take --model gpt"),
     ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
     ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
-    ("--dataset text --model gpt --context 65 --model_options context=64", "context=64: a sample has 65 tokens"),
     ("--dataset textfile --model gpt", "--data_dir data: cannot be read"),
     ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
     ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
+    (f"{GPT} layer=4", "--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
+    (f"{GPT} layers=4.0", "--model_options layers=4.0: --model gpt takes layers: int = 2"),
+    (f"{GPT} layers=0", "--model_options layers=0: must be at least 1"),
+    (f"{GPT} width=30", "--model_options width=30: must be a multiple of heads=4"),
+    (f"{GPT} dropout=1", "--model_options dropout=1: must be at least 0 and less than 1"),
+    (f"{GPT} context=63", "--model_options context=63: a sample has 64 tokens; take as many, or a smaller --context"),
+    *(
+        (f"{GPT} {wrong}", f"--model_options {wrong}: must be NAME=VALUE,NAME=VALUE, each once")
+        for wrong in ("layers", "layers=4,layers=5", "layers=four", "layers=1)+(1")
+    ),
     ("--model_options width=3", "--model_options width=3: --model mlp has none; leave it out"),
     ("--tensorboard /dev/null/tb", "--tensorboard: cannot write in /dev/null/tb"),
 ]

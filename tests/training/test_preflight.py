@@ -86,12 +86,8 @@ def checked(options: Options, how: str, name: str, may: bool) -> None:
     if may:
         prepare(resolve(options))
         return
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=f"^--{name} .*{'was made with' if how == 'resume' else 'that run had'}.*\\Z"):
         prepare(resolve(options))
-    said = str(refused.value)
-    assert "\n" not in said
-    assert said.startswith(f"--{name} ")
-    assert ("was made with" if how == "resume" else "that run had") in said
 
 
 RUN_OPTIONS = [option for panel in PANELS for option in dataclasses.fields(panel) if option.name not in PLACES]

@@ -172,7 +172,6 @@ def test_a_gradient_that_is_not_finite_is_computed_again_with_a_smaller_scale(fa
     assert resumed.scale(torch.ones(())).item() == 2**11
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", ["single", "ring_all_reduce", "async_param_server"])
 def test_float16_with_a_scaler_learns_on_a_gpu(tmp_path: Path, strategy: str) -> None:

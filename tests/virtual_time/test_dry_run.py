@@ -1,5 +1,6 @@
 """Steps that are only timed: on the meta device they take what they take with elements, for models of any size."""
 
+import re
 from typing import Any
 
 import pytest
@@ -248,7 +249,5 @@ def test_models_by_name() -> None:
 def test_what_is_wrong_is_one_line(
     changes: dict[str, Any], cluster: dict[str, Any], parameters: float | None, message: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=rf"^{re.escape(message)}.*\Z"):
         dry_run(options_of(RingAllReduce(), 3, **changes), ClusterOptions(**cluster), parameters, 1, quiet=True)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)

@@ -69,26 +69,6 @@ def test_dropout_is_of_training() -> None:
     assert torch.equal(model(x), model(x))
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ("layer=4", "^--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
-        ("layers=4.0", "^--model_options layers=4.0: --model gpt takes layers: int = 2"),
-        ("layers=0", "^--model_options layers=0: must be at least 1"),
-        ("width=30", "^--model_options width=30: must be a multiple of heads=4"),
-        ("dropout=1", "^--model_options dropout=1: must be at least 0 and less than 1"),
-        ("context=11", "^--model_options context=11: a sample has 12 tokens; take as many, or a smaller --context"),
-        ("layers", "^--model_options layers: must be NAME=VALUE,NAME=VALUE, each once"),
-        ("layers=4,layers=5", "must be NAME=VALUE,NAME=VALUE, each once"),
-        ("layers=four", "must be NAME=VALUE"),
-        ("layers=1)+(1", "must be NAME=VALUE"),
-    ],
-)
-def test_options_that_the_decoder_does_not_have_are_refused(options: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        network(options)
-
-
 def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], str]) -> None:
     one = user_module("def make(shape, n, *, sizes=(4,), bias=True):\n  return nn.Linear(shape[0], sum(sizes), bias)")
     model = build(one, (5,), 3, "sizes=(1,2),bias=False")

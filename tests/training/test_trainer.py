@@ -153,7 +153,7 @@ def test_a_gradient_that_is_not_finite_is_computed_again_with_a_smaller_scale(fa
     w, precision, passes = nn.Parameter(torch.ones(2)), Precision("fp16", torch.device("cpu")), 0
 
     def try_again() -> bool:
-        precision.scale((w * factor).sum()).backward()
+        precision.scaler.scale((w * factor).sum()).backward()
         assert w.grad is not None
         w.grad = w.grad.half().float()
         return precision.unscale([w])
@@ -168,8 +168,8 @@ def test_a_gradient_that_is_not_finite_is_computed_again_with_a_smaller_scale(fa
     assert w.grad is not None
     assert (w.grad.tolist(), passes) == ([16.0, 16.0], 5), "2 ** 11 is the first scale with which it is below 65504"
     resumed = Precision("fp16", torch.device("cpu"))
-    resumed.load_state_dict(precision.state_dict())
-    assert resumed.scale(torch.ones(())).item() == 2**11
+    resumed.scaler.load_state_dict(precision.scaler.state_dict())
+    assert resumed.scaler.scale(torch.ones(())).item() == 2**11
 
 
 @pytest.mark.gpu

@@ -12,18 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from compression import DGC, QSGD, BFloat16, Blosc, Float16, NoCodec, PowerSGD, RandomK, Sign, TopK
 from compression.base import Codec, Setting
-from compression.bf16 import BFloat16
-from compression.blosc import Blosc
-from compression.dgc import DGC
-from compression.fp16 import Float16
 from compression.layout import Layout
-from compression.none import NoCodec
-from compression.powersgd import PowerSGD
-from compression.qsgd import QSGD
-from compression.random_k import RandomK
-from compression.sign import Sign
-from compression.topk import TopK
 from records.errors import RunFailed, UsageError
 
 KINDS_OF_SHAPES: list[tuple[int, ...]] = [

@@ -14,8 +14,7 @@ from torch import nn
 
 import strategies
 from records.errors import RunFailed
-from strategies import STRATEGIES, Replica, Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import STRATEGIES, Replica, RingAllReduce, Strategy
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
 from tests.ranks import virtual_time

@@ -5,21 +5,22 @@ from typing import Any
 
 import pytest
 
-from compression import CODECS, Codec, Layout
-from compression.random_k import RandomK
-from compression.topk import TopK
+from compression import CODECS, Codec, Layout, RandomK, TopK
 from records.errors import UsageError
-from strategies import STRATEGIES, Strategy
-from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.all_reduce.sharded_ring import ShardedRing
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.dgs import DGS
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies import (
+    DGS,
+    STRATEGIES,
+    AsyncParamServer,
+    BackupWorkers,
+    Downpour,
+    ElasticAveraging,
+    NaiveAllReduce,
+    ParamServer,
+    RingAllReduce,
+    ShardedRing,
+    Strategy,
+)
 from strategies.common.forms import predict
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
 from tests.runs import IN_MEMORY, n_gpus_of
 from training.checks import resolve
 from training.options import Options

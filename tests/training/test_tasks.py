@@ -37,7 +37,6 @@ def options_of(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def trained(folder: Path, name: str, **changes: Any) -> torch.Tensor:
-    """Run it with three workers; return x."""
     strategy = strategy_of(name, **({"workers_like": 3} if name == "single" else {}))
     runs.made(folder, "run", strategy, **options_of(name, save=str(folder / "x.pt"), **changes))
     return torch.cat([one.flatten() for one in torch.load(folder / "x.pt", weights_only=True).values()])
@@ -70,9 +69,6 @@ def test_what_does_not_wait_counts_samples_and_ends_an_epoch_with_them(tmp_path:
     trained(tmp_path, "async_param_server")
     server = load_table(tmp_path / "run.csv").query("role == 'server'")
     assert server["samples"].sum() == pytest.approx(3 * 42, abs=8), "of each of 3 workers a part of 4 may be too many"
-
-
-# A function of the user's
 
 
 def test_a_users_function_gives_the_same_as_the_task_that_is_here(tmp_path: Path) -> None:
@@ -124,9 +120,6 @@ def arguments(options: dict[str, object]) -> list[str]:
 def test_a_token_below_0_is_told(x: int, y: int) -> None:
     with pytest.raises(UsageError, match=r"^--task language_model: a token is below 0; count from 0, only targets"):
         TASKS["language_model"](nn.Embedding(3, 3), torch.tensor([[x]]), torch.tensor([[y]]))
-
-
-# What is shown
 
 
 def test_every_table_shows_the_names_that_the_task_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

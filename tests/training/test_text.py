@@ -32,12 +32,8 @@ def of_text(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# What continues a text
-
-
 @pytest.fixture(scope="module", params=["model.pt", "model.safetensors"])
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a decoder that has learned the text."""
     if request.param.endswith("safetensors"):
         pytest.importorskip("safetensors")
     folder = tmp_path_factory.mktemp("text")
@@ -108,9 +104,6 @@ def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytes
         assert wrong.split()[0] in told
 
 
-# Checkpoints, scalars
-
-
 def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and_network(tmp_path: Path) -> None:
     where = {"checkpoint_every": 40, "checkpoint_dir": str(tmp_path / "c"), "train_size": 152, "epochs": 4}
     made(tmp_path, "run", RING, **of_text(tmp_path) | where)
@@ -124,7 +117,6 @@ def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and
 
 
 def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The steps and values that TensorBoard reads in a folder, by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder))
@@ -163,9 +155,6 @@ def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) ->
         if rank == 0:
             assert ("staleness" in found) == (len(applied(events)) > 0)
             assert found["lr"][-1][1] < found["lr"][0][1] <= 0.01
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

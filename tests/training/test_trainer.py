@@ -37,7 +37,6 @@ def split(named: Parameters, first: Callable[[str, nn.Parameter], bool]) -> list
 
 
 def groups(named: Parameters) -> torch.optim.Optimizer:
-    """Return an optimizer of two groups: for `--optimizer tests.training.test_trainer:groups`."""
     first, others = split(named, lambda name, p: name.startswith("1."))
     made: list[dict[str, Any]] = [{"params": first, "lr": 0.05, "weight_decay": 0.3}, {"params": others}]
     return torch.optim.AdamW(made, lr=0.01)
@@ -96,7 +95,6 @@ def plain(options: Options, make: Callable[[Parameters], Any]) -> list[torch.Ten
 
 
 def trained(folder: Path, strategy: str, **changes: Any) -> tuple[list[torch.Tensor], Options]:
-    """x after each step, of a checkpoint of each, and the options."""
     given = MODEL | {"n_gpus": n_gpus_of(strategy, 2), "epochs": 2} | changes
     made(folder, "run", strategy_of(strategy), **given)
     states = [files.load_rank(path, 0)["model"] for path in listed(folder / "run.checkpoints")]

@@ -65,8 +65,7 @@ def test_at_first_every_token_is_as_likely_and_the_stream_does_not_grow() -> Non
 def test_dropout_is_of_training() -> None:
     model, x = network("layers=1,width=32,dropout=0.5"), tokens()
     assert not torch.equal(model(x), model(x))
-    model.eval()
-    assert torch.equal(model(x), model(x))
+    assert torch.equal(model.eval()(x), model(x))
 
 
 def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], str]) -> None:

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, StepSettings, figures, main, slowest
 from benchmarks.training import GlooServer, on_rank
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.synchronous_server.param_server import ParamServer
+from strategies import AsyncParamServer, ParamServer
 from training import launch
 
 

@@ -23,12 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, gloo, main, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import Replica, Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import ParamServer, Replica, RingAllReduce, Strategy
 from strategies.common.builtin import replica_of
 from strategies.common.served import Served
 from strategies.common.workers import SERVER
-from strategies.synchronous_server.param_server import ParamServer
 from training import launch
 from transports.base import Transport
 

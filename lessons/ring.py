@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies import Cost, Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import Cost, RingAllReduce, Strategy
 from transports.base import Transport, Work
 
 

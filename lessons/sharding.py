@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from records.errors import RunFailed
-from strategies import Cost, RunSize, Strategy
-from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies import Cost, RunSize, ShardedRing, Strategy
 from transports.base import Transport
 
 Update = Callable[[torch.Tensor, torch.Tensor], None]

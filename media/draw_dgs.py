@@ -19,13 +19,9 @@ from matplotlib.ticker import NullLocator, StrMethodFormatter
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from compression import Codec
-from compression.none import NoCodec
-from compression.topk import TopK
+from compression import Codec, NoCodec, TopK
 from records.atomic import write_atomically
-from strategies import Strategy
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.dgs import DGS
+from strategies import DGS, AsyncParamServer, Strategy
 from training.options import Options
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run

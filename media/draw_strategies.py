@@ -14,10 +14,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import ParamServer, RingAllReduce, Strategy
 from strategies.common.forms import closed_form
-from strategies.synchronous_server.param_server import ParamServer
 
 HERE = Path(__file__).parent
 SERVER, WORKER = "#c25b4e", "#3b6ea5"

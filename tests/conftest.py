@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
@@ -60,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(map(item.get_closest_marker, ("chaos", "end_to_end", "exhaustive"))):
             item.add_marker("slow")  # `-m "not slow"` leaves them out too
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip("needs a CUDA device"))
     if chosen := chosen_strategy(config):
         keep_those_of(chosen, config, items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -13,10 +13,7 @@ TOKENS, LENGTH = 7, 6
 
 
 def lines() -> Arrays:
-    """Return 42 training and 20 held-out lines of tokens, each the next of the one before; most targets are masked.
-
-    Samples have from 1 to 6 targets, so that ranks have unequal numbers of them.
-    """
+    """Lines of tokens, each the next of the one before, with 1 to 6 targets: ranks have unequal numbers of them."""
     random = torch.Generator().manual_seed(0)
     x = (torch.randint(TOKENS, (62, 1), generator=random) + torch.arange(LENGTH)) % TOKENS
     n = torch.randint(1, LENGTH + 1, (62, 1), generator=random)
@@ -25,12 +22,10 @@ def lines() -> Arrays:
 
 
 def language(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Return a language model that sees one token."""
     return nn.Sequential(nn.Embedding(n_classes, 4), nn.Linear(4, n_classes))
 
 
 def masked(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Language modelling as a function of the user's, with a score."""
     output = model(x)
     counted = y != -100
     right = (output.argmax(-1) == y)[counted].double().mean()
@@ -38,14 +33,12 @@ def masked(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, dict
 
 
 def heights() -> Arrays:
-    """Return 40 training and 10 held-out points in float64 with two numbers each, which depend on them linearly."""
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = x @ torch.tensor([[1.0, 0.0], [-2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
     return x[:40], y[:40], x[40:], y[40:]
 
 
 def regression(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Mean squared error."""
     return F.mse_loss(model(x), y)
 
 
@@ -55,12 +48,10 @@ class _OwnLoss(nn.Linear):
 
 
 def own_loss(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Return a model that returns its own loss."""
     return _OwnLoss(input_shape[0], n_classes)
 
 
 def own(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
-    """Take the loss that the model returns."""
     return model(x, y), len(x)
 
 

@@ -100,9 +100,8 @@ def test_started_again_it_goes_on_with_its_table(tmp_path: Path, capsys: pytest.
 def test_a_table_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, text: str) -> None:
     table = tmp_path / "scores.csv"
     table.write_bytes(text.encode("latin-1"))
-    with pytest.raises(UsageError, match=r"^--output .*is no table of scores") as refused:
+    with pytest.raises(UsageError, match=r"^--output .*is no table of scores.*\Z"):
         score_here(tmp_path, output=str(table))
-    assert "\n" not in str(refused.value)
     assert table.read_bytes() == text.encode("latin-1")
 
 

@@ -11,8 +11,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from compression import CODECS, Codec
-from compression.none import NoCodec
+from compression import CODECS, Codec, NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS

@@ -226,7 +226,7 @@ class _Rank:
                 replica.recount(n, expected)
                 self.strategy.begin_step(self.weight(i, n))
             with phase("backward"), self.straggler.stretched():
-                replica.backward(self.precision.scale(loss))
+                replica.backward(self.precision.scaler.scale(loss))
         return total, n
 
     def n_samples(self, i: int) -> int:

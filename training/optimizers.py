@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
 }
 
+_Make = Callable[[Any], torch.optim.Optimizer]
 _OWN = ("params", "lr", "weight_decay")  # have options of their own, or are no options
 
 DECAYS = ("all", "matrices")
@@ -50,10 +51,11 @@ def factory(
     if weight_decay and "weight_decay" not in takes:
         raise UsageError(f"--weight_decay {weight_decay}: {name} has none; leave it out, or take another --optimizer")
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
-    made: Callable[[Any], torch.optim.Optimizer] = partial(_without_compiler(kind), **arguments)
+    made: _Make = partial(_without_compiler(kind), **arguments)
     if name == "muon":
+        arguments = {"adjust_lr_fn": "match_rms_adamw"} | arguments  # one --lr and --weight_decay are for both
         adamw = factory("adamw", lr, momentum, weight_decay, ())
-        return ByTensor(partial(_with_adamw, partial(made, **_LIKE_ADAMW | arguments), adamw, decay), name)
+        return ByTensor(partial(_with_adamw, partial(made, **arguments), adamw, decay), name)
     make = made if decay == "all" else lambda parameters: made(_groups(parameters, decay))
     try:
         vector = torch.nn.Parameter(torch.zeros(2))
@@ -72,15 +74,8 @@ def _groups(parameters: Sequence[torch.Tensor], decay: str) -> list[dict[str, An
     return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
 
 
-_LIKE_ADAMW = {"adjust_lr_fn": "match_rms_adamw"}  # so that one --lr and --weight_decay are for both
-
-
 def _with_adamw(
-    muon: Callable[[Any], torch.optim.Optimizer],
-    adamw: Callable[[Any], torch.optim.Optimizer],
-    decay: str,
-    layout: Layout,
-    parameters: list[torch.nn.Parameter],
+    muon: _Make, adamw: _Make, decay: str, layout: Layout, parameters: list[torch.nn.Parameter]
 ) -> torch.optim.Optimizer:
     """Return Muon for matrices, and AdamW for the rest, and for embeddings, as is usual.
 

@@ -13,12 +13,10 @@ from typing import Any, TypeVar
 import torch
 
 from checkpoints.options import CheckpointOptions
-from compression import Codec, Layout, Setting
-from compression.none import NoCodec
+from compression import Codec, Layout, NoCodec, Setting
 from records.errors import UsageError
 from records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions
-from strategies import OptimizerFactory, Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import OptimizerFactory, RingAllReduce, Strategy
 from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded

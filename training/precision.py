@@ -17,46 +17,35 @@ class Precision:
     In float16 small gradients are zero and large ones infinite, so the loss is multiplied by a scale, which torch's
     GradScaler finds: it halves it when a gradient is not finite. Each rank has a scale of its own, and its gradient is
     divided by it before a strategy sees it. Where torch would skip the step, here the rank computes it once more with
-    the new scale: then all ranks take all steps, whatever the strategy.
+    the new scale: then all ranks take all steps, whatever the strategy. `scaler.scale(loss)` is what the backward pass
+    begins with, and a resumed run needs the state of `scaler`.
     """
 
     def __init__(self, amp: str, device: torch.device) -> None:
         self._dtype, self._device = AMP[amp], device
-        self._scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=amp == "fp16")
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Compute the block, a forward pass and its loss, in the half type."""
         return torch.autocast(self._device.type, self._dtype) if self._dtype else nullcontext()
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return what the backward pass begins with."""
-        return self._scaler.scale(loss)
 
     def unscale(self, parameters: list[torch.nn.Parameter]) -> bool:
         """Divide the gradients by the scale; return whether they are finite.
 
         If not, they are forgotten, and the scale is smaller. Raises RunFailed if none is small enough.
         """
-        if not self._scaler.is_enabled():
+        if not self.scaler.is_enabled():
             return True
         tried = _Tried([p for p in parameters if p.grad is not None])
-        self._scaler.unscale_(tried)
-        self._scaler.step(tried)
-        self._scaler.update()
+        self.scaler.unscale_(tried)
+        self.scaler.step(tried)
+        self.scaler.update()
         if not tried.is_finite:
-            if self._scaler.get_scale() < 1e-3:
+            if self.scaler.get_scale() < 1e-3:
                 raise RunFailed("the gradient is not finite in float16, however small its scale; take --amp bf16")
             for parameter in parameters:
                 parameter.grad = None
         return tried.is_finite
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
-        return self._scaler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self._scaler.load_state_dict(state)
 
 
 class _Tried(torch.optim.Optimizer):

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from compression import Codec
-from compression.none import NoCodec
+from compression import Codec, NoCodec
 from records.errors import UsageError
 from strategies import Strategy
 from training.names import codec_class, strategy_class

@@ -67,7 +67,7 @@ class Saved:
                 "samples": self.position.samples,
             },
             **random_state(transport.device),
-            "precision": self._precision.state_dict(),
+            "precision": self._precision.scaler.state_dict(),
         }
         with transport.recorder.evaluating():
             try:
@@ -92,6 +92,6 @@ class Saved:
         self.position = Position(step, step, loss_sum, n, samples, samples)
         transport.recorder.epoch = position["epoch"]
         set_random_state(state, transport.device)
-        self._precision.load_state_dict(state.get("precision", {}))  # there was none before --amp
+        self._precision.scaler.load_state_dict(state.get("precision", {}))  # there was none before --amp
         found: dict[str, Any] = state["strategy"]
         return found

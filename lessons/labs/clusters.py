@@ -10,11 +10,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import ParamServer, RingAllReduce, ShardedParamServer, Strategy
 from strategies.common import forms
-from strategies.synchronous_server.param_server import ParamServer
-from strategies.synchronous_server.sharded_param_server import ShardedParamServer
 from training import Options
 from transports.card import FAIR
 from transports.units import PAYLOAD

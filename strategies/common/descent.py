@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -155,10 +155,8 @@ class Descent:
         elif not self.is_flat and [tuple(p.shape) for p in parameters] != list(layout.shapes):
             parameters = tuple(layout.views(parameters[0]))
         self.parameters = [p if isinstance(p, nn.Parameter) else nn.Parameter(p) for p in parameters]
-        if isinstance(self._make, ByTensor):
-            self.optimizer = self._make(list(self.parameters), layout)
-        else:
-            self.optimizer = self._make(list(self.parameters))
+        make = partial(self._make, layout=layout) if isinstance(self._make, ByTensor) else self._make
+        self.optimizer = make(list(self.parameters))
         if {id(p) for group in self.optimizer.param_groups for p in group["params"]} - set(map(id, self.parameters)):
             name = _name_of(self._make, self.optimizer)
             raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
@@ -235,12 +233,8 @@ class Descent:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""
-        return {
-            "optimizer": deepcopy(self.optimizer.state_dict()),
-            "version": self.version,
-            "samples": self.samples,
-            "processed": self.processed,
-        }
+        counts = {"version": self.version, "samples": self.samples, "processed": self.processed}
+        return {"optimizer": deepcopy(self.optimizer.state_dict()), **counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""

@@ -12,10 +12,8 @@ from benchmarks.draw_accuracy import Settings, draw
 from benchmarks.points import Point, build
 from launchers.devices import usable_cores
 from records.errors import UsageError
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies import AsyncParamServer, ParamServer, RingAllReduce
 from strategies.common.replica import layout_of
-from strategies.synchronous_server.param_server import ParamServer
 
 PHASES = {"forward": 1e-3, "backward": 2e-3, "update": 1e-4}
 CLOCK = Clock({f"mlp {one.name}": PHASES for one in (RingAllReduce, ParamServer, AsyncParamServer)})

@@ -145,10 +145,9 @@ def test_a_foreign_or_damaged_checkpoint_is_refused_in_one_line(whole: Path, tmp
     (DAMAGE | SEALED)[damage](path)
     if damage in SEALED:
         seal(path)
-    with pytest.raises(UsageError, match=r"^--resume ") as error:
+    with pytest.raises(UsageError, match=r"^--resume .*\Z"):
         run(options(tmp_path, resume=str(path), run_name="resumed", epochs=1), quiet=True)
     assert not (tmp_path / "ran").exists()
-    assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("resumed*"))
 
 

@@ -51,9 +51,8 @@ def test_a_record_that_was_changed_is_refused_in_one_line(results: Path, tmp_pat
     ]  # fmt: skip
     for text in (*(json.dumps(record | change) for change in changes), "", "[]", "{}", "{"):
         (tmp_path / "run.json").write_text(text)
-        with pytest.raises(UsageError, match=r"^--replay .* is not the record of a run") as refused:
+        with pytest.raises(UsageError, match=r"^--replay .* is not the record of a run.*\Z"):
             replay.load(str(tmp_path / "run"))
-        assert "\n" not in str(refused.value), text
 
 
 def test_other_parameters_are_told_with_what_differs(results: Path, tmp_path: Path) -> None:

@@ -12,18 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from compression import DGC, QSGD, BFloat16, Blosc, Float16, NoCodec, PowerSGD, RandomK, Sign, TopK
 from compression.base import Codec, Setting
-from compression.bf16 import BFloat16
-from compression.blosc import Blosc
-from compression.dgc import DGC
-from compression.fp16 import Float16
 from compression.layout import Layout
-from compression.none import NoCodec
-from compression.powersgd import PowerSGD
-from compression.qsgd import QSGD
-from compression.random_k import RandomK
-from compression.sign import Sign
-from compression.topk import TopK
 from records.errors import RunFailed, UsageError
 
 KINDS_OF_SHAPES: list[tuple[int, ...]] = [
@@ -102,9 +93,8 @@ def test_what_is_not_finite_is_refused_and_nothing_of_it_is_kept(codec: Codec, s
     for wrong in (math.nan, math.inf, -math.inf):
         vector = normal(MIXED, 0)
         vector[MIXED.slices[2].start + 4] = wrong
-        with pytest.raises(RunFailed, match=f"gradient of b has the value {wrong}") as refused:
+        with pytest.raises(RunFailed, match=rf"^.*gradient of b has the value {wrong}.*\Z"):
             end.encode(vector)
-        assert "\n" not in str(refused.value)
     after, expected = end.encode(normal(MIXED, 1)), other.encode(normal(MIXED, 1))
     assert torch.equal(after.data, expected.data)
 
@@ -115,9 +105,8 @@ def test_a_code_of_a_wrong_length_is_refused_in_one_line(codec: Codec, scope: st
     end = started(codec, MIXED, scope=scope)
     raw = end.encode(normal(MIXED, 0)).data.view(torch.uint8)
     for wrong in (raw[:-8], raw[:0], torch.cat([raw, raw[:8]]), raw[:3], torch.cat([raw, raw])):
-        with pytest.raises(RunFailed, match=rf"a code of {len(wrong)} bytes") as refused:
+        with pytest.raises(RunFailed, match=rf"^.*a code of {len(wrong)} bytes.*\Z"):
             end.decode(wrong)
-        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("scope", ["tensor", "vector"])
@@ -214,9 +203,8 @@ def test_blosc_refuses_a_wrong_bit_and_what_is_no_code(at: int, bit: int, shuffl
     data = end.encode(normal(MIXED, 0).round()).data
     data[at % len(data)] ^= 1 << bit
     for wrong in (data, torch.tensor(list(foreign), dtype=torch.uint8)):
-        with pytest.raises(RunFailed, match="damaged, or sent by another codec") as refused:
+        with pytest.raises(RunFailed, match=r"^.*damaged, or sent by another codec.*\Z"):
             end.decode(wrong)
-        assert "\n" not in str(refused.value)
 
 
 def test_without_the_library_of_blosc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

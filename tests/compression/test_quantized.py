@@ -5,9 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression.layout import Layout
-from compression.qsgd import QSGD
-from compression.sign import Sign
+from compression import QSGD, Layout, Sign
 from records.errors import RunFailed
 from tests.compression.test_all_codecs import DTYPES, LAYOUTS, MIXED, SCOPES, normal, started
 

@@ -68,7 +68,6 @@ def test_the_k_largest_are_found_in_a_long_vector_and_by_a_sampled_threshold_hal
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gpu_finds_elements_as_large(kind: str) -> None:
     vector = sample(kind, LONG + 1, seed=5)

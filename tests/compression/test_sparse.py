@@ -9,12 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression.base import Codec
-from compression.dgc import DGC
-from compression.layout import Layout
-from compression.random_k import RandomK
+from compression import DGC, Codec, Layout, RandomK, TopK
 from compression.sparse import share_of
-from compression.topk import TopK
 from records.errors import RunFailed
 from tests.compression import test_all_codecs as every
 

@@ -68,7 +68,6 @@ def test_what_is_not_a_whole_trace_gets_one_line(tmp_path: Path, damage: str) ->
     path = tmp_path / "damaged.csv"
     if damage in damaged:
         path.write_text(damaged[damage])
-    with pytest.raises((UsageError, OSError), match=r"damaged\.csv") as error:
+    with pytest.raises((UsageError, OSError), match=r"^.*damaged\.csv.*\Z"):
         animate(path, tmp_path / "out.gif", between=1)
-    assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("*.gif"))

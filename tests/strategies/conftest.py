@@ -11,8 +11,7 @@ import pytest
 
 from param_server_builtin import BuiltinParamServer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import STRATEGIES, Strategy
-from strategies.local_models.ad_psgd import ADPSGD
+from strategies import ADPSGD, STRATEGIES, Strategy
 from tests.selection import chosen_strategy
 from tests.strategies.loops import is_virtual, sizes, with_workers
 

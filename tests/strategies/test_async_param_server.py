@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
-from strategies.synchronous_server.param_server import ParamServer
+from strategies import AsyncParamServer, Downpour, InconsistentReads, ParamServer
 from tests.strategies.runs import applied, made
 from tests.strategies.scripted import Act, Scripted, epochs, staleness, start
 

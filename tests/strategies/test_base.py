@@ -14,8 +14,7 @@ from torch import nn
 
 import strategies
 from records.errors import RunFailed
-from strategies import STRATEGIES, Replica, Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import STRATEGIES, Replica, RingAllReduce, Strategy
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
 from tests.ranks import virtual_time
@@ -97,10 +96,9 @@ def steps(transport: Transport, strategy: Strategy, number: int) -> int:
 
 
 def test_a_step_that_does_not_collect_also_a_later_one_is_named_in_one_line() -> None:
-    said = r"^rank [01] \(worker\): Forgets\.step\(\) did not call self\.replica\.collect\(\), "
-    with pytest.raises(RunFailed, match=said) as caught:
+    said = r"^rank [01] \(worker\): Forgets\.step\(\) did not call self\.replica\.collect\(\), .*\Z"
+    with pytest.raises(RunFailed, match=said):
         virtual_time(2).launch(steps, 2, Forgets(), 1)
-    assert "\n" not in str(caught.value)
     assert steps(Scripted(0), RingAllReduce(), 2) == 2
 
     class Once(RingAllReduce):

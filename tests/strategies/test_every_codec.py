@@ -9,20 +9,23 @@ import pandas as pd
 import pytest
 import torch
 
-from compression import CODECS, DENSE, LINEAR, Codec
-from compression.dgc import DGC
-from compression.random_k import RandomK
-from compression.topk import TopK
+from compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
 from records.errors import UsageError
 from records.tables import ledger
-from strategies import STRATEGIES, Cost, Strategy, Traffic, Traits
+from strategies import (
+    STRATEGIES,
+    AsyncParamServer,
+    BackupWorkers,
+    Cost,
+    NaiveAllReduce,
+    ParamServer,
+    RingAllReduce,
+    Strategy,
+    Traffic,
+    Traits,
+)
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.common.forms import closed_form
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said, small

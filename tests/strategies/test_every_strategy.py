@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from strategies import Strategy
+from strategies import Hogwild, Strategy
 from strategies.common import forms
-from strategies.lock_free.hogwild import Hogwild
 from tests.runs import ROOT
 from tests.strategies.loops import (
     BATCH,

@@ -11,11 +11,9 @@ import torch
 
 from compression import Layout
 from records.tables import ledger
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import ParamServer, RingAllReduce, Strategy
 from strategies.common.forms import closed_form
 from strategies.common.traits import NOTHING
-from strategies.synchronous_server.param_server import ParamServer
 from tests.ranks import ENGINES, LIMIT, launch, run
 from tests.strategies.loops import (
     EXHAUSTIVE,

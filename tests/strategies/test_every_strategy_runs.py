@@ -14,9 +14,7 @@ import pytest
 from checkpoints import files
 from checkpoints.folder import listed
 from records.errors import UsageError
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies import AsyncParamServer, RingAllReduce, Strategy
 from strategies.common.builtin import Builtin
 from tests.strategies.loops import (
     EXHAUSTIVE,
@@ -84,9 +82,8 @@ def test_a_replay_has_the_same_parameters_bit_for_bit_or_is_refused(
             facts = made(tmp_path, run, strategy, real, slow=(f"{others[0]}:3",), jitter=0.5, **same)
             anew: dict[str, Any] = same | {"replay": str(tmp_path / run), "slow": (f"{others[-1]}:4",)}
             if refused or not facts["arrivals"]:
-                with pytest.raises(UsageError, match="was synchronous" if not refused else "--replay") as caught:
+                with pytest.raises(UsageError, match=rf"^--replay.*{'' if refused else 'was synchronous'}.*\Z"):
                     made(tmp_path, again, strategy, real, **anew)
-                assert str(caught.value).count("\n") == 0
                 break
             repeated = made(tmp_path, again, strategy, real, **anew)
             assert repeated["parameter_hash"] == facts["parameter_hash"], strategy

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from strategies import ADPSGD, Gossip, Single
 from strategies.common.forms import closed_form
-from strategies.local_models.ad_psgd import ADPSGD
-from strategies.local_models.gossip import Gossip
-from strategies.single import Single
 from tests.ranks import virtual_time
 from tests.strategies.loops import Rank, Task, trajectories
 from transports.base import Transport

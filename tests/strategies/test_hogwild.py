@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from checkpoints.folder import listed
-from strategies.lock_free.hogwild import Hogwild
-from strategies.single import Single
+from strategies import Hogwild, Single
 from tests.ranks import LIMIT, launch
 from tests.strategies.loops import N_SAMPLES, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.local_models.local_sgd import LocalSGD
+from strategies import LocalSGD, RingAllReduce, Strategy
 from tests.ranks import run
 from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, trajectories
 from transports.base import Transport

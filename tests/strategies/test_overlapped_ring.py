@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from records.files import load_table
-from strategies import Strategy
-from strategies.all_reduce.overlapped_ring import OverlappedRing
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import OverlappedRing, RingAllReduce, Strategy
 from tests.ranks import run
 from tests.runs import small
 from tests.strategies.loops import Rank, Task, trajectories

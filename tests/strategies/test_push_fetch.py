@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.asynchronous_server.easgd import ElasticAveraging
+from strategies import Downpour, ElasticAveraging
 from strategies.asynchronous_server.push_fetch import PushFetch
 from tests.strategies.scripted import Act, PushingWorkers, epochs, staleness, start
 

@@ -1,6 +1,7 @@
 """What strategies and codecs refuse, in one line."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -71,7 +72,5 @@ def test_options_out_of_range_are_refused_in_one_line(kind: type[Strategy]) -> N
         *_, (name, value) = options.items()
         cases.append((kind(**options), size, f"--{name} {value}: {message}"))
     for strategy, run, message in cases:
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError, match=rf"^{re.escape(message.replace('NAME', kind.name))}.*\Z"):
             strategy.check(run)
-        assert str(caught.value).startswith(message.replace("NAME", kind.name))
-        assert "\n" not in str(caught.value)

@@ -10,9 +10,7 @@ from torch import nn
 
 from records.files import load_events, load_table
 from records.staleness import per_worker
-from strategies import Strategy
-from strategies.synchronous_server.param_server import ParamServer
-from strategies.synchronous_server.sharded_param_server import ShardedParamServer
+from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.ranks import virtual_time
 from tests.runs import N_TRAIN
 from tests.strategies.loops import N_STEPS, Rank, Task, trajectories

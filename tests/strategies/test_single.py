@@ -5,10 +5,7 @@ from typing import Any
 
 import torch
 
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.single import Single
-from strategies.synchronous_server.param_server import ParamServer
+from strategies import ParamServer, RingAllReduce, Single, Strategy
 from tests.strategies.runs import made
 
 

@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from strategies import Strategy
-from strategies.local_models.gossip import Gossip
-from strategies.local_models.local_sgd import LocalSGD
-from strategies.local_models.none import NoCommunication
-from strategies.local_models.sparta import Sparta
+from strategies import Gossip, LocalSGD, NoCommunication, Sparta, Strategy
 from tests.ranks import run
 from tests.strategies.loops import Rank, Task, trajectories
 from transports.base import Transport

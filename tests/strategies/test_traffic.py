@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from records.errors import UsageError
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import Cost, RingAllReduce, Traffic
 from strategies.common.forms import predict
-from strategies.common.traits import Cost, Traffic
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from compression import Codec
-from compression.dgc import DGC
-from compression.qsgd import QSGD
-from compression.topk import TopK
-from strategies import STRATEGIES, Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.synchronous_server.param_server import ParamServer
-from strategies.synchronous_server.sharded_param_server import ShardedParamServer
+from compression import DGC, QSGD, Codec, TopK
+from strategies import (
+    STRATEGIES,
+    AsyncParamServer,
+    ParamServer,
+    RingAllReduce,
+    ShardedParamServer,
+    Strategy,
+    WorkerOptimizer,
+)
 from tests.ranks import virtual_time
 from tests.runs import IN_MEMORY
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, X, Y, accuracy, fit, make_model, start

@@ -9,20 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from compression import Codec
-from compression.dgc import DGC
-from compression.topk import TopK
+from compression import DGC, Codec, TopK
 from records.errors import RunFailed
-from strategies import STRATEGIES, Strategy, by_name
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.all_reduce.sharded_ring import ShardedRing
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.dgs import DGS
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.single import Single
-from strategies.synchronous_server.backup_workers import BackupWorkers
-from strategies.synchronous_server.param_server import ParamServer
+from strategies import (
+    DGS,
+    STRATEGIES,
+    AsyncParamServer,
+    BackupWorkers,
+    Downpour,
+    ParamServer,
+    RingAllReduce,
+    ShardedRing,
+    Single,
+    Strategy,
+    WorkerOptimizer,
+    by_name,
+)
 from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
 from tests.strategies.loops import OPTIMIZERS, X, Y, fit, make_model

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from records.errors import RunFailed
-from strategies import STRATEGIES, Replica
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies import STRATEGIES, AsyncParamServer, Replica
 from strategies.common.descent import Descent
 from strategies.common.served import Served
 from strategies.common.workers import SERVER, Workers

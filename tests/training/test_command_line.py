@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from compression import CODECS, Codec
 from strategies import STRATEGIES, Strategy
@@ -135,7 +137,17 @@ def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed
 
 # What is wrong
 
+
+def foreign(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.zeros(2))])
+
+
+def needs_a_closure(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS([p for _, p in named])
+
+
 LONG = "x" * 300
+GPT = "--dataset text --model gpt --model_options"
 SERVED = "--strategy param_server --n_gpus 3"
 WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
@@ -198,6 +210,38 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--n_gpus 3 --timeout 60 --bandwidth 0.1B/s", "--timeout 60: on this link the initial parameters"),
     ("--strategy inconsistent_reads --n_gpus 3 --latency 1ms", "--bandwidth, --latency: the workers of incons"),
     ("--strategy ring_all_reduce_builtin --n_gpus 3 --latency 1ms", "--bandwidth, --latency: torch itself carries the"),
+    ("--amp half", "--amp half: unknown; there are none, bf16, fp16"),
+    ("--amp fp16", "--amp fp16: needs a GPU; take --amp bf16"),
+    ("--amp bf16 --dtype float64", "--amp bf16: autocast is for float32, not --dtype float64; leave one out"),
+    ("--decay matrices", "--decay matrices: there is no decay; give --weight_decay too"),
+    ("--strategy dgs --weight_decay 0.1 --decay matrices", "--decay: dgs has one decay for all of x;"),
+    ("--optimizer sdg", "--optimizer sdg: unknown; did you mean sgd? there are"),
+    ("--optimizer builtins:list", "--optimizer builtins:list: returned a list; return a torch.optim.Optimizer"),
+    (f"--optimizer {__name__}:no", f"--optimizer {__name__}:no: {__file__} has no no; define it"),
+    (f"--optimizer {__name__}:foreign --lr 0.3", f"--lr 0.3: {__name__}:foreign decides that itself; leave it"),
+    (f"--optimizer {__name__}:foreign", ":foreign: has parameters that it was not given; make it of those"),
+    (f"--optimizer {__name__}:needs_a_closure", ":needs_a_closure: takes no step with the parameters of --mo"),
+    ("--optimizer muon --optimizer_options ns_steps=1000", "--optimizer muon: takes no step with the"),
+    ("--optimizer muon --codec dgc", "--optimizer muon: dgc carries the momentum of sgd; take sgd or"),
+    ("--optimizer muon --strategy dgs", "--optimizer muon: dgs is SGD with momentum; take sgd"),
+    ("--dataset text", "--model mlp: takes no text; take --model gpt"),
+    ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
+    ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
+    ("--dataset textfile --model gpt", "--data_dir data: cannot be read"),
+    ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
+    ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
+    (f"{GPT} layer=4", "--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
+    (f"{GPT} layers=4.0", "--model_options layers=4.0: --model gpt takes layers: int = 2"),
+    (f"{GPT} layers=0", "--model_options layers=0: must be at least 1"),
+    (f"{GPT} width=30", "--model_options width=30: must be a multiple of heads=4"),
+    (f"{GPT} dropout=1", "--model_options dropout=1: must be at least 0 and less than 1"),
+    (f"{GPT} context=63", "--model_options context=63: a sample has 64 tokens; take as many, or a smaller --context"),
+    *(
+        (f"{GPT} {wrong}", f"--model_options {wrong}: must be NAME=VALUE,NAME=VALUE, each once")
+        for wrong in ("layers", "layers=4,layers=5", "layers=four", "layers=1)+(1")
+    ),
+    ("--model_options width=3", "--model_options width=3: --model mlp has none; leave it out"),
+    ("--tensorboard /dev/null/tb", "--tensorboard: cannot write in /dev/null/tb"),
 ]
 
 

@@ -17,18 +17,23 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
-from compression import CODECS, GATHERED, Codec, Layout, Setting
-from compression.blosc import Blosc
-from compression.dgc import DGC
-from compression.fp16 import Float16
-from compression.none import NoCodec
-from compression.powersgd import PowerSGD
-from compression.qsgd import QSGD
-from compression.random_k import RandomK
-from compression.topk import TopK
+from compression import (
+    CODECS,
+    DGC,
+    GATHERED,
+    QSGD,
+    Blosc,
+    Codec,
+    Float16,
+    Layout,
+    NoCodec,
+    PowerSGD,
+    RandomK,
+    Setting,
+    TopK,
+)
 from records.errors import UsageError
-from strategies import Replica
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies import Replica, RingAllReduce
 from strategies.common.coding import CodecFactory
 from tests.ranks import LIMIT, launch, outcome
 from training.ddp_hook import CodecState, codec_hook

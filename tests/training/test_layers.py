@@ -31,9 +31,6 @@ def test_it_leaves_the_model_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-# The recorder
-
-
 def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
     passed: list[tuple[str, float]] = []
     recorder = Recorder(clock=lambda: sum(part for _, part in passed))
@@ -46,9 +43,6 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
         pass
     assert passed == [("backward", 0.25), ("backward", 0.5), ("backward", 0.25), ("backward", 1.0)]
     assert recorder.frame()["t1"].tolist() == [1.0, 2.0]
-
-
-# A pass that is told of
 
 
 def told(transport: Transport, by_layer: bool) -> list[list[int]]:

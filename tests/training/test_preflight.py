@@ -11,13 +11,10 @@ import pytest
 
 from checkpoints import files
 from checkpoints.folder import latest
-from compression.fp16 import Float16
-from compression.none import NoCodec
+from compression import Float16, NoCodec
 from records.errors import UsageError
 from records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from strategies import Strategy
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.downpour import Downpour
+from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
 from tests.runs import metadata, small
 from tests.strategies.loops import other_value
@@ -89,12 +86,8 @@ def checked(options: Options, how: str, name: str, may: bool) -> None:
     if may:
         prepare(resolve(options))
         return
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=f"^--{name} .*{'was made with' if how == 'resume' else 'that run had'}.*\\Z"):
         prepare(resolve(options))
-    said = str(refused.value)
-    assert "\n" not in said
-    assert said.startswith(f"--{name} ")
-    assert ("was made with" if how == "resume" else "that run had") in said
 
 
 RUN_OPTIONS = [option for panel in PANELS for option in dataclasses.fields(panel) if option.name not in PLACES]

@@ -1,5 +1,6 @@
 """Dropout, of attention too: each rank draws its own; a run that is repeated, resumed or replayed draws the same."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,9 @@ from torch import nn
 
 from checkpoints.folder import listed
 from records.files import load_table
-from strategies import Strategy
-from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from strategies.all_reduce.sharded_ring import ShardedRing
-from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.asynchronous_server.downpour import Downpour
-from strategies.asynchronous_server.easgd import ElasticAveraging
-from strategies.common.worker_optimizer import WorkerOptimizer
-from strategies.local_models.local_sgd import LocalSGD
-from strategies.synchronous_server.param_server import ParamServer
+from strategies import WorkerOptimizer
 from tests.ranks import virtual_time
+from tests.runs import strategy_of
 from tests.strategies.runs import made
 from transports.base import Transport
 
@@ -26,16 +20,13 @@ GPT: dict[str, Any] = {
     "dataset": "tests.tasks:lines", "task": "language_model", "model": "gpt", "optimizer": "adamw", "lr": 0.01,
     "model_options": "layers=1,width=8,heads=2,dropout=0.1", "n_gpus": 3, "batch_size": 4,
 }  # fmt: skip
-IN_STEP = [RingAllReduce(), ShardedRing(), ParamServer(), LocalSGD(local_steps=3)]
-
-
-def name_of(strategy: Strategy) -> str:
-    return strategy.name
+IN_STEP = {"ring_all_reduce": {}, "sharded_ring": {}, "param_server": {}, "local_sgd": {"local_steps": 3}}
 
 
 @pytest.mark.parametrize("amp", ["none", "bf16"])
-@pytest.mark.parametrize("strategy", IN_STEP, ids=name_of)
-def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, strategy: Strategy, amp: str) -> None:
+@pytest.mark.parametrize("name", IN_STEP)
+def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, name: str, amp: str) -> None:
+    strategy = strategy_of(name, **IN_STEP[name])
     same = GPT | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}
     virtual = made(tmp_path, "virtual", strategy, **same)["parameter_hash"]
     real = made(tmp_path, "real", strategy, real=True, **same)["parameter_hash"]
@@ -50,9 +41,9 @@ def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("real", [False, True])
-@pytest.mark.parametrize("strategy", [AsyncParamServer(), Downpour(), ElasticAveraging()], ids=name_of)
-def test_a_replay_draws_the_same(tmp_path: Path, strategy: Strategy, real: bool) -> None:
-    same = GPT | {"amp": "bf16"}
+@pytest.mark.parametrize("name", ["async_param_server", "downpour", "easgd"])
+def test_a_replay_draws_the_same(tmp_path: Path, name: str, real: bool) -> None:
+    strategy, same = strategy_of(name), GPT | {"amp": "bf16"}
     first = made(tmp_path, "first", strategy, real, slow=("1:3",), jitter=0.5, **same)
     again = made(tmp_path, "again", strategy, real, **same, replay=str(tmp_path / "first"))
     assert again["parameter_hash"] == first["parameter_hash"]
@@ -61,7 +52,7 @@ def test_a_replay_draws_the_same(tmp_path: Path, strategy: Strategy, real: bool)
 def masks(transport: Transport, anew: bool) -> list[list[float]]:
     """What a rank's dropout lets through in four steps; if `anew`, two of them after its state was taken elsewhere."""
     model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5))
-    make: Any = lambda **state: WorkerOptimizer(model, transport, RingAllReduce(), torch.optim.SGD, **state)  # noqa: E731
+    make = partial(WorkerOptimizer, model, transport, strategy_of("ring_all_reduce"), torch.optim.SGD)
     optimizer, seen = make(), []
     for step in range(4):
         if anew and step == 2:

@@ -17,7 +17,7 @@ from records.files import load_events, load_table
 from records.tables import ledger
 from records.unfinished import claimed
 from strategies import STRATEGIES
-from tests.runs import IN_MEMORY, N_TRAIN, made, metadata, n_gpus_of, said, small, strategy_of
+from tests.runs import IN_MEMORY, N_TRAIN, SMALL_ARGUMENTS, made, metadata, n_gpus_of, said, small, strategy_of
 from tests.strategies.runs import BATCH_NORM
 from tests.strategies.runs import made as made_virtually
 from training import run
@@ -161,9 +161,7 @@ def interrupt(*_: object, **__: object) -> None:
 
 def single(folder: Path, *more: str) -> tuple[int, str]:
     """Run one process on the command line; return the exit code and the last line."""
-    code, text = said("--strategy", "single", "--dataset", "tests.workload:moons", "--model", "tests.workload:linear",
-                      "--epochs", "1", "--device", "cpu", "--results_dir", str(folder), "--run_name", "run",
-                      *more)  # fmt: skip
+    code, text = said("--strategy", "single", *SMALL_ARGUMENTS, "--epochs", "1", "--results_dir", str(folder), *more)
     return code, text.splitlines()[-1]
 
 

@@ -101,9 +101,6 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
     assert time.slept == [4.0]
 
 
-# In runs
-
-
 BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
 
 

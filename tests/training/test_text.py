@@ -15,7 +15,7 @@ from records.scalars import Scalars, check_tensorboard
 from records.tables import applied
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
-from tests.runs import said, said_by, strategy_of
+from tests.runs import said_by, strategy_of
 from tests.strategies.runs import made
 from workloads import datasets, generate, model_files, models
 from workloads.options import DataOptions
@@ -32,12 +32,8 @@ def of_text(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# What continues a text
-
-
 @pytest.fixture(scope="module", params=["model.pt", "model.safetensors"])
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a decoder that has learned the text."""
     if request.param.endswith("safetensors"):
         pytest.importorskip("safetensors")
     folder = tmp_path_factory.mktemp("text")
@@ -52,12 +48,8 @@ def text(path: Path, **options: float | str) -> str:
 def test_a_saved_model_is_a_state_dict_and_is_built_again(saved: Path) -> None:
     model, made_with = model_files.load(str(saved))
     assert made_with["vocabulary"] == "".join(sorted({*TEXT}))
-    if saved.suffix == ".pt":
-        state = torch.load(saved, weights_only=True)
-    else:
-        from safetensors.torch import load_file
-
-        state = load_file(saved)
+    is_pt = saved.suffix == ".pt"
+    state = torch.load(saved) if is_pt else pytest.importorskip("safetensors.torch").load_file(saved)
     models.build("gpt", (15,), 28, "layers=1,width=32").load_state_dict(state)
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
@@ -88,24 +80,18 @@ def test_what_cannot_be_continued_is_refused(saved: Path, options: dict[str, flo
 
 
 def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
-    made(tmp_path, "run", strategy_of("single"), save=str(tmp_path / "points.pt"), epochs=1)
+    (tmp_path / "book.txt").write_text(TEXT)
+    own = DataOptions(dataset="textfile", data_dir=str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
+    for name, options in (("points.pt", DataOptions()), ("own.pt", own)):
+        data = datasets.load(options)
+        model = models.build(options.model, data.input_shape, data.n_classes)
+        (tmp_path / name).write_bytes(model_files.to_bytes(model, name, options, data))
     torch.save({"x": torch.zeros(2)}, tmp_path / "other.pt")
     (tmp_path / "torn.pt").write_bytes((tmp_path / "points.pt").read_bytes()[:-100])
-    for name in ("points.pt", "other.pt", "torn.pt", "absent.pt", "."):
-        why = "its model was not trained on text" if name == "points.pt" else "is no model that --save wrote"
-        with pytest.raises(UsageError, match=why):
-            text(tmp_path / name)
-
-
-def test_a_model_that_takes_more_than_tokens_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "book.txt").write_text(TEXT)
-    options = DataOptions(dataset="textfile", data_dir=str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
-    data, path = datasets.load(options), tmp_path / "model.pt"
-    path.write_bytes(
-        model_files.to_bytes(models.seeded(options.model, data, 0, torch.float32), str(path), options, data)
-    )
-    with pytest.raises(UsageError, match=r"^\S+: its model raised TypeError: .* argument: 'y'"):
-        text(path, prompt="a quick")
+    told = {"points.pt": "was not trained on text", "own.pt": r"raised TypeError: .* argument: 'y'"}
+    for name in (*told, "other.pt", "torn.pt", "absent.pt", "."):
+        with pytest.raises(UsageError, match=rf"^\S+: (its model )?{told.get(name, 'is no model that --save wrote')}"):
+            text(tmp_path / name, prompt="a quick")
 
 
 def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +102,6 @@ def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytes
         code, told = said_by(generate.main)
         assert (code, told.count("\n"), told[:7]) == (2, 1, "error: ")
         assert wrong.split()[0] in told
-
-
-# Checkpoints, scalars
 
 
 def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and_network(tmp_path: Path) -> None:
@@ -134,7 +117,6 @@ def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and
 
 
 def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The steps and values that TensorBoard reads in a folder, by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder))
@@ -173,29 +155,6 @@ def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) ->
         if rank == 0:
             assert ("staleness" in found) == (len(applied(events)) > 0)
             assert found["lr"][-1][1] < found["lr"][0][1] <= 0.01
-
-
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("--dataset text", "--model mlp: takes no text; take --model gpt"),
-        ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
-        ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
-        ("--dataset text --model gpt --context 65 --model_options context=64", "context=64: a sample has 65 tokens"),
-        ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
-        ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
-        ("--dataset textfile --model gpt", "--data_dir data: cannot be read"),
-        ("--tensorboard /dev/null/tb", "--tensorboard: cannot write in /dev/null/tb"),
-    ],
-)
-def test_bad_input_gets_one_line(tmp_path: Path, arguments: str, told: str) -> None:
-    code, text = said(*arguments.split(), "--results_dir", str(tmp_path), "--n_gpus", "2")
-    assert (code, text.count("\n")) == (2, 1), text
-    assert told in text
-    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

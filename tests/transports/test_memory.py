@@ -9,8 +9,6 @@ from tests.ranks import outcome, pattern, run
 from tests.transports.samples import MILLION
 from transports.base import Transport
 
-ON_A_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
-
 
 def meet(transport: Transport) -> None:
     if transport.device.type == "cuda":
@@ -31,7 +29,7 @@ def write_into_one_vector(transport: Transport) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_shared_vector_is_one_memory_that_all_its_ranks_write(device: str) -> None:
     first, second = [[0, 0, 0], [10, 0, 12]], [[0, 0, 0], [0, 11, 12]]
     seen = run("shared_memory", write_into_one_vector, 3, device=device)
@@ -80,7 +78,6 @@ def exchange_on_gpu(transport: Transport) -> list[Any]:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_ranks_on_a_gpu_read_each_others_memory_in_place() -> None:
     seen = run("shared_memory", exchange_on_gpu, 2, device="cuda")
     assert seen == [[2000, False, True, "cuda", list(range(10))]] * 2

@@ -199,7 +199,6 @@ def test_dali_reads_pictures_in_files_only() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
 def test_every_loader_gives_the_same_on_a_gpu(folder: Path, name: str, n: int, augment: bool) -> None:

@@ -266,7 +266,7 @@ class Unwaited(Work):
 
 @dataclass(kw_only=True)
 class WithoutTheWait(AsyncParamServer):
-    """The asynchronous worker does not wait for its gradient: no bug, for the server gives it back before it replies."""
+    """The worker does not wait for its gradient: no bug, for the server gives it back before it replies."""
 
     def send_gradient(self, n_samples: int) -> Work:
         return Unwaited(super().send_gradient(n_samples))

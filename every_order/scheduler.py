@@ -29,7 +29,7 @@ rank that has died, learn of a death."""
 Option = tuple[int, Choice]
 """A rank, and what it may do."""
 Pick = Callable[[Sequence[Option]], int]
-"""Which of several options happens, by its number. 0 is the plain order."""
+"""Which of several options happens, by its number. In the plain order it is always 0: the lowest rank goes first."""
 
 
 class Sent(NamedTuple):

@@ -181,8 +181,7 @@ class Ordered(Transport):
         for (peer, tag), queue in self.inbox.queues.items():
             if queue and tag in tags and src in (peer, ANY):
                 first[peer] = min(first.get(peer, queue[0]), queue[0], key=lambda message: message.order)
-        by_age = sorted(first.values(), key=lambda message: message.order)
-        found: list[Choice] = [(TAKE, one.src, f"takes {one.tag!r} of rank {one.src}") for one in by_age]
+        found: list[Choice] = [(TAKE, src, f"takes {one.tag!r} of rank {src}") for src, one in sorted(first.items())]
         dead, inbox = self.scheduler.dead, self.inbox
         if dead is not None and src in (dead, ANY) and dead not in first and (inbox.news or dead not in inbox.gone):
             found.append((LOST, dead, f"learns that rank {dead} is dead"))

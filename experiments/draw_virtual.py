@@ -120,6 +120,7 @@ def curves(rows: Rows, codecs: Rows) -> Figure:
     """
     figure, grid = sheet(6.2, 2, 3, WIDE, sharey=True)
     usual, ends, title = _at(rows, codecs, USUAL), rows.of("final"), f"{TUNED_AT} workers"
+    ends = ends[ends["name"] != virtual_cases.ONE_WORKER]
     panels = [("epoch", "epochs", title, usual), ("mb", "MB sent by all ranks", title, usual)]
     for gbit in codecs.of("time")["gbit"].unique():
         panels.append(("seconds", "virtual seconds", rate_of(gbit), _at(rows, codecs, gbit)))
@@ -131,7 +132,7 @@ def curves(rows: Rows, codecs: Rows) -> Figure:
         if x != "epoch":
             logarithmic(axes)
         finish(axes, title, xlabel=label)
-    lines(last, ends[ends["name"] != virtual_cases.ONE_WORKER], "workers", "accuracy", COLOURS)
+    lines(last, ends, "workers", "accuracy", COLOURS)
     finish(last, "at the end", xlabel="workers", xticks=sorted(ends["workers"].unique()))
     grid[0, 0].set_xticks(sorted(usual["epoch"].unique()))
     grid[0, 0].set_ylim(bottom=max(0.0, 100 * float(ends["accuracy"].min()) - 10))

@@ -105,16 +105,21 @@ class Rows(Store):
         return rows[rows["epoch"] == rows.groupby(CASE, sort=False)["epoch"].transform("max")] if last else rows
 
     def provenance(self) -> str:
-        """Return in one line what the runs are of."""
-        facts, here = self.facts, self.facts["machine"]
+        """Return in one line what the runs are of. `virtual`: where those in virtual time ran, if it was elsewhere."""
+        facts = self.facts
         of_real = f" ({facts['global_batch_size']} of all in real runs)" if "global_batch_size" in facts else ""
         computes = f"computes {facts['compute']}" if "compute" in facts else "computes as timed on this machine"
         return (
             f"{facts['dataset']}, {facts['train_size']} training samples, {facts['model']}, {facts['epochs']} epochs, "
             f"{facts['batch_size']} samples a worker and step{of_real}, which {computes}, jitter {facts['jitter']}; "
-            f"latency {facts['latency']}; {here['cpu']}, {here['cores']} cores, torch {here['torch']}, "
-            f"commit {str(facts['git_commit'])[:10]}"
+            f"latency {facts['latency']}; {_made(facts)}"
+            + (f"; runs in virtual time: {_made(facts[VIRTUAL])}" if VIRTUAL in facts else "")
         )
+
+
+def _made(by: Mapping[str, Any]) -> str:
+    here = by["machine"]
+    return f"{here['cpu']}, {here['cores']} cores, torch {here['torch']}, commit {str(by['git_commit'])[:10]}"
 
 
 class Simulated(Experiment):

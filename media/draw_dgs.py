@@ -4,6 +4,7 @@ python media/draw_dgs.py
 
 Steps of a model of ResNet-18's size are only timed, on torch's meta device. What a step computes is not published; it
 is taken such that the dense server with 16 workers and 1 Gbit/s is as fast as the published one. All else follows.
+Passes vary a little: without that, equal workers stay in step, and the server's card sends and receives by turns.
 Once coding takes no time, and once what one core of the machine in `results/` takes for it.
 """
 
@@ -26,8 +27,8 @@ from training.options import Options
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run
 
-COMPUTE, LATENCY, MODEL, DENSITY = "0.37s", "50us", "resnet18", 0.01
-WORKERS, BANDWIDTHS = (1, 2, 4, 8, 16, 32), ("1gbit", "10gbit")
+COMPUTE, JITTER, LATENCY, MODEL, DENSITY = "0.4s", 0.02, "50us", "resnet18", 0.01
+WORKERS, BANDWIDTHS, STEPS = (1, 2, 4, 8, 16, 32), ("1gbit", "10gbit"), 200
 CODING = "16ms"
 DENSE, UP, BOTH = "dense", "largest 1 % up, dense down", "DGS: largest 1 % both ways"
 CODED = f"DGS, {CODING[:-2]} ms for each coding and decoding"
@@ -54,9 +55,9 @@ def measure() -> pd.DataFrame:
     for bandwidth, (name, (strategy, codec, coding)), workers in product(BANDWIDTHS, METHODS.items(), WORKERS):
         options = Options(
             strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,
-            latency=LATENCY,
+            latency=LATENCY, jitter=JITTER,
         )  # fmt: skip
-        done = dry_run(options, ClusterOptions(compute=COMPUTE, coding=coding), None, quiet=True)
+        done = dry_run(options, ClusterOptions(compute=COMPUTE, coding=coding), None, STEPS, quiet=True)
         sent, speedup = done.figures()["gb_sent_a_step"] * 1e3, workers * done.compute / done.seconds
         rows.append((bandwidth, name, workers, done.seconds, sent, speedup))
     return pd.DataFrame(rows, columns=COLUMNS)

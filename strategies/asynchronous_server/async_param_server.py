@@ -65,7 +65,7 @@ class AsyncParamServer(Served):
         parameters = self.transport.recv(SERVER, "parameters")
         self.over = parameters.n >= self.descent.until
         self.replica.adopt(parameters)
-        gradient.wait()
+        gradient.wait()  # redundant in every order: the server gives a gradient back before it replies
         self.replica.zero_grad()
         self.steps += 1
 

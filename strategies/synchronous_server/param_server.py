@@ -8,8 +8,8 @@ all of them, takes one optimizer step
 and sends x to all workers. (Li et al., 2014, Scaling distributed machine learning with the parameter server, OSDI.
 There workers may also run ahead of each other, and several servers share x: see `sharded_param_server`.)
 
-All messages of a step pass the server's card one after the other, N P bytes in both directions: that is the wall. With
-a codec, g_k is sent as its code, and the server takes what it decodes for g_k; x is sent as it is.
+All messages of a step pass the server's card, (N - 1) P bytes in and then as many out: that is the wall. With a codec,
+g_k is sent as its code, and the server takes what it decodes for g_k; x is sent as it is.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class ParamServer(Served):
     """Workers send gradients to one server, which takes one step with their mean and sends the parameters to all."""
 
     def cost(self, kind: str | None = None) -> Cost:
-        """All messages of a step pass the server's card, in order but for one gradient in both directions at once."""
+        """All gradients pass the server's card, then all x; in order, one gradient comes in while x goes to others."""
         fair, in_order = ("(N - 1) (G + P)", "G + (N - 1) P") if kind else ("2 (N - 1) P", "N P")
         return replace(super().cost(kind), path=Traffic("2", fair), in_order=Traffic("2", in_order))
 

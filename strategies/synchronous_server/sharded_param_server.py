@@ -10,8 +10,8 @@ parameter server, OSDI.)
 In the paper workers may also run ahead of each other, and every slice has copies on other servers. Here all keep step,
 and the loss of a server ends the run.
 
-A worker sends and receives one vector of P bytes a step, whatever S; a server (N - S) / S of each. N P / S bytes of a
-step pass one after the other: N - S slices into a server, and S slices into a worker. That is the wall, and S moves it.
+A worker sends and receives one vector of P bytes a step, whatever S; a server (N - S) / S of each. N - S slices pass a
+server's card into it, and then as many out of it; S slices pass a worker's. That is the wall, and S moves it.
 
 `--clip_norm` is for the norm of the whole gradient: the servers send each other one number, the square of their slice's
 norm.

@@ -106,3 +106,13 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, suffix: str, text
     (tmp_path / "cluster.json").write_text("{}")
     with pytest.raises(UsageError, match=r"^[^\n]*the results of cluster are damaged [^\n]*measure again$"):
         Rows(tmp_path, "cluster")
+
+
+def test_a_line_names_the_machine_of_the_runs_in_virtual_time_where_it_is_another(tmp_path: Path) -> None:
+    rows = samples.SIMULATED["cluster"].open(tmp_path)
+    rows.facts |= {"machine": samples.MACHINE, "git_commit": "aaaaaaaaaa"}
+    assert "virtual" not in rows.provenance()
+    rows.facts["virtual"] = {"machine": samples.MACHINE | {"cpu": "Slide rule"}, "git_commit": "bbbbbbbbbb"}
+    measured, _, virtual = rows.provenance().partition("; runs in virtual time: ")
+    assert measured.endswith("Abacus, 2 cores, torch 2.0, commit aaaaaaaaaa")
+    assert virtual == "Slide rule, 2 cores, torch 2.0, commit bbbbbbbbbb"

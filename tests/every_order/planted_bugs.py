@@ -1,0 +1,299 @@
+"""Twenty planted bugs, and who finds them: all orders of the smallest case, or a thousand runs with random delays.
+
+python -m tests.every_order.planted_bugs    # the table goes to results/, too
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from greenlet import getcurrent
+from tqdm import tqdm
+
+from every_order.invariants import chosen
+from every_order.report import Report, examine
+from every_order.runs import LR, Case, run_once
+from every_order.scheduler import Option, Pick
+from strategies import (
+    ADPSGD,
+    DGS,
+    AsyncParamServer,
+    BackupWorkers,
+    Downpour,
+    Gossip,
+    Hogwild,
+    OverlappedRing,
+    ParamServer,
+    RingAllReduce,
+    Strategy,
+)
+from strategies.collectives import all_gather, reduce_scatter
+from strategies.common.workers import GRADIENT
+from transports.base import ANY, Message, Work
+
+RANDOM_RUNS = 1000
+OUT = Path(__file__).parents[2] / "results" / "amd-epyc-2-cores" / "benchmarks" / "planted_bugs.csv"
+
+
+def bug(base: type[Strategy], method: str, says: str, n_gpus: int, steps: int, own: bool = False, deaths: int = 0,
+        optimizer: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
+    """Plant a function in place of a method, `right`, which is its first argument."""
+
+    def plant(function: Callable[..., Any]) -> Callable[..., Any]:
+        right = getattr(base, method)
+        wrong = type(base.__name__, (base,), {
+            method: lambda self, *given, **more: function(partial(right, self), self, *given, **more),
+            "name": base.name, "__module__": __name__,
+        })  # fmt: skip
+        made: Any = dataclass(kw_only=True)(wrong)
+        cases = [Case(one(**options), n_gpus, steps, own_steps=own) for one in (made, base)]
+        BUGS[says] = replace(cases[0], optimizer=optimizer), cases[1], deaths
+        return function
+
+    return plant
+
+
+BUGS: dict[str, tuple[Case, Case, int]] = {}  # by what is wrong: with the bug, without it, and whether a rank may die
+
+
+@bug(RingAllReduce, "all_reduce", "a ring does not wait at its end", 3, 2)
+def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
+    chunks = vector.tensor_split(self.transport.world_size)
+    n, _ = reduce_scatter(chunks, self.transport, n)
+    all_gather(chunks, self.transport)
+    return n
+
+
+@bug(RingAllReduce, "all_reduce", "two ranks send, and wait, before they receive", 2, 1)
+def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
+    other = 1 - self.transport.rank
+    self.transport.isend(vector, other, "all", n=n).wait()
+    with self.transport.recv(other, "all") as theirs:
+        vector.copy_(theirs.vector + vector)
+        return n + int(theirs.n)
+
+
+@bug(RingAllReduce, "all_reduce", "a chunk is cleared one step early", 3, 2)
+def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
+    N, r, transport = self.transport.world_size, self.transport.rank, self.transport
+    chunks = vector.tensor_split(N)
+    n, sent = reduce_scatter(chunks, transport, n)
+    chunks[(r + 2) % N].zero_()
+    for work in sent + all_gather(chunks, transport):
+        work.wait()
+    return n
+
+
+@bug(ParamServer, "serve", "a server adds gradients as they come", 4, 1)
+def _(right: Any, self: Any) -> None:
+    workers, transport = self.workers, self.transport
+    workers.present = set(workers.alive)
+    while workers.present:
+        gradients = []
+        for _ in list(workers.present):
+            message = transport.recv(ANY, (GRADIENT, "goodbye"))
+            if message.tag == GRADIENT:
+                gradients.append(workers._take(message))
+            else:
+                workers.present.remove(message.src)
+        if gradients:
+            self.apply(gradients)
+            workers.send_in_place(self.replica.x)
+
+
+@bug(AsyncParamServer, "is_within_bound", "a bound is off by one", 3, 8, max_staleness=2)
+def _(right: Any, self: Any, k: int) -> bool:
+    return bool(self.workers.steps[k] - self.workers.slowest <= self.max_staleness + 1)
+
+
+@bug(AsyncParamServer, "serve", "who was held back is not answered later", 3, 2, own=True, max_staleness=0)
+def _(right: Any, self: Any) -> None:
+    for gradient in self.workers.messages(GRADIENT, on_departure=self.reply):
+        self.apply([gradient])
+        for k in self.workers.take_waiting(lambda k, src=gradient.src: k == src and self.is_within_bound(k)):
+            self.send_x(k)
+
+
+@bug(AsyncParamServer, "apply", "a worker is answered before its gradient is applied", 3, 4, own=True, max_staleness=0)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    gradients = list(gradients)
+    self.reply()
+    right(gradients)
+
+
+@bug(AsyncParamServer, "reply", "a reply goes to the first that is there", 3, 3, own=True, max_staleness=1)
+def _(right: Any, self: Any) -> None:
+    for _ in list(self.workers.take_waiting(self.is_within_bound)):
+        self.send_x(min(self.workers.waiting | self.workers.present))
+
+
+@bug(AsyncParamServer, "send_x", "x is sent without a copy", 3, 2, own=True)
+def _(right: Any, self: Any, k: int) -> None:
+    self.workers.send(self.replica.x, k, "parameters", n=self.descent.samples)
+
+
+@bug(AsyncParamServer, "send_x", "one buffer serves all replies", 3, 2, own=True)
+def _(right: Any, self: Any, k: int) -> None:
+    self.workers._buffers = dict.fromkeys(self.workers.steps, self.replica.g)
+    right(k)
+
+
+@bug(AsyncParamServer, "apply", "an epoch ends while gradients are on their way", 3, 3)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    right(gradients)
+    if self.descent.is_over:
+        self.workers.present &= self.workers.waiting
+
+
+@bug(AsyncParamServer, "reply", "one goodbye ends the epoch for all", 3, 2, own=True)
+def _(right: Any, self: Any) -> None:
+    if len(self.workers.present) < len(self.workers.alive):
+        self.workers.present.clear()
+    right()
+
+
+@bug(AsyncParamServer, "apply", "a gradient is applied twice after a death", 3, 3, own=True, deaths=1)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    gradients = list(gradients)
+    right(gradients)
+    if len(self.workers.alive) < 2:
+        right(gradients)
+
+
+@bug(BackupWorkers, "serve", "a late gradient is applied", 4, 2)
+def _(right: Any, self: Any) -> None:
+    for gradient in self.workers.messages(GRADIENT, on_departure=self.close_step):
+        self.on_time[gradient.src] = gradient.log_receipt()
+        self.close_step()
+
+
+@bug(Downpour, "send", "a movement is cleared before it was read", 3, 2)
+def _(right: Any, self: Any, movement: torch.Tensor, n_samples: int, tag: str) -> None:
+    self.transport.isend(movement, 0, tag, n=n_samples)
+
+
+@bug(Gossip, "mix", "a rank takes from anybody what it wants of a neighbour", 3, 2)
+def _(right: Any, self: Any, t: int) -> None:
+    recv = self.transport.recv
+    self.transport.recv = lambda src, tag: recv(ANY, tag)
+    right(t)
+    self.transport.recv = recv
+
+
+@bug(OverlappedRing, "setup", "buckets share a tag", 2, 1, bucket_mb=5e-5)
+def _(right: Any, self: Any) -> None:
+    right()
+    for bucket in self.buckets:
+        bucket.tag = "bucket"
+
+
+@bug(DGS, "difference", "a server forgets what it has sent", 3, 3, density=0.2)
+def _(right: Any, self: Any, k: int) -> torch.Tensor:
+    w = self.differences[k].w.clone()
+    found: torch.Tensor = right(k)
+    self.differences[k].w.copy_(w)
+    return found
+
+
+@bug(ADPSGD, "setup", "all ranks of an odd ring ask, and wait", 3, 2, own=True)
+def _(right: Any, self: Any) -> None:
+    right()
+    x, transport = self.replica.x, self.transport
+    self.is_active, self.partners, self.sent = True, [(transport.rank + 1) % 3], {}
+    self.apart, self.answers = x, {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}
+
+
+class LoadsAndStores(torch.optim.SGD):
+    """SGD whose updates are two accesses: others may write between the load and the store."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            new = p - self.param_groups[0]["lr"] * p.grad
+            if transport := getattr(getcurrent(), "transport", None):
+                transport.access("stores x")
+            p.copy_(new)
+
+
+@bug(Hogwild, "step", "updates are loads and stores", 2, 1, own=True, optimizer=partial(LoadsAndStores, lr=LR))
+def _(right: Any, self: Any, n_samples: int) -> None:
+    getcurrent().transport = self.transport
+    right(n_samples)
+
+
+def with_delays(seed: int) -> Pick:
+    """Return what lets happen first what comes first, where all that may happen takes a random time (exponential)."""
+    draw, now, times = random.Random(seed), 0.0, dict[Option, float]()
+
+    def pick(options: Sequence[Option]) -> int:
+        nonlocal now
+        for option in options:
+            times.setdefault(option, now + draw.expovariate(1))
+        first = min(options, key=times.__getitem__)
+        now = times.pop(first)
+        return options.index(first)
+
+    return pick
+
+
+def met(case: Case, deaths: int) -> int:
+    """Return in how many of RANDOM_RUNS runs with random delays, and with a random death, something does not hold."""
+    draw, reports = random.Random(0), [Report(case) for _ in range(RANDOM_RUNS)]
+    for seed, report in enumerate(reports):
+        one = replace(case, dies=(draw.randint(1, case.n_gpus - 1), draw.randint(1, 8))) if deaths else case
+        report.take(run_once(one, with_delays(seed), reduced=False), chosen(one))
+    models = {bits for report in reports for bits in report.results}
+    several = len(models) > 1 and not case.strategy.traits.asynchronous
+    return sum(report.counterexample is not None or several for report in reports)
+
+
+class Unwaited(Work):
+    """A Work whose wait is left out."""
+
+    done = True
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+@dataclass(kw_only=True)
+class WithoutTheWait(AsyncParamServer):
+    """The worker does not wait for its gradient: no bug, for the server gives it back before it replies."""
+
+    def send_gradient(self, n_samples: int) -> Work:
+        return Unwaited(super().send_gradient(n_samples))
+
+
+def rows() -> Iterable[dict[str, Any]]:
+    """Yield what is found of each bug, and that nothing is where it is not planted."""
+    for says, (bad, good, deaths) in tqdm(BUGS.items(), unit="bug"):
+        first = examine(bad, deaths=deaths, until_broken=True)
+        whole, right = examine(bad, deaths=deaths, at_most=2000), examine(good, deaths=deaths, at_most=2000)
+        assert right.counterexample is None, right.text()
+        fails = max(of - held for held, of in whole.held.values())
+        found = first.counterexample
+        yield {
+            "bug": says, "case": str(bad), "orders": f"{whole.orders}{'' if whole.complete else ' or more'}",
+            "fails in": fails, "found by order": first.orders if found else None,
+            "departures": found.departures if found else None, "by": found.broken.split(":")[0] if found else "",
+            f"of {RANDOM_RUNS} random runs": met(bad, deaths),
+        }  # fmt: skip
+
+
+if __name__ == "__main__":
+    table = pd.DataFrame(rows())
+    table.to_csv(OUT, index=False)
+    print(table.to_string(index=False))
+    n, unwaited = len(table), examine(Case(WithoutTheWait(), 3, 4, own_steps=True))
+    print(f"no bug: a worker that does not wait for its gradient: nothing is wrong in {unwaited.orders} orders")
+    assert unwaited.counterexample is None
+    print(f"found by all orders: {table['found by order'].count()} of {n}; by {RANDOM_RUNS} random runs: "
+          f"{(table.iloc[:, -1] > 0).sum()} of {n}")  # fmt: skip

@@ -1,68 +1,18 @@
-"""Strategies with a mistake each, invariants, and all orders of a case by brute force."""
+"""A strategy with a mistake, invariants, and all orders of a case by brute force."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from every_order.runs import Case, Run, run_once
 from every_order.scheduler import ACCESS, Option
 from every_order.search import follow
-from strategies import STRATEGIES
-from strategies.collectives import all_gather, reduce_scatter
-
-Async: Any = STRATEGIES["async_param_server"]
-Hogwild: Any = STRATEGIES["hogwild"]
-Ring: Any = STRATEGIES["ring_all_reduce"]
-Server: Any = STRATEGIES["param_server"]
+from strategies import AsyncParamServer
 
 
 @dataclass(kw_only=True)
-class OffByOne(Async):
+class OffByOne(AsyncParamServer):
     def is_within_bound(self, k: int) -> bool:
-        return bool(self.workers.steps[k] - self.workers.slowest <= self.max_staleness + 1)
-
-
-class WithoutWaits(Ring):
-    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
-        chunks = vector.tensor_split(self.transport.world_size)
-        n, _ = reduce_scatter(chunks, self.transport, n)
-        all_gather(chunks, self.transport)
-        return n
-
-
-class WaitsBeforeItReads(Ring):
-    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
-        other = 1 - self.transport.rank
-        self.transport.isend(vector, other, "all", n=n).wait()
-        with self.transport.recv(other, "all") as theirs:
-            vector.add_(theirs.vector)
-            return int(n + theirs.n)
-
-
-class ChangesXBeforeItIsRead(Server):
-    def serve(self) -> None:
-        for gradients in self.workers.rounds():
-            kept = list(gradients)
-            self.workers.send_in_place(self.replica.x)
-            self.apply(kept)
-
-
-class LoadsAndStores(Hogwild):
-    def setup(self) -> None:
-        super().setup()
-        self.descent.optimizer.let_others = lambda: self.transport.access("stores x")
-
-
-class InTwoSteps(torch.optim.SGD):
-    let_others: Any
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        (x,) = self.param_groups[0]["params"]
-        loaded = x.detach() - self.param_groups[0]["lr"] * x.grad
-        self.let_others()
-        x.detach().copy_(loaded)
+        return self.workers.steps[k] - self.workers.slowest <= (self.max_staleness or 0) + 1
 
 
 def is_plain(run: Run) -> str | None:

@@ -102,7 +102,7 @@ def leaves(run: Run) -> str | None:
 def applies_once(run: Run) -> str | None:
     """The (first) server has applied or dropped as many gradients of a worker as it has sent; of a dead, at most."""
     used = Counter(k for k, _, _ in run.applied + run.dropped)
-    for rank in run.ranks:
+    for rank in run.ranks if hasattr(run.ranks[SERVER].strategy, "workers") else ():  # else nothing is recorded
         tags = (GRADIENT, "push", "rest")
         sent = sum(bool(n) and dst == SERVER and tag in tags for dst, tag, n in rank.numbers)
         if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.scheduler.dead):

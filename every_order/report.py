@@ -1,6 +1,7 @@
 """All orders of a case against all that must hold: the tally, and the first order in which something does not."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
@@ -76,9 +77,11 @@ class Report:
             lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 
-    def take(self, run: Run, invariants: Sequence[Invariant]) -> None:
+    def take(self, run: Run, invariants: Sequence[Invariant], bar: tqdm | None = None) -> None:
         """Ask of a run all that must hold."""
         self.orders += 1
+        if bar is not None:
+            bar.update()
         self.with_death += run.scheduler.dead is not None
         asked = {one.says: one.holds(run) for one in invariants if run.has_ended or not one.of_ended}
         if run.has_ended and run.model is not None:
@@ -112,7 +115,7 @@ def examine(
     """
     report = Report(case)
     more = [Invariant(says, holds) for says, holds in invariants]
-    with tqdm(unit="order", disable=quiet, leave=False) as bar:
+    with nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
         _add(report, case, more, at_most, random, until_broken, bar)
         for k in mortal(case) if deaths else ():
             for place in count(1):
@@ -126,16 +129,21 @@ def examine(
 
 
 def _add(
-    report: Report, case: Case, more: Sequence[Invariant], at_most: int, n_random: int, until_broken: bool, bar: tqdm
+    report: Report,
+    case: Case,
+    more: Sequence[Invariant],
+    at_most: int,
+    n_random: int,
+    until_broken: bool,
+    bar: tqdm | None,
 ) -> None:
     """Add the orders of a case to a report."""
     asked, orders, most = [*chosen(case), *more], Orders(case, at_most), 0
     options = set[Option]()
     for run in orders:
-        report.take(run, asked)
+        report.take(run, asked, bar)
         most = max(most, len(run.scheduler.taken))
         options.update(option for decision in run.scheduler.taken for option in decision.options)
-        bar.update()
         if until_broken and report.counterexample:
             break
     report.complete &= orders.complete
@@ -143,8 +151,7 @@ def _add(
         report.estimated, report.random = estimate(case, _ESTIMATED_FROM), n_random
         report.bound = bound(options, len(case.roles), most, DEPTH)
         for run in islice(random_orders(case, most, DEPTH), n_random):
-            report.take(run, asked)
-            bar.update()
+            report.take(run, asked, bar)
 
 
 def mortal(case: Case) -> list[int]:

@@ -10,15 +10,20 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 
+from every_order.report import Report
+
 BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
 Vectors: TypeAlias = dict[str, torch.Tensor]
 
 
 class Fault(Exception):
-    """What is wrong with a student's function, in one line for the student. `kind` names it for programs."""
+    """What is wrong with a student's function, in one line for the student. `kind` names it for programs.
+
+    Of kind "orders", the lines of an order follow.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(kind, " ".join(message.split()))
+        super().__init__(kind, message if kind == "orders" else " ".join(message.split()))
         self.kind = kind
 
     def __str__(self) -> str:
@@ -133,6 +138,10 @@ class Lab(ABC):
     @abstractmethod
     def find_faults(self, run: Run) -> Iterable[str]:
         """Yield the faults in the results of the ranks, a line each."""
+
+    def in_all_orders(self, yours: SimpleNamespace) -> Report | None:
+        """Run a small case of the student's functions in all orders, if the lab has orders, up to the first fault."""
+        return None
 
     def comment(self, kind: str, run: Run) -> Iterable[str]:
         """Yield what the lab adds to the line of a Fault of this kind, which ended a run: "; rank 2 had no sample"."""

@@ -58,7 +58,9 @@ def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[R
 
 
 def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple[Run, Fault | None]:
-    """Play all cases up to the first fault; return the last one, and the fault. Report each one before it begins.
+    """Play all cases, then a small one in all orders, up to the first fault; return the last one, and the fault.
+
+    Report each one before it begins.
 
     Each rank loads the functions for itself, so that none sees another's globals.
     """
@@ -78,6 +80,9 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
                 raise Fault("damage", run.damage)
         except Fault as fault:
             return run, fault
+    found = lab.in_all_orders(yours[0])
+    if found and found.counterexample:
+        return run, Fault("orders", f"right in these runs, but not in every order: {found.counterexample.text()}")
     return run, None
 
 

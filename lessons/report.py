@@ -19,8 +19,8 @@ class Report:
     """The verdict on one student's functions.
 
     `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
-    hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, wrong, real, or one of the
-    lab's own.
+    hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, wrong, orders, real, or one of
+    the lab's own.
     """
 
     lab: Lab
@@ -77,7 +77,8 @@ class Report:
         """Show all of it in a notebook's cell."""
         colour = "#2a7d46" if self.passed else "#a76a00" if self.right else "#b3261e"
         word = "right" if self.passed else "right, but not the best" if self.right else "not yet"
-        head = f'<p><b style="color:{colour}">{word}, {self.points} of 100 points.</b> {html.escape(self.verdict)}</p>'
+        verdict = html.escape(self.verdict).replace("\n", "<br>")
+        head = f'<p><b style="color:{colour}">{word}, {self.points} of 100 points.</b> {verdict}</p>'
         parts = [head, *(f"<pre>{html.escape(text)}</pre>" for text in ("\n".join(self._rows()), self.printed) if text)]
         if self.picture is not None:
             if self.kind == "wrong" and self._schedule(self.yours) == self._schedule(self.reference):

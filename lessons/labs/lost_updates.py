@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from every_order.report import Report
+from explore import explore
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, normal
 from lessons.labs.increments import BLOCKS, FETCH, PUSH, SERVER, STEP, UPDATES, count_lost, explain
 from transports.base import ANY
@@ -86,6 +88,13 @@ class LostUpdates(Lab):
                 fetched.append(x.clone())
         transport.isend(None, SERVER, "goodbye")
         return {"fetched": torch.stack(fetched)}
+
+    def in_all_orders(self, yours: SimpleNamespace) -> Report:
+        from lessons import lost_updates  # which imports `serve` from here
+
+        functions = {name: staticmethod(getattr(yours, name)) for name in self.functions}
+        own = type("Mine", (lost_updates.Mine,), functions)
+        return explore(own(n_fetch=4), n_gpus=3, steps=4, own_steps=True, until_broken=True)
 
     def find_faults(self, run: Run) -> Iterator[str]:
         yield from (f"{run.case}: {text}{count_lost(run)}" for text in explain(run))

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from every_order.report import Report
+from explore import explore
+from lessons import not_waiting
 from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, normal
 from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve
 
@@ -76,6 +79,11 @@ class NotWaiting(Lab):
                     for i, (rate, curvature, tau) in enumerate(asked)}  # fmt: skip
         rates = [_call(yours.largest_rate, "largest_rate", curvature, tau) for _, curvature, tau in asked]
         return {"rates": _numbers(rates, "largest_rate")}
+
+    def in_all_orders(self, yours: SimpleNamespace) -> Report:
+        own = type("Mine", (not_waiting.Mine,), {"serve_all": staticmethod(yours.serve)})
+        found = explore(own(), n_gpus=3, steps=3, own_steps=True, until_broken=True)
+        return found if found.counterexample else explore(own(s=1), 3, 3, own_steps=True, until_broken=True)
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if isinstance(run.case, Task):

@@ -20,7 +20,7 @@ from lessons.report import Report
 from records.errors import UsageError
 from records.formulas import evaluate
 from tests.lessons.judged import judge_changed, judge_here, play_solution
-from tests.lessons.mistakes import mistakes_of, solution, write
+from tests.lessons.mistakes import defined, mistakes_of, solution, write
 from tests.lessons.mistakes.param_server import SEND_X
 from tests.runs import ROOT, handlers_kept
 
@@ -106,11 +106,21 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
     found = judge_changed(lab, *mistake.changes, name=name)
     assert (found.kind, found.verdict) == (mistake.kind, found.verdict)
     assert mistake.text in found.verdict
-    assert "\n" not in found.verdict
+    assert ("\n" in found.verdict) == (found.kind == "orders")
     assert not found.passed
     missed = sum(not figure.is_best for figure in found.figures)
     assert found.points == (0 if found.kind != "costly" else 100 - round(40 * missed / len(found.figures)))
     assert missed or found.kind != "costly"
+
+
+@pytest.mark.parametrize(("lab", "mistake"), [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values")])
+def test_a_small_case_is_tried_in_all_orders(lab: str, mistake: str) -> None:
+    right = LABS[lab].in_all_orders(defined(solution(lab)))
+    assert right is not None
+    assert (right.complete, right.counterexample) == (True, None)
+    wrong = LABS[lab].in_all_orders(defined(solution(lab, *MISTAKES[lab][mistake].changes)))
+    assert wrong is not None
+    assert wrong.counterexample is not None
 
 
 # Another algorithm that is right

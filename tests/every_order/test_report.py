@@ -1,0 +1,75 @@
+import pytest
+
+from every_order.invariants import is_stale
+from every_order.report import examine
+from explore import explore, make_case
+from strategies import AsyncParamServer
+from tests.every_order.planted import OffByOne, by_brute_force, nobody_dies
+from tests.every_order.planted_bugs import BUGS
+
+MEMORY, WAITS = "nothing is changed while it is on its way or being read", "nor where a wait holds until all is read"
+
+
+@pytest.mark.parametrize(("s", "steps"), [(0, 3), (0, 5), (1, 6)])
+def test_the_first_order_that_breaks_something_has_the_fewest_departures(s: int, steps: int) -> None:
+    stale = [run for run in by_brute_force(make_case(OffByOne(max_staleness=s), 3, steps)) if is_stale(run)]
+    report = explore(OffByOne(max_staleness=s), 3, steps)
+    held, of = report.held[f"no gradient is more than {2 * s + 1} versions stale"]
+    assert of - held == len(stale) > 0
+    assert report.counterexample
+    assert report.counterexample.departures == min(run.departures for run in stale)
+    first = explore(OffByOne(max_staleness=s), 3, steps, until_broken=True)
+    assert (first.counterexample, first.complete) == (report.counterexample, False)
+    sound = explore(AsyncParamServer(max_staleness=s), 3, steps)
+    assert (sound.counterexample, sound.stalest[0]) == (None, 2 * s + 1)
+    assert f" {2 * s + 1}, reached in {sound.stalest[1]} of {sound.orders}" in sound.text()
+
+
+def test_all_is_said_of_all_orders_only() -> None:
+    whole, exactly = explore("async_param_server", 3, 3), explore("async_param_server", 3, 3, at_most=8)
+    assert "8 orders, all of them; " in whole.text() == exactly.text()
+    part = explore("async_param_server", 3, 3, at_most=7, random=5)
+    assert (part.complete, part.random) == (False, 5)
+    assert part.bound == 1 / (3 * 4)  # 3 ranks; 3 gradients, and the one that is on its way then
+    assert "7 orders, not all of about 8; " in part.text()
+    assert "5 random orders; the chance of a mistake of 2 decisions is at least 0.083 each" in part.text()
+    assert "all of them" not in part.text()
+    many_choose = explore("overlapped_ring", 2, 2, at_most=20, random=3)
+    assert many_choose.bound is None
+    assert "that is not known, for several ranks choose" in many_choose.text()
+
+
+@pytest.mark.parametrize("at_most", [1, 5, 10])
+def test_orders_with_a_death_are_among_all(at_most: int) -> None:
+    whole = explore("param_server", 3, deaths=1)
+    assert whole.complete
+    assert whole.orders == 1 + whole.with_death
+    assert "not all" in explore("param_server", 3, deaths=1, at_most=at_most, random=1).text()
+
+
+def test_an_order_says_who_dies() -> None:
+    report = explore("async_param_server", 3, 2, deaths=1, invariant=nobody_dies)
+    assert report.counterexample
+    assert "in which rank 1 dies before its send 1:" in report.counterexample.text()
+    held, of = report.held["nobody_dies"]
+    assert of - held == report.with_death
+
+
+@pytest.mark.parametrize(("K", "orders"), [(3, 34_650), (4, 756_756)])
+def test_the_estimate_is_near(K: int, orders: int) -> None:
+    report = explore("async_param_server", 4, K, own_steps=True, at_most=20, random=3)
+    assert orders / 2 < (report.estimated or 0) < 2 * orders
+    assert report.bound == 1 / (4 * 3 * (K + 1))
+
+
+@pytest.mark.parametrize(("bug", "broken"), [
+    ("a ring does not wait at its end", MEMORY), ("a movement is cleared before it was read", MEMORY),
+    ("two ranks send, and wait, before they receive", WAITS),
+])  # fmt: skip
+def test_memory_and_waits_are_told_of_in_the_first_order(bug: str, broken: str) -> None:
+    report = examine(BUGS[bug][0], at_most=1, random=1)
+    assert report.held[broken][0] == 0
+    assert report.counterexample
+    assert report.counterexample.departures == 0
+    if broken == WAITS:  # by copying all is right
+        assert [says for says, (held, _) in report.held.items() if not held] == [WAITS]

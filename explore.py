@@ -21,15 +21,16 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from every_order.invariants import Holds
 from every_order.report import Report, examine, told
-from every_order.runs import Case, run_once
-from every_order.saved import load, save, why_not_replayed
-from every_order.search import repeat
+from every_order.runs import Case
+from every_order.saved import load, save
+from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
 from records.known import value_of
 from records.parsing import read_options
@@ -121,23 +122,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> None:
     strategy, options = _parse(given)
+    if options.replay and len(given) > 2:
+        raise UsageError("--replay: stands alone; leave the rest out")
     if options.replay:
         case, happened, broken = load(options.replay)
         print(told(case, happened, broken).text())
         return
     more = [(name, _invariant(name)) for name in options.invariant]
     for name, value, least, most in (
-        ("at_most", options.at_most, 1, 10**7), ("random", options.random, 1, 10**7), ("deaths", options.deaths, 0, 1)
+        ("at_most", options.at_most, 1, 10**7), ("random", options.random, 1, 10**7), ("deaths", options.deaths, 0, 1),
+        ("seed", options.seed, 0, 2**63 - 1),
     ):  # fmt: skip
         if not least <= value <= most:
             raise UsageError(f"--{name} {value}: must be from {least} to {most}")
     case = make_case(strategy, options.n_gpus, options.steps, options.epochs, options.own_steps, options.seed)
+    check_writable_by("results_dir", Path(options.results_dir))
     report = examine(case, more, options.at_most, options.random, options.deaths, quiet=False)
     print(report.text())
     if report.counterexample:
-        path = save(report.counterexample, options.results_dir)
+        path, why = save(report.counterexample, options.results_dir)
         print(f"written        {path}.{{csv,json,events.csv.gz}}; python -m records.page {path} shows it")
-        why = why_not_replayed(run_once(case, repeat(report.counterexample.happened), reduced=False))
         by = "train.py" if why is None else "explore.py"
         print(f"replay         python {by} --replay {path}" + (f" (not train.py: {why})" if why else ""))
         raise RunFailed(f"{case.strategy.name}: {report.counterexample.broken}")

@@ -116,8 +116,11 @@ def weight(case: Case) -> float | None:
     Known where ranks without a server agree: there a step adds the mean, or, where they share x, each its own. Else
     seen in the plain order, which others are then compared with.
     """
-    if case.strategy.traits.agree and "server" not in case.roles:
-        return 1.0 if case.strategy.traits.asynchronous else 1 / case.workers
+    traits, served = case.strategy.traits, "server" in case.roles
+    if traits.agree and not served:
+        return 1.0 if traits.asynchronous else 1 / case.workers
+    if served and not traits.agree:
+        return None
     run = run_once(case, lambda _: 0)
     if not run.has_ended or run.dropped:
         return None

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from greenlet import getcurrent
 from torch import nn
 
 N_NUMBERS = 10
@@ -59,6 +60,21 @@ def data(n: int) -> tuple[torch.Tensor, ...]:
     """Return n samples, with targets that are not used, to train and to evaluate on: `--dataset`."""
     rows = samples(n)
     return rows, torch.zeros(n), rows, torch.zeros(n)
+
+
+class LoadsAndStores(torch.optim.SGD):
+    """SGD without momentum whose updates are a load and a store: other ranks may write the parameters in between."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """See torch."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                new = p - group["lr"] * p.grad
+                rank = getattr(getcurrent(), "rank", None)
+                if rank and rank.is_shared(p):
+                    rank.access("stores x")
+                p.copy_(new)
 
 
 def __getattr__(name: str) -> Callable[[], Any]:

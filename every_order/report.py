@@ -8,7 +8,7 @@ from itertools import count, islice
 from tqdm import tqdm
 
 from every_order.invariants import Holds, Invariant, chosen, staleness
-from every_order.runs import Case, Run, run_once
+from every_order.runs import Case, Run, counted, run_once
 from every_order.scheduler import Option
 from every_order.search import Orders, bound, estimate, random_orders, repeat
 from records.tables import aligned
@@ -36,7 +36,7 @@ class Counterexample:
         told = [f"   ... {left_out} decisions"] * (left_out > 0)
         told += [f"{i + 1:4}  {line}" for i, line in enumerate(self.lines) if i >= left_out]
         dies = " in which rank {} dies before its send {}".format(*self.case.dies) if self.case.dies else ""
-        departures = f"{self.departures} departure{'s' * (self.departures != 1)} from the plain order"
+        departures = f"{counted(self.departures, 'departure')} from the plain order"
         return "\n".join([f"an order with {departures}{dies}:", *told, f"      not so: {self.broken}"])
 
 
@@ -65,13 +65,13 @@ class Report:
 
     def text(self) -> str:
         """Return it as lines."""
-        how_many = f"{_plural(self.orders - self.random, 'order')}, " + ("all of them" if self.complete else "not all")
+        how_many = f"{counted(self.orders - self.random, 'order')}, " + ("all of them" if self.complete else "not all")
         how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
         if self.case.strategy.stalest(self.case.workers) is not None:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
-        lines = [f"{self.case}: {how_many}; {_plural(len(self.results), 'different result')}", aligned(rows, left=2)]
+        lines = [f"{self.case}: {how_many}; {counted(len(self.results), 'different result')}", aligned(rows, left=2)]
         if self.random:
             chance = f"at least {self.bound:.2g} each" if self.bound else "that is not known, for several ranks choose"
             lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
@@ -121,8 +121,10 @@ def examine(
             for place in count(1):
                 before = report.with_death
                 doomed = replace(case, dies=(k, place))
-                if report.orders < at_most and not (until_broken and report.counterexample):
-                    _add(report, doomed, more, at_most - report.orders, 0, until_broken, bar)
+                if report.orders >= at_most or (until_broken and report.counterexample):
+                    report.complete = False
+                    return report
+                _add(report, doomed, more, at_most - report.orders, 0, until_broken, bar)
                 if report.with_death == before:  # in no order does it send so much
                     break
     return report
@@ -141,6 +143,8 @@ def _add(
     asked, orders, most = [*chosen(case), *more], Orders(case, at_most), 0
     options = set[Option]()
     for run in orders:
+        if case.dies and run.scheduler.dead is None:
+            continue  # it is among the orders without a death
         report.take(run, asked, bar)
         most = max(most, len(run.scheduler.taken))
         options.update(option for decision in run.scheduler.taken for option in decision.options)
@@ -167,7 +171,3 @@ def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
     lines: list[str] = []
     run = run_once(case, repeat(happened), reduced=False, tell=lines.append)
     return Counterexample(case, happened, run.departures, broken, lines)
-
-
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"

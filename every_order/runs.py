@@ -43,10 +43,9 @@ class Case:
     optimizer: OptimizerFactory | None = None
 
     def __str__(self) -> str:
-        s = "s" * (self.workers != 1)
-        what = "gradients" if self.ends_by_samples else "steps of each"
+        what = counted(self.steps, "gradient") if self.ends_by_samples else counted(self.steps, "step") + " of each"
         epochs = f"{self.epochs} epochs, each of" if self.epochs > 1 else "an epoch of"
-        return f"{self.strategy.name}, {self.workers} worker{s}, {epochs} {self.steps} {what}"
+        return f"{self.strategy.name}, {counted(self.workers, 'worker')}, {epochs} {what}, seed {self.seed}"
 
     @cached_property
     def roles(self) -> list[str]:
@@ -123,6 +122,11 @@ class Run:
     def departures(self) -> int:
         """How many decisions were not those of the plain order."""
         return sum(decision.picked > 0 for decision in self.scheduler.taken)
+
+
+def counted(n: int, what: str) -> str:
+    """Return a number of things: "1 step", "2 steps"."""
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 class _Log(Recorder):

@@ -14,7 +14,6 @@ from every_order.runs import LR, Case, Run, run_once
 from every_order.scheduler import Option
 from every_order.search import repeat
 from launchers.launcher import Job, Launcher
-from records.atomic import check_writable_by
 from records.errors import UsageError
 from records.files import load_metadata
 from training.names import make_strategy
@@ -23,14 +22,15 @@ from training.report import write
 from training.result import result_of
 from workloads import datasets
 
-EVENTS = "events"
 _OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")
 
 
-def save(example: Counterexample, results_dir: str) -> str:
-    """Write an order as RESULTS_DIR/RUN_NAME; return that. Raises UsageError, RunFailed."""
+def save(example: Counterexample, results_dir: str) -> tuple[str, str | None]:
+    """Write an order as RESULTS_DIR/RUN_NAME; return that, and why train.py cannot repeat it (None: it can).
+
+    Raises UsageError, RunFailed.
+    """
     case = example.case
-    check_writable_by("results_dir", Path(results_dir))
     name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
     options = options_of(case, results_dir, name)
     data = datasets.load(options)
@@ -38,9 +38,9 @@ def save(example: Counterexample, results_dir: str) -> str:
     launcher = Launcher("every order", _refuse, "ordered", processes=False, facts={"order": kept})
     with tempfile.TemporaryDirectory() as folder:
         run = run_once(case, repeat(example.happened), reduced=False, events=Path(folder))
-        results = [result_of(rank.strategy, rank.replica, rank, options, data) for rank in run.ranks]
-        write(options, results, data, launcher)
-    return f"{results_dir}/{name}"
+        begun = [rank for rank in run.ranks if hasattr(rank, "replica")]
+        write(options, [result_of(rank.strategy, rank.replica, rank, options, data) for rank in begun], data, launcher)
+    return f"{results_dir}/{name}", _why_not_replayed(run)
 
 
 def options_of(case: Case, results_dir: str = "results", name: str | None = None) -> Options:
@@ -53,7 +53,7 @@ def options_of(case: Case, results_dir: str = "results", name: str | None = None
     )  # fmt: skip
 
 
-def why_not_replayed(run: Run) -> str | None:
+def _why_not_replayed(run: Run) -> str | None:
     """Return why `train.py --replay` cannot repeat a run; None: it can."""
     case = run.case
     if {rank for rank, _ in run.happened} - {0} or case.roles[0] != "server":

@@ -99,6 +99,7 @@ class Scheduler:
         self._hub = getcurrent()
         for rank in self.ranks:
             rank.coroutine = greenlet(partial(work, rank))
+            rank.coroutine.rank = rank  # whose code runs
         self._ready.extend(self.ranks)
         try:
             while not self.failed and (self._ready or self._decide()):

@@ -2,7 +2,7 @@
 
 It is 1 message long, where the ring's 2 (N - 1) messages follow each other, but each rank sends N - 1 whole gradients,
 where the ring sends fewer than 2. So it suits short vectors on few ranks, and codes whose sum would be as long as the
-vector. (The ring's half share-only is called all-gather too; there each rank gives one chunk.)
+vector.
 """
 
 from dataclasses import dataclass

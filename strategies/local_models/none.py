@@ -1,8 +1,7 @@
 """No communication: every worker trains a model of its own on its part of each batch, and shares nothing.
 
-Not an algorithm but a limit: a strategy in which as many workers compute and update, and then also exchange something,
-takes longer for its steps. Its accuracy, of one worker's model, shows what that speed is worth: in every
-epoch it sees one sample in N (not the same ones in the next), in batches of one N-th of the size.
+Not an algorithm but a limit: no strategy that also exchanges something takes its steps faster. Its accuracy, of one
+worker's model, shows what that speed is worth.
 """
 
 from dataclasses import dataclass

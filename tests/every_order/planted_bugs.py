@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from greenlet import getcurrent
 from tqdm import tqdm
 
 from every_order.invariants import chosen
+from every_order.problem import LoadsAndStores
 from every_order.report import Report, examine
 from every_order.runs import LR, Case, run_once
 from every_order.scheduler import Option, Pick
@@ -41,7 +41,7 @@ OUT = Path(__file__).parents[2] / "results" / "amd-epyc-2-cores" / "benchmarks" 
 
 
 def bug(base: type[Strategy], method: str, says: str, n_gpus: int, steps: int, own: bool = False, deaths: int = 0,
-        optimizer: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
+        **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Plant a function in place of a method, `right`, which is its first argument."""
 
     def plant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def bug(base: type[Strategy], method: str, says: str, n_gpus: int, steps: int, o
         })  # fmt: skip
         made: Any = dataclass(kw_only=True)(wrong)
         cases = [Case(one(**options), n_gpus, steps, own_steps=own) for one in (made, base)]
-        BUGS[says] = replace(cases[0], optimizer=optimizer), cases[1], deaths
+        BUGS[says] = cases[0], cases[1], deaths
         return function
 
     return plant
@@ -208,22 +208,11 @@ def _(right: Any, self: Any) -> None:
     self.apart, self.answers = x, {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}
 
 
-class LoadsAndStores(torch.optim.SGD):
-    """SGD whose updates are two accesses: others may write between the load and the store."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for p in self.param_groups[0]["params"]:
-            new = p - self.param_groups[0]["lr"] * p.grad
-            if transport := getattr(getcurrent(), "transport", None):
-                transport.access("stores x")
-            p.copy_(new)
-
-
-@bug(Hogwild, "step", "updates are loads and stores", 2, 1, own=True, optimizer=partial(LoadsAndStores, lr=LR))
-def _(right: Any, self: Any, n_samples: int) -> None:
-    getcurrent().transport = self.transport
-    right(n_samples)
+BUGS["updates are loads and stores"] = (
+    Case(Hogwild(), 2, 1, own_steps=True, optimizer=partial(LoadsAndStores, lr=LR)),
+    Case(Hogwild(), 2, 1, own_steps=True),
+    0,
+)
 
 
 def with_delays(seed: int) -> Pick:

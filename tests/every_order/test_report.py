@@ -84,3 +84,12 @@ def test_memory_and_waits_are_told_of_in_the_first_order(bug: str, broken: str) 
     assert report.counterexample.departures == 0
     if broken == WAITS:  # by copying all is right
         assert [says for says, (held, _) in report.held.items() if not held] == [WAITS]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_all_orders_find_each_planted_bug_and_none_without_it(bug: str) -> None:
+    wrong, right, deaths = BUGS[bug]
+    found = examine(wrong, deaths=deaths, until_broken=True).counterexample
+    assert found is not None
+    assert found.broken in found.text()
+    assert examine(right, deaths=deaths, at_most=300).counterexample is None

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from every_order.invariants import Holds
-from every_order.report import Report, examine, told
+from every_order.report import Report, ask_again, examine
 from every_order.runs import Case
 from every_order.saved import load, save
 from records.atomic import check_writable_by
@@ -89,7 +89,7 @@ def explore(
     `how`: see `examine`. Raises UsageError.
     """
     made = make_strategy(strategy) if isinstance(strategy, str) else strategy
-    more = [] if invariant is None else [(invariant.__name__, invariant)]
+    more = [] if invariant is None else [(getattr(invariant, "__name__", "yours"), invariant)]
     return examine(make_case(made, n_gpus, steps, epochs, own_steps, seed), more, **how)
 
 
@@ -125,8 +125,7 @@ def _run(given: Sequence[str]) -> None:
     if options.replay and len(given) > 2:
         raise UsageError("--replay: stands alone; leave the rest out")
     if options.replay:
-        case, happened, broken = load(options.replay)
-        print(told(case, happened, broken).text())
+        print(ask_again(*load(options.replay)))
         return
     more = [(name, _invariant(name)) for name in options.invariant]
     for name, value, least, most in (

@@ -12,6 +12,7 @@ import torch
 
 from every_order.problem import N_NUMBERS, Numbers
 from every_order.runs import LR, Case, Run, run_once
+from records.errors import one_line
 from strategies import Strategy
 from strategies.common.workers import GRADIENT, SERVER
 from transports.messages import PeerLost
@@ -58,7 +59,7 @@ def fails(run: Run) -> str | None:
     for rank in run.ranks:
         error = rank.error
         if error and not (isinstance(error, PeerLost) and error.rank == dead and not traits.workers_may_die):
-            return f"rank {rank.rank}: {type(error).__name__}: {error}"
+            return f"rank {rank.rank}: {one_line(error)}"
     return None
 
 

@@ -171,3 +171,11 @@ def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
     lines: list[str] = []
     run = run_once(case, repeat(happened), reduced=False, tell=lines.append)
     return Counterexample(case, happened, run.departures, broken, lines)
+
+
+def ask_again(case: Case, happened: list[Option], broken: str) -> str:
+    """Return a saved order as lines, and what does not hold in it now."""
+    report = Report(case)
+    report.take(run_once(case, repeat(happened), reduced=False), chosen(case))
+    then = f"{broken} (so it was found; in this run alone all holds)"
+    return (report.counterexample or told(case, happened, then)).text()

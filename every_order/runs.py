@@ -1,8 +1,8 @@
 """One run in one order: what it is made of, what the ranks do, and what is recorded of it."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
@@ -148,16 +148,11 @@ class _Log(Recorder):
         if self.enabled:
             super().add(phase, t0, t1, op, peer, *more, **versions)
 
-    @contextmanager
-    def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
+    def phase(self, name: str, part: float = 1.0, work: str = "") -> Any:
         """See Recorder."""
         if self.access and name in ACCESSES:
             self.access(ACCESSES[name])
-        if not self.enabled:
-            yield
-            return
-        with super().phase(name, part, work):
-            yield
+        return super().phase(name, part, work) if self.enabled else nullcontext()
 
 
 def run_once(

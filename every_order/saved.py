@@ -56,11 +56,13 @@ def options_of(case: Case, results_dir: str = "results", name: str | None = None
 def _why_not_replayed(run: Run) -> str | None:
     """Return why `train.py --replay` cannot repeat a run; None: it can."""
     case = run.case
+    if case.dies or not run.has_ended:
+        return "it does not end, or a rank dies"
     if {rank for rank, _ in run.happened} - {0} or case.roles[0] != "server":
         return "ranks other than a server choose"
     if case.own_steps or (case.ends_by_samples and case.steps % case.workers):
         return "there an epoch has the gradients of whole steps"
-    return None if run.has_ended and not case.dies else "it does not end, or a rank dies"
+    return None
 
 
 def load(path: str) -> tuple[Case, list[Option], str]:

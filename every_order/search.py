@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from every_order.runs import Case, Run, run_once
 from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
+from records.errors import UsageError
 
 
 def follow(decisions: Sequence[int]) -> Pick:
@@ -21,9 +22,18 @@ def follow(decisions: Sequence[int]) -> Pick:
 
 
 def repeat(happened: Iterable[Option]) -> Pick:
-    """Return what lets the same happen again, and then goes on in the plain order, whatever was left out then."""
+    """Return what lets the same happen again, and then goes on in the plain order; it raises UsageError if it cannot."""
     rest = iter(happened)
-    return lambda options: options.index(next(rest, options[0]))
+
+    def pick(options: Sequence[Option]) -> int:
+        option = next(rest, options[0])
+        if option not in options:
+            raise UsageError(
+                f"--replay: this order cannot be followed any more, for rank {option[0]} never {option[1][2]}"
+            )
+        return options.index(option)
+
+    return pick
 
 
 class Orders:

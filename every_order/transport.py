@@ -105,9 +105,8 @@ class Ordered(Transport):
 
     def check_memory(self) -> None:
         """Note what was changed before it was read, as far as this rank knows."""
-        for one in self.unread:
-            one.check()
-        self.unread = [one for one in self.unread if not one.is_known]
+        if self.unread:
+            self.unread = [one for one in self.unread if one.check()]
 
     # Messages
 
@@ -248,11 +247,13 @@ class InPlace(Work):
         k = self._receiver.rank
         return k == self._sender.scheduler.dead or (self._read is not None and self._sender.clock[k] >= self._read[k])
 
-    def check(self) -> None:
-        """Note it if the memory has been changed too early."""
-        if not self.is_known and not torch.equal(self._vector, self._was):
+    def check(self) -> bool:
+        """Note it if the memory has been changed too early; return whether it may still be."""
+        is_known = self.is_known
+        if not is_known and not torch.equal(self._vector, self._was):
             self._sender.races.append(f"{self.what} was changed before rank {self._sender.rank} could know it was read")
             self._was = self._vector.clone()
+        return not is_known
 
     @property
     def done(self) -> bool:

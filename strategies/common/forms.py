@@ -1,6 +1,7 @@
 """What follows from a strategy's class and formulas: its description, its files, the bytes and seconds of a step."""
 
 import dataclasses
+from functools import cache
 from inspect import getfile
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ def describe(kind: type) -> str:
     return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
 
 
+@cache
 def sources(kind: type) -> set[str]:
     """Return the files in which the algorithm is written: of its class and those that it extends, and collectives.
 

@@ -1,7 +1,10 @@
+from itertools import islice
+
 import pytest
 
 from every_order.invariants import chosen
 from every_order.report import examine
+from every_order.search import random_orders
 from explore import explore
 from strategies import AsyncParamServer
 from tests.every_order.planted import by_brute_force, nobody_dies
@@ -93,3 +96,9 @@ def test_all_orders_find_each_planted_bug_and_none_without_it(bug: str) -> None:
     assert found is not None
     assert found.broken in found.text()
     assert examine(right, deaths=deaths, at_most=300).counterexample is None
+
+
+def test_random_orders_find_a_bug_as_often_as_is_said() -> None:
+    case = BUGS["a bound is off by one"][0]
+    runs = list(islice(random_orders(case, 9, 2), 300))  # of 9 decisions
+    assert sum(any(one.holds(run) for one in chosen(case)) for run in runs) >= 300 / (3 * 9)

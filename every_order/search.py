@@ -22,7 +22,7 @@ def follow(decisions: Sequence[int]) -> Pick:
 
 
 def repeat(happened: Iterable[Option]) -> Pick:
-    """Return what lets the same happen again, and then goes on in the plain order; it raises UsageError if it cannot."""
+    """Return what lets the same happen again, and then goes on in the plain order. It raises UsageError."""
     rest = iter(happened)
 
     def pick(options: Sequence[Option]) -> int:

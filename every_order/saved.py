@@ -74,7 +74,9 @@ def load(path: str) -> tuple[Case, list[Option], str]:
         kind = type(make_strategy(options["strategy"]))
         own: dict[str, Any] = {field.name: options[field.name] for field in dataclasses.fields(kind)}
         kept = {one: order[one] for one in _OF_CASE} | {"dies": order["dies"] and tuple(order["dies"])}
-        happened = [(rank, tuple(choice)) for rank, choice in order["happened"]]
+        happened: list[Option] = [
+            (int(rank), (kind, int(peer), words)) for rank, (kind, peer, words) in order["happened"]
+        ]
         return Case(kind(**own), options["n_gpus"], **kept), happened, order["broken"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error

@@ -1,8 +1,8 @@
 """Check what a student wrote: python -m lessons.check ring my_ring.py
 
 Runs the functions of a lab on ranks in virtual time, for several numbers of ranks and lengths, some labs' in all orders
-of a small case, then once on real processes. Prints what is wrong first, or the score. In a notebook: from lessons.check import check; check("ring",
-all_reduce).
+of a small case, then once on real processes. Prints what is wrong first, or the score. In a notebook: from
+lessons.check import check; check("ring", all_reduce).
 """
 
 import os

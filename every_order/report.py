@@ -1,7 +1,8 @@
 """All orders of a case against all that must hold: the tally, and the first order in which something does not."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
@@ -115,7 +116,7 @@ def examine(
     """
     report = Report(case)
     more = [Invariant(says, holds) for says, holds in invariants]
-    with nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
+    with _collecting_seldom(), nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
         _add(report, case, more, at_most, random, until_broken, bar)
         for k in mortal(case) if deaths else ():
             for place in count(1):
@@ -128,6 +129,17 @@ def examine(
                 if report.with_death == before:  # in no order does it send so much
                     break
     return report
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """In the block, look for garbage in cycles less often: each run leaves a small one."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def _add(

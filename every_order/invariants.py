@@ -123,7 +123,7 @@ def weight(case: Case) -> float | None:
     if served and not traits.agree:
         return None
     run = run_once(case, lambda _: 0)
-    if not run.has_ended or run.dropped:
+    if not run.has_ended or run.dropped or (run.scheduler.shared and not traits.agree):
         return None
     weights = [moved / computed for moved, computed in marks(run) if computed]
     return weights[0] if min(weights) > max(weights) - _ROUNDING and weights[0] > _ROUNDING else None

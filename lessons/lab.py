@@ -2,7 +2,7 @@
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import SimpleNamespace
@@ -139,8 +139,11 @@ class Lab(ABC):
     def find_faults(self, run: Run) -> Iterable[str]:
         """Yield the faults in the results of the ranks, a line each."""
 
-    def in_all_orders(self, yours: SimpleNamespace) -> Report | None:
-        """Run a small case of the student's functions in all orders, if the lab has orders, up to the first fault."""
+    def in_all_orders(self, load: Callable[[], SimpleNamespace]) -> Report | None:
+        """Run a small case in all orders, if the lab has orders, up to the first fault.
+
+        `load` returns the student's functions, for one rank in one order.
+        """
         return None
 
     def comment(self, kind: str, run: Run) -> Iterable[str]:

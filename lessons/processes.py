@@ -10,6 +10,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +81,7 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
                 raise Fault("damage", run.damage)
         except Fault as fault:
             return run, fault
-    found = lab.in_all_orders(yours[0])
+    found = lab.in_all_orders(partial(source.load, lab.functions))
     if found and found.counterexample:
         return run, Fault("orders", f"right in these runs, but not in every order: {found.counterexample.text()}")
     return run, None

@@ -80,10 +80,14 @@ class NotWaiting(Lab):
         rates = [_call(yours.largest_rate, "largest_rate", curvature, tau) for _, curvature, tau in asked]
         return {"rates": _numbers(rates, "largest_rate")}
 
-    def in_all_orders(self, yours: SimpleNamespace) -> Report:
-        own = type("Mine", (not_waiting.Mine,), {"serve_all": staticmethod(yours.serve)})
-        found = explore(own(), n_gpus=3, steps=3, own_steps=True, until_broken=True)
-        return found if found.counterexample else explore(own(s=1), 3, 3, own_steps=True, until_broken=True)
+    def in_all_orders(self, load: Callable[[], SimpleNamespace]) -> Report:
+        class Mine(not_waiting.Mine):
+            def setup(self) -> None:
+                super().setup()
+                self.serve_all = load().serve
+
+        found = explore(Mine(), n_gpus=3, steps=3, own_steps=True, until_broken=True)
+        return found if found.counterexample else explore(Mine(s=1), 3, 3, own_steps=True, until_broken=True)
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if isinstance(run.case, Task):

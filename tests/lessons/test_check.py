@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,10 +116,10 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
 
 @pytest.mark.parametrize(("lab", "mistake"), [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values")])
 def test_a_small_case_is_tried_in_all_orders(lab: str, mistake: str) -> None:
-    right = LABS[lab].in_all_orders(defined(solution(lab)))
+    right = LABS[lab].in_all_orders(partial(defined, solution(lab)))
     assert right is not None
     assert (right.complete, right.counterexample) == (True, None)
-    wrong = LABS[lab].in_all_orders(defined(solution(lab, *MISTAKES[lab][mistake].changes)))
+    wrong = LABS[lab].in_all_orders(partial(defined, solution(lab, *MISTAKES[lab][mistake].changes)))
     assert wrong is not None
     assert wrong.counterexample is not None
 

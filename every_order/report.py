@@ -189,5 +189,5 @@ def ask_again(case: Case, happened: list[Option], broken: str) -> str:
     """Return a saved order as lines, and what does not hold in it now."""
     report = Report(case)
     report.take(run_once(case, repeat(happened), reduced=False), chosen(case))
-    then = f"{broken} (so it was found; in this run alone all holds)"
+    then = f"{broken} (so it was found; what is asked of one run of every strategy holds)"
     return (report.counterexample or told(case, happened, then)).text()

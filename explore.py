@@ -56,7 +56,7 @@ class ExploreOptions:
     epochs: int = 1
     """How often that."""
     deaths: int = 0
-    """1: also every order in which one rank dies before one of its sends."""
+    """1: also every order in which one rank (a worker, where the others go on) dies before one of its sends."""
     at_most: int = 20_000
     """Orders that are run. If there are more, those with the fewest departures from the plain order are, and then
     --random."""
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> None:
     strategy, options = _parse(given)
-    if options.replay and len(given) > 2:
+    if options.replay and sum(one.startswith("--") for one in given) > 1:
         raise UsageError("--replay: stands alone; leave the rest out")
     if options.replay:
         print(ask_again(*load(options.replay)))

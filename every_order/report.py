@@ -43,7 +43,7 @@ class Counterexample:
 
 @dataclass
 class Report:
-    """What was found. `orders`: how many were run; `complete`: these are all; `with_death`: so many of them have one.
+    """What was found. `orders`: how many were run; `complete`: these are all; with `deaths`, `with_death` have one.
 
     `held`: of each invariant, in how many orders it holds, and of how many. `results`: the different models, to the
     bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how many orders
@@ -53,6 +53,7 @@ class Report:
 
     case: Case
     orders: int = 0
+    deaths: int = 0
     with_death: int = 0
     complete: bool = True
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Report:
         how_many = f"{counted(self.orders - self.random, 'order')}, " + ("all of them" if self.complete else "not all")
         how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
+        how_many += ", and no death was tried" if self.deaths and not self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
         if self.case.strategy.stalest(self.case.workers) is not None:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
@@ -114,7 +116,7 @@ def examine(
     `invariants`: more of these, each with what it says. `deaths`: 1 for all orders with the death of one rank too.
     `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar.
     """
-    report = Report(case)
+    report = Report(case, deaths=deaths)
     more = [Invariant(says, holds) for says, holds in invariants]
     with _collecting_seldom(), nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
         _add(report, case, more, at_most, random, until_broken, bar)

@@ -40,9 +40,13 @@ class Simulated(Member):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
         vector = zeros(numel, dtype, self.device)
-        self._allocated[vector.untyped_storage().data_ptr()] = vector  # on the meta device all have the same, 0
+        self.lend(vector)
         self.bytes_allocated += vector.nbytes
         return vector
+
+    def lend(self, vector: torch.Tensor) -> None:
+        """Let peers read slices of a vector in place, as if it were allocated here."""
+        self._allocated[vector.untyped_storage().data_ptr()] = vector  # on the meta device all have the same, 0
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
         """Raise RuntimeError: the ranks are machines of their own."""

@@ -44,8 +44,8 @@ class World:
         else:
             heappush(self._agenda, (time, next(self._order), event))
 
-    def start(self, run: Callable[[], object]) -> greenlet:
-        """Return a new coroutine that calls `run` as soon as it is its turn."""
+    def start(self, run: Callable[[], object], at: float = 0.0) -> greenlet:
+        """Return a new coroutine that calls `run` at that time, at the earliest as soon as it is its turn."""
         creator = getcurrent()
 
         def begin() -> None:
@@ -54,7 +54,7 @@ class World:
 
         coroutine = greenlet(begin, parent=self._hub)
         coroutine.switch()  # now, at the creator's depth: Python counts the frames from here
-        self.at(self.time, coroutine)
+        self.at(at, coroutine)
         return coroutine
 
     def run(self) -> None:

@@ -1,0 +1,101 @@
+"""What a process has of its own, and ranks that are threads of one process do not: it is changed when another runs."""
+
+import io
+import os
+import random
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+# The module's names of groups: of each rank as at the start of a process.
+_OF_GROUPS = [
+    name
+    for name, value in vars(c10d).items()
+    if name.startswith(("_pg_", "_group_count", "_tags_to_pg", "_default_pg_init_method", "_backend"))
+    and (value is None or isinstance(value, dict | int))
+]
+_ATTRIBUTES: list[tuple[Any, str]] = [
+    (os, "environ"), (sys, "argv"), (sys, "stdout"), (sys, "stderr"), (sys, "excepthook"),
+    *((c10d, name) for name in _OF_GROUPS), (c10d._world, "__dict__"),
+]  # fmt: skip
+
+
+class Lines(io.TextIOBase):
+    """Passes on what a rank prints, whole lines, each with its rank before it."""
+
+    def __init__(self, rank: int, to: Any) -> None:
+        self._prefix, self._to, self._begun = f"rank {rank}: ", to, ""
+
+    def writable(self) -> bool:
+        """See io."""
+        return True
+
+    def write(self, text: str) -> int:
+        """See io."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        self._to.write("".join(f"{self._prefix}{line}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """See io: a line that is not finished is kept."""
+        self._to.flush()
+
+
+class ProcessState:
+    """The environment, the arguments, the output, `__main__`, random states and process groups of one rank."""
+
+    installed: ClassVar[Optional["ProcessState"]] = None
+
+    def __init__(
+        self, rank: int, world_size: int, arguments: Sequence[str], seed: int, output: Callable[[int, Any], Any] = Lines
+    ) -> None:
+        environment = {
+            **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0", "ROLE_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+        }  # fmt: skip
+        self._values: list[Any] = [
+            environment, list(arguments), output(rank, sys.stdout), output(rank, sys.stderr), sys.excepthook,
+            *(type(value)() if isinstance(value := getattr(c10d, name), dict | int) else None for name in _OF_GROUPS),
+            type(c10d._world)().__dict__,
+        ]  # fmt: skip
+        self.main = ModuleType("__main__")
+        # As in a process of its own: torch begins with the same numbers on every rank, the others differ.
+        self._torch = torch.Generator().get_state()
+        self._random = random.Random(seed + rank).getstate()
+        self._numpy: Any = np.random.MT19937(seed + rank)
+
+    def install(self) -> None:
+        """Make this the state of the process, and keep what the one before it had."""
+        before = ProcessState.installed
+        if before is self:
+            return
+        if before is not None:
+            before.keep()
+        for (owner, name), value in zip(_ATTRIBUTES, self._values, strict=True):
+            setattr(owner, name, value)
+        sys.modules["__main__"] = self.main
+        torch.default_generator.set_state(self._torch)
+        random.setstate(self._random)
+        np.random.set_bit_generator(self._numpy)
+        ProcessState.installed = self
+
+    def keep(self) -> None:
+        """Note what this process has now as this rank's."""
+        self._values = [getattr(owner, name) for owner, name in _ATTRIBUTES]
+        self.main = sys.modules["__main__"]
+        self._torch, self._random = torch.default_generator.get_state(), random.getstate()
+        self._numpy = np.random.get_bit_generator()
+
+    @classmethod
+    def of_this_process(cls) -> "ProcessState":
+        """Return the state that this process has now, to be installed again."""
+        state = cls.__new__(cls)
+        state.keep()
+        cls.installed = state
+        return state
